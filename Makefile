@@ -1,0 +1,73 @@
+# Every target says in its `##` comment what it does; `make help` prints them. Heavy caches live outside the checkout (see docs/architecture.md).
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export UV_PYTHON_PREFERENCE ?= system
+EXTRAS := --extra operator --extra serving-cpu --extra prep-sentence-transformer
+UV := uv
+RUN := .venv/bin/
+PYTEST := $(RUN)python -m pytest
+
+.PHONY: help setup test lint unit engine-tests generate e2e soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.synced ## make the virtual environment from uv.lock
+
+.venv/.synced: pyproject.toml uv.lock
+	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@$(UV) sync --frozen --quiet $(EXTRAS)
+	@touch $@
+
+test: lint unit engine-tests ## lint, types, import contracts, unit tests, and the plugins on real vLLM
+
+lint: setup ## format, lint, types, import contracts, generated files
+	$(RUN)ruff format --check --quiet .
+	$(RUN)ruff check --quiet .
+	$(RUN)mypy
+	$(RUN)lint-imports
+	$(MAKE) --no-print-directory generate CHECK=--check
+
+unit: setup ## the tests that need neither an engine nor a cluster
+	$(PYTEST) -m "not engine and not cluster and not gpu and not soak"
+
+engine-tests: setup ## the tests that start real vLLM on this machine's CPU
+	$(PYTEST) -m "engine and not gpu and not soak"
+
+generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
+	$(RUN)encoder-operator crd $(CHECK)
+	$(RUN)python -m encoder_node.targets $(CHECK)
+
+e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
+	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
+
+soak: setup ## what takes longer than CI has time for
+	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/cases
+
+tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
+	@$(RUN)python -m encoder_node build
+
+images: setup ## build every image of the catalogue and put it on the cluster
+	@$(RUN)python -m encoder_platform images
+
+demo: setup ## a cluster, the operator, an EncoderModel, and its answer
+	@$(RUN)python -m encoder_platform demo
+
+demo-down: setup ## end the demo's cluster; nothing of it stays but caches
+	@$(RUN)python -m encoder_node down
+
+kubeconfig: ## print the path of the cluster's kubeconfig
+	@$(RUN)python -m encoder_node kubeconfig
+
+bench-pooling: setup ## POST /pooling on the CPU against sentence-transformers on the same cores
+	$(RUN)python -m encoder_plugins.models.sentence_transformer.bench
+
+bench-start: setup ## apply -> Ready with the artifact cached, over the engine's own start
+	$(RUN)python -m encoder_platform bench-start
+
+bench-operator: setup ## the operator's memory, idle and with 200 suspended EncoderModels
+	$(RUN)python -m encoder_platform bench-operator
+
+clean: ## remove the virtual environment and the tools' caches inside the checkout
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

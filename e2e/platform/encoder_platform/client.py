@@ -1,0 +1,70 @@
+"""Requests from inside the cluster, sent by a client pod: one with curl, or a stream of them while something else happens."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from encoder_platform.kube import Kube
+
+STOP_FILE = "/tmp/stop"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client pod got: the HTTP status and the body, read as JSON where it is."""
+
+    status: int
+    body: Any
+
+
+def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float = 60) -> Answer:
+    """POST a body (JSON, or a str as it stands) from the namespace's client pod."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    said = kube.run(
+        *("-n", namespace, "exec", "-i", "client", "--"),
+        *("curl", "-sS", "-m", str(seconds), "-w", r"\n%{http_code}", "-H", "Content-Type: application/json"),
+        *("--data-binary", "@-", url),
+        stdin=text,
+        seconds=seconds + 10,
+    )
+    content, status = said.rsplit("\n", 1)
+    try:
+        return Answer(int(status), json.loads(content))
+    except json.JSONDecodeError:
+        return Answer(int(status), content)
+
+
+@dataclass
+class Traffic:
+    """What a stream of requests came to, known when it has ended."""
+
+    sent: int = 0
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+
+@contextmanager
+def traffic(kube: Kube, namespace: str, url: str, *, clients: int = 2, seconds: float = 600) -> Iterator[Traffic]:
+    """Post all the time while the block runs; the numbers are in the yielded object after it."""
+    script = files("encoder_platform").joinpath("poster.py").read_text()
+    command = [str(kube.kubectl), "-n", namespace, "exec", "-i", "client", "--"]
+    arguments = ["python3", "-u", "-c", script, url, STOP_FILE, str(seconds), str(clients)]
+    result = Traffic()
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kube.environment()
+    )
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline().strip() != "posting":
+            raise RuntimeError(f"the stream of requests did not start: {process.communicate(timeout=30)[1]}")
+        yield result
+    finally:
+        kube.run("-n", namespace, "exec", "client", "--", "touch", STOP_FILE)
+        said, complaints = process.communicate(timeout=60)
+    if process.returncode:
+        raise RuntimeError(f"the stream of requests ended with {process.returncode}: {complaints}")
+    outcome = json.loads(said)
+    result.sent, result.failures = outcome["sent"], outcome["failures"]

@@ -1,0 +1,151 @@
+"""The API server through the official client: apply, get, delete, watch; and kubectl for what only kubectl does (exec, wait)."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubernetes import config, dynamic, watch
+from kubernetes.client import ApiClient, ApiException
+from kubernetes.dynamic.exceptions import NotFoundError
+
+from encoder_platform.waiting import wait_for
+
+Body = dict[str, Any]
+MANAGER = "encoder-e2e"
+MODELS = ("encoders.dev/v1alpha1", "EncoderModel")
+SLICES = ("discovery.k8s.io/v1", "EndpointSlice")
+POD, JOB, DEPLOYMENT, SECRET = ("v1", "Pod"), ("batch/v1", "Job"), ("apps/v1", "Deployment"), ("v1", "Secret")
+REVISION = ("apps/v1", "ControllerRevision")
+Kind = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Kube:
+    """One cluster's API, by its kubeconfig.
+
+    Attributes:
+        kubeconfig: the file that names the cluster and holds the credentials.
+        kubectl: the program; its folder also holds helm.
+    """
+
+    kubeconfig: Path
+    kubectl: Path
+    _api: dynamic.DynamicClient = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        client: ApiClient = config.new_client_from_config(str(self.kubeconfig))
+        object.__setattr__(self, "_api", dynamic.DynamicClient(client))
+
+    def _resource(self, kind: Kind) -> Any:
+        return self._api.resources.get(api_version=kind[0], kind=kind[1])
+
+    def apply(self, *manifests: Body) -> None:
+        """Server-side apply, forced: what the suite says of an object wins."""
+        for body in manifests:
+            metadata = body["metadata"]
+            self._resource((body["apiVersion"], body["kind"])).server_side_apply(
+                body=body,
+                name=metadata["name"],
+                namespace=metadata.get("namespace"),
+                field_manager=MANAGER,
+                force_conflicts=True,
+            )
+
+    def patch(self, kind: Kind, name: str, namespace: str, patch: Body) -> None:
+        """JSON merge patch."""
+        self._resource(kind).patch(
+            body=patch, name=name, namespace=namespace, content_type="application/merge-patch+json"
+        )
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Body | None:
+        """The object, or None where there is none."""
+        try:
+            found: Body = self._resource(kind).get(name=name, namespace=namespace).to_dict()
+        except NotFoundError:
+            return None
+        return found
+
+    def list(self, kind: Kind, namespace: str, selector: str = "") -> list[Body]:
+        """All objects of a kind in a namespace, filtered by the server."""
+        items: list[Body] = self._resource(kind).get(namespace=namespace, label_selector=selector).to_dict()["items"]
+        return items
+
+    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+        """Delete in the background; nothing happens where the object is gone already."""
+        try:
+            self._resource(kind).delete(name=name, namespace=namespace)
+        except NotFoundError:
+            return
+
+    @contextmanager
+    def watching(self, kind: Kind, namespace: str, selector: str = "") -> Iterator[list[Body]]:
+        """Collect every state of the selected objects while the block runs: watched, so that nothing between two looks is missed."""
+        seen: list[Body] = []
+        stopped, streaming = threading.Event(), threading.Event()
+
+        def collect() -> None:
+            while not stopped.is_set():
+                watcher = watch.Watch()
+                resource = self._resource(kind)
+                streaming.set()
+                for event in resource.watch(namespace=namespace, label_selector=selector, timeout=2, watcher=watcher):
+                    seen.append(event["raw_object"])
+
+        thread = threading.Thread(target=collect, daemon=True)
+        thread.start()
+        streaming.wait(10)
+        try:
+            yield seen
+        finally:
+            stopped.set()
+            thread.join(10)
+
+    def run(self, *arguments: str, stdin: str | None = None, seconds: float = 60, check: bool = True) -> str:
+        """Run kubectl and return its standard output."""
+        done = subprocess.run(
+            [str(self.kubectl), *arguments], input=stdin, capture_output=True, text=True, timeout=seconds, env=self.environment()
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    def environment(self) -> Mapping[str, str]:
+        """The environment in which kubectl and helm find this cluster."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+
+    def rolled_out(self, name: str, namespace: str, *, seconds: float = 60) -> None:
+        """Wait until every replica of a Deployment is available and of its newest template."""
+
+        def ready() -> bool:
+            found = self.get(DEPLOYMENT, name, namespace)
+            if found is None:
+                return False
+            status, wanted = found.get("status", {}), found["spec"]["replicas"]
+            current = status.get("observedGeneration") == found["metadata"]["generation"]
+            return current and status.get("availableReplicas", 0) == status.get("updatedReplicas", 0) == wanted
+
+        wait_for(f"Deployment {namespace}/{name} rolled out", ready, seconds=seconds)
+
+
+def condition(body: Body | None, kind: str) -> Body:
+    """One condition of an object's status; empty where it has none."""
+    conditions = ((body or {}).get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def is_true(body: Body | None, kind: str) -> bool:
+    """Whether a condition is True for the generation that the object has now."""
+    found = condition(body, kind)
+    generation = (body or {}).get("metadata", {}).get("generation")
+    return found.get("status") == "True" and found.get("observedGeneration", generation) == generation
+
+
+def refusal(error: ApiException) -> str:
+    """The sentence with which the API server refused a request."""
+    return str(json.loads(error.body)["message"])

@@ -1,0 +1,102 @@
+"""Manifests that a person would write by hand: namespaces, the tests' hub, a client pod, an EncoderModel. Pure."""
+
+from typing import Any
+
+Manifest = dict[str, Any]
+
+HUB_NAMESPACE = "hub"
+HUB_ENDPOINT = f"http://hub.{HUB_NAMESPACE}.svc:8080"
+REPOSITORY = "demo/all-MiniLM-L6-v2"
+TOKEN = "hf_test_token"  # the hub's own test token: it opens nothing else
+
+RESTRICTED: Manifest = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+LOCKED_CONTAINER: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def namespace(name: str) -> Manifest:
+    """A namespace in which only pods of the `restricted` security standard start."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def claim(name: str, namespace: str, *, size: str = "2Gi", storage_class: str | None = None) -> Manifest:
+    """A volume claim for artifacts; the cluster's default class unless another is named."""
+    spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def _pod_spec(image: str, container: Manifest, **more: Any) -> Manifest:
+    return {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": RESTRICTED,
+        "containers": [{"image": image, "securityContext": LOCKED_CONTAINER, **container}],
+        **more,
+    }
+
+
+def hub(image: str) -> list[Manifest]:
+    """The tests' Hugging Face hub: one Deployment behind one Service."""
+    labels = {"app": "hub"}
+    metadata = {"name": "hub", "namespace": HUB_NAMESPACE}
+    container = {
+        "name": "hub",
+        "ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1},
+    }
+    template = {"metadata": {"labels": labels}, "spec": _pod_spec(image, container)}
+    deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    service = {"selector": labels, "ports": [{"port": 8080, "targetPort": 8080}]}
+    return [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployment},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
+    ]
+
+
+def client_pod(image: str, namespace: str, name: str = "client") -> Manifest:
+    """A pod that only waits, for `kubectl exec`: it has curl, Python and aiohttp."""
+    container = {"name": "client", "command": ["sleep", "infinity"], "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
+    spec = _pod_spec(image, container, volumes=[{"name": "tmp", "emptyDir": {}}], restartPolicy="Never")
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def encoder_model(
+    name: str,
+    namespace: str,
+    *,
+    revision: str,
+    repository: str = REPOSITORY,
+    storage: Manifest | None = None,
+    serving: Manifest | None = None,
+    **spec: Any,
+) -> Manifest:
+    """An EncoderModel of MiniLM from the tests' hub, served on the CPU; keyword arguments replace or add parts of the spec."""
+    served = {
+        "accelerator": "cpu",
+        "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
+        **(serving or {}),
+    }
+    return {
+        "apiVersion": "encoders.dev/v1alpha1",
+        "kind": "EncoderModel",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "plugin": "sentence_transformer",
+            "source": {"huggingFace": {"repo": repository, "revision": revision, "endpoint": HUB_ENDPOINT}},
+            "storage": storage or {"claimName": "artifacts"},
+            "serving": served,
+            **spec,
+        },
+    }
