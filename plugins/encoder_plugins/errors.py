@@ -1,0 +1,166 @@
+"""Every error that this package raises on purpose.
+
+PluginError
+├── UnknownPlugin
+├── InvalidRequest             also a ValueError: vLLM answers 400
+├── PrepareError               has a code and an exit status; the operator turns both into a reason
+│   ├── AuthFailed             22
+│   ├── InsufficientSpace      28
+│   ├── RepositoryNotFound     44
+│   ├── RevisionNotFound       44
+│   ├── SourceFileNotFound     44
+│   ├── ChecksumMismatch       65
+│   ├── Unsupported            69
+│   │   ├── UnsupportedFilesystem
+│   │   ├── PickleRefused
+│   │   └── RemoteCodeRefused
+│   └── Transient              75, worth another try
+│       ├── Stalled
+│       ├── RateLimited
+│       └── DownloadFailed
+└── ParityError
+    ├── WrongAnswer            the service answered, and what it said is wrong: the verdict is Failed
+    └── Unmeasurable           the service could not be asked: the verdict is Inconclusive
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PluginError(Exception):
+    """The root of the tree."""
+
+
+class UnknownPlugin(PluginError):
+    """No plugin has that name."""
+
+
+class InvalidRequest(PluginError, ValueError):
+    """A request that can't be answered; the client gets 400 with ``message``.
+
+    Attributes:
+        message: What was wrong, and what would be accepted.
+        param: The field, as a path from the request's root, e.g. ``data.texts[3]``.
+    """
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(f"{param}: {message}")
+        self.message = message
+        self.param = param
+
+
+class PrepareError(PluginError):
+    """Prep, or the check of a prepared artifact, ended without one.
+
+    Attributes:
+        code: The reason in one word, as the termination message carries it.
+        exit_status: What the process exits with.
+    """
+
+    code: ClassVar[str] = "PrepareFailed"
+    exit_status: ClassVar[int] = 70
+
+
+class AuthFailed(PrepareError):
+    """The source wants another token, or an accepted licence."""
+
+    code = "AuthFailed"
+    exit_status = 22
+
+
+class InsufficientSpace(PrepareError):
+    """The volume has too little room."""
+
+    code = "InsufficientSpace"
+    exit_status = 28
+
+
+class RepositoryNotFound(PrepareError):
+    """The source has no such repository, or hides it from this token."""
+
+    code = "RepositoryNotFound"
+    exit_status = 44
+
+
+class RevisionNotFound(PrepareError):
+    """The repository has no such revision."""
+
+    code = "RevisionNotFound"
+    exit_status = 44
+
+
+class SourceFileNotFound(PrepareError):
+    """A file or folder that the checkpoint needs is not there."""
+
+    code = "FileNotFound"
+    exit_status = 44
+
+
+class ChecksumMismatch(PrepareError):
+    """Bytes are not those that were promised."""
+
+    code = "ChecksumMismatch"
+    exit_status = 65
+
+
+class Unsupported(PrepareError):
+    """The checkpoint needs something that this plugin does not do."""
+
+    code = "Unsupported"
+    exit_status = 69
+
+
+class UnsupportedFilesystem(Unsupported):
+    """The volume has no atomic rename, so that a half-written artifact could be seen."""
+
+    code = "UnsupportedFilesystem"
+
+
+class PickleRefused(Unsupported):
+    """The checkpoint has its weights in pickle files only, and those were not allowed."""
+
+    code = "PickleRefused"
+
+
+class RemoteCodeRefused(Unsupported):
+    """The checkpoint wants to run code of its repository."""
+
+    code = "RemoteCodeRefused"
+
+
+class Transient(PrepareError):
+    """A failure that another try may not meet."""
+
+    code = "Transient"
+    exit_status = 75
+
+
+class Stalled(Transient):
+    """No byte came for too long."""
+
+    code = "Stalled"
+
+
+class RateLimited(Transient):
+    """The source asked for patience, for longer than one try may take."""
+
+    code = "RateLimited"
+
+
+class DownloadFailed(Transient):
+    """The source, or the way to it, failed."""
+
+    code = "DownloadFailed"
+
+
+class ParityError(PluginError):
+    """A comparison that ended without a pass."""
+
+
+class WrongAnswer(ParityError):
+    """The service answered, and the answer is not one to compare, or differs."""
+
+
+class Unmeasurable(ParityError):
+    """The service could not be asked: unreachable, overloaded, failing, or too slow."""

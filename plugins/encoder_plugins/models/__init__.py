@@ -1,0 +1,1 @@
+"""One folder per encoder family; ``encoder_plugins.catalog`` finds them."""

@@ -1,0 +1,17 @@
+"""Checkpoints in sentence-transformers format whose trunk vLLM serves natively."""
+
+from encoder_plugins.plugin import Plugin
+
+PLUGIN = Plugin(
+    name="sentence_transformer",
+    summary="Text embeddings of any sentence-transformers checkpoint on a trunk that vLLM has: MiniLM, E5, BGE, GTE, and others.",
+    task="embed",
+    io_processor="encoder_plugins.models.sentence_transformer.io_processor:SentenceTransformerProcessor",
+    reference="encoder_plugins.models.sentence_transformer.reference:record",
+    parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
+    prep_version=1,
+    prep_extra="prep-sentence-transformer",
+    dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    engine_args=("--no-enable-prefix-caching",),
+    example_model="sentence-transformers/all-MiniLM-L6-v2",
+)
