@@ -19,10 +19,11 @@ PluginError
 │       ├── RateLimited
 │       └── DownloadFailed
 └── ParityError
-    ├── WrongAnswer            the service answered, and what it said is wrong: the verdict is Failed
-    └── Unmeasurable           the service could not be asked: the verdict is Inconclusive
+├── WrongAnswer            the service answered, and what it said is wrong: the verdict is Failed
+└── Unmeasurable           the service could not be asked: the verdict is Inconclusive
 """
 
+# ruff: noqa: N818 - errors are called as the reasons that people read in an EncoderModel's conditions
 from __future__ import annotations
 
 from typing import ClassVar
