@@ -38,6 +38,17 @@ def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float =
         return Answer(int(status), content)
 
 
+def post_many(kube: Kube, namespace: str, url: str, bodies: list[object], *, clients: int = 1) -> list[Answer]:
+    """POST several bodies from the client pod, `clients` at a time; the answers come in the order of the bodies."""
+    script = files("encoder_platform").joinpath("asker.py").read_text()
+    said = kube.run(
+        *("-n", namespace, "exec", "-i", "client", "--", "python3", "-c", script, url, str(clients)),
+        stdin=json.dumps(bodies),
+        seconds=300,
+    )
+    return [Answer(a["status"], a["body"]) for a in json.loads(said)]
+
+
 @dataclass
 class Traffic:
     """What a stream of requests came to, known when it has ended."""

@@ -60,7 +60,10 @@ def _milestones(kube: Kube) -> list[str]:
             raise SystemExit(f"{late}\n{json.dumps(seen, indent=1)}") from late
         reached.append((name, time.monotonic() - started))
     marks = [("", 0.0), *reached]
-    return [f"{after[0]} {after[1] - before[1]:.0f} s" if after[1] - before[1] >= 1 else after[0] for before, after in pairwise(marks)]
+    return [
+        f"{after[0]} {after[1] - before[1]:.0f} s" if after[1] - before[1] >= 1 else after[0]
+        for before, after in pairwise(marks)
+    ]
 
 
 def _parity_line(model: Body | None) -> str:

@@ -71,7 +71,7 @@ class Kube:
             return None
         return found
 
-    def list(self, kind: Kind, namespace: str, selector: str = "") -> list[Body]:
+    def all(self, kind: Kind, namespace: str, selector: str = "") -> list[Body]:
         """All objects of a kind in a namespace, filtered by the server."""
         items: list[Body] = self._resource(kind).get(namespace=namespace, label_selector=selector).to_dict()["items"]
         return items
@@ -109,7 +109,12 @@ class Kube:
     def run(self, *arguments: str, stdin: str | None = None, seconds: float = 60, check: bool = True) -> str:
         """Run kubectl and return its standard output."""
         done = subprocess.run(
-            [str(self.kubectl), *arguments], input=stdin, capture_output=True, text=True, timeout=seconds, env=self.environment()
+            [str(self.kubectl), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=self.environment(),
         )
         if check and done.returncode:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")

@@ -24,7 +24,10 @@ LOCKED_CONTAINER: Manifest = {
 
 def namespace(name: str) -> Manifest:
     """A namespace in which only pods of the `restricted` security standard start."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
+    labels = {
+        "pod-security.kubernetes.io/enforce": "restricted",
+        "pod-security.kubernetes.io/enforce-version": "latest",
+    }
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
@@ -66,9 +69,14 @@ def hub(image: str) -> list[Manifest]:
 
 
 def client_pod(image: str, namespace: str, name: str = "client") -> Manifest:
-    """A pod that only waits, for `kubectl exec`: it has curl, Python and aiohttp."""
-    container = {"name": "client", "command": ["sleep", "infinity"], "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
-    spec = _pod_spec(image, container, volumes=[{"name": "tmp", "emptyDir": {}}], restartPolicy="Never")
+    """A pod that only waits, for `kubectl exec`: it has curl and Python, and sees the namespace's artifacts."""
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "artifacts", "mountPath": "/artifacts", "readOnly": True}]
+    volumes = [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "artifacts", "persistentVolumeClaim": {"claimName": "artifacts"}},
+    ]
+    container = {"name": "client", "command": ["sleep", "infinity"], "volumeMounts": mounts}
+    spec = _pod_spec(image, container, volumes=volumes, restartPolicy="Never")
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 

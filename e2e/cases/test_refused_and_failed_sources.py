@@ -1,0 +1,100 @@
+"""Case 4: a bad EncoderModel is refused with a sentence; a source that cannot be had is a reason, not a storm of Jobs."""
+
+import json
+from typing import Any
+
+import pytest
+from encoder_platform import manifests
+from encoder_platform.kube import MODELS, SECRET, Kube, condition, refusal
+from kubernetes.client import ApiException
+
+from .conftest import Space
+
+UNKNOWN_REVISION = "0123456789abcdef0123456789abcdef01234567"
+BOTH_SOURCES = {"huggingFace": {"repo": "a/b", "revision": UNKNOWN_REVISION}, "pvc": {"claimName": "c", "path": "p"}}
+REFUSED = {
+    "two sources": ({"source": BOTH_SOURCES}, "exactly one"),
+    "no source": ({"source": {}}, "exactly one"),
+    "a branch for a revision": ({"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}, "revision"),
+    "an unknown plugin": ({"plugin": "word2vec"}, "plugin"),
+    "two storages": ({"storage": {"claimName": "c", "create": {"size": "1Gi"}}}, "exactly one"),
+    "negative replicas": ({"serving": {"accelerator": "cpu", "replicas": -1}}, "replicas"),
+    "an unknown accelerator": ({"serving": {"accelerator": "tpu"}}, "accelerator"),
+    "an unknown parity mode": ({"parity": {"mode": "Maybe"}}, "mode"),
+    "a threshold that is no decimal": ({"parity": {"thresholds": {"cosine": "nearly"}}}, "thresholds"),
+    "an argument that would break the contract": ({"serving": {"accelerator": "cpu", "args": ["--port=9"]}}, "--port"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_model_is_refused_with_a_sentence(kube: Kube, name: str) -> None:
+    spec, phrase = REFUSED[name]
+    body = manifests.encoder_model("bad", "default", revision=UNKNOWN_REVISION)
+    body["spec"].update(spec)
+    with pytest.raises(ApiException) as refused:
+        kube.apply(body)
+    assert refused.value.status == 422
+    assert phrase in refusal(refused.value)
+
+
+def test_plugin_cannot_be_changed_and_names_are_short(kube: Kube) -> None:
+    body = manifests.encoder_model("n" * 41, "default", revision=UNKNOWN_REVISION)
+    with pytest.raises(ApiException) as refused:
+        kube.apply(body)
+    assert "40" in refusal(refused.value)
+
+
+@pytest.fixture
+def small_volume(space: Space) -> str:
+    """The class of a volume of 16 MiB, too small for any checkpoint."""
+    name, path = f"small-{space.name}", f"/run/small-{space.name}"
+    run = space.platform.cluster.run
+    run(["mkdir", "-p", path])
+    run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=1777", "tmpfs", path])
+    node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+    volume: dict[str, Any] = {
+        "capacity": {"storage": "16Mi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "local": {"path": path},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+    }
+    space.kube.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    space.kube.apply(manifests.claim("small", space.name, size="16Mi", storage_class=name))
+    return "small"
+
+
+def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
+    source = {"endpoint": manifests.HUB_ENDPOINT, "revision": space.platform.hub_revision}
+    unknown, missing = {"repo": "demo/no-such-model"}, {"repo": manifests.REPOSITORY, "revision": UNKNOWN_REVISION}
+    absent = {"repo": "gated/all-MiniLM-L6-v2", "tokenSecretRef": {"name": "hub-token", "key": "token"}}
+    cases = {
+        "unknown": (unknown, "artifacts", "RepositoryNotFound"),
+        "missing": (missing, "artifacts", "RevisionNotFound"),
+        "gated": ({"repo": "gated/all-MiniLM-L6-v2"}, "artifacts", "AuthFailed"),
+        "tokenless": (absent, "artifacts", "SecretMissing"),
+        "full": ({"repo": manifests.REPOSITORY}, small_volume, "InsufficientSpace"),
+    }
+    for name, (repository, claim, _) in cases.items():
+        space.apply_model(name, source={"huggingFace": {**source, **repository}}, storage={"claimName": claim})
+    for name, (_, _, reason) in cases.items():
+        found = space.wait_condition("ArtifactReady", reason, name)
+        assert found["status"] == "False"
+        assert found["message"]
+    for name in cases:
+        poke = {"metadata": {"annotations": {"poked": "once"}}}
+        space.kube.patch(MODELS, name, space.name, poke)
+    for name, (_, _, reason) in cases.items():
+        assert len(space.jobs("prep", name)) == 1, name
+        assert condition(space.model(name), "ArtifactReady")["reason"] == reason
+        assert not space.pods(name)
+
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub-token", "namespace": space.name}}
+    space.kube.apply({**secret, "stringData": {"token": manifests.TOKEN}})
+    space.kube.patch(MODELS, "tokenless", space.name, {"spec": {"serving": {"replicas": 0}}})
+    space.wait_current("ArtifactReady", "tokenless", seconds=180)
+    assert space.kube.get(SECRET, "hub-token", space.name) is not None
+    pods = json.dumps(space.kube.all(("v1", "Pod"), space.name, "encoders.dev/model=tokenless"))
+    assert manifests.TOKEN not in pods

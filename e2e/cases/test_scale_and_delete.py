@@ -1,0 +1,42 @@
+"""Case 6: more pods of a verified revision need no second verdict; deleting leaves the artifact and nothing else."""
+
+from encoder_platform import install
+from encoder_platform.kube import JOB, MODELS
+from encoder_platform.waiting import wait_for
+
+from .conftest import Space
+
+OWNED = (
+    JOB,
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "ControllerRevision"),
+    ("v1", "Service"),
+    ("v1", "Pod"),
+)
+
+
+def test_scale_to_three_and_back_then_delete_and_apply_again(space: Space) -> None:
+    space.apply_model()
+    space.wait_ready()
+    verdict = space.model()["status"]["parity"]
+    jobs = {job["metadata"]["uid"] for job in space.jobs("parity")}
+
+    space.kube.run("-n", space.name, "scale", "em/minilm", "--replicas=3")
+    wait_for("three ready pods", lambda: space.model()["status"].get("readyReplicas") == 3, seconds=300)
+    space.kube.run("-n", space.name, "scale", "em/minilm", "--replicas=1")
+    wait_for("one pod", lambda: len(space.pods()) == 1, seconds=120)
+    assert {job["metadata"]["uid"] for job in space.jobs("parity")} <= jobs
+    assert space.wait_current("Ready")["status"]["parity"] == verdict
+
+    downloads = install.hub_requests(space.kube)
+    space.kube.delete(MODELS, "minilm", space.name)
+    for kind in OWNED:
+        wait_for(
+            f"no {kind[1]} left",
+            lambda kind=kind: not space.kube.all(kind, space.name, "encoders.dev/model=minilm"),
+            seconds=90,
+        )
+    space.apply_model(serving={"accelerator": "cpu", "replicas": 0})
+    space.wait_current("ArtifactReady", seconds=60)
+    assert install.hub_requests(space.kube) == downloads, "the artifact was downloaded again"

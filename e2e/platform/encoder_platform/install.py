@@ -1,0 +1,183 @@
+"""From nothing to an installed operator: the cluster, the images on it, the chart, the tests' hub. Each step is skipped where it is done."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from encoder_node import cluster as clusters
+from encoder_node import images as image_store
+
+from encoder_platform import manifests
+from encoder_platform.kube import DEPLOYMENT, Body, Kube
+from encoder_platform.report import Report
+from encoder_platform.waiting import wait_for
+
+OPERATOR_NAMESPACE = "encoder-operator"
+CHART = Path(__file__).resolve().parents[3] / "charts" / "encoder-operator"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A cluster that is ready for EncoderModels.
+
+    Attributes:
+        cluster: the node of ours, or kind.
+        kube: its API.
+        images: target name to the reference that the cluster knows, with digest.
+        hub_revision: the revision of the hub's repositories, 40 hex digits.
+        other_revision: a second valid revision of the same repository.
+    """
+
+    cluster: clusters.Cluster
+    kube: Kube
+    images: Mapping[str, str]
+    hub_revision: str
+    other_revision: str
+
+
+def bring_up(report: Report) -> Platform:
+    """Bring up what is missing, and return what there is."""
+    cluster = clusters.detect()
+    with report.step("tools") as step:
+        step.done(cluster.build())
+    with report.step("cluster") as step:
+        cluster.up()
+        step.done("node Ready")
+    kube = Kube(cluster.kubeconfig(), cluster.program("kubectl"))
+    with report.step("images") as step:
+        images = image_store.provide(cluster)
+        step.done(f"{len(images)} images on the node")
+    with report.step("operator") as step:
+        install_chart(kube, images)
+        kube.apply(manifests.namespace(manifests.HUB_NAMESPACE), *manifests.hub(images["e2e"]))
+        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+        kube.rolled_out("hub", manifests.HUB_NAMESPACE)
+        step.done("encoder-operator Available")
+    first, second = hub_revisions(kube)
+    return Platform(cluster, kube, images, first, second)
+
+
+def install_chart(kube: Kube, images: Mapping[str, str]) -> None:
+    """Install or upgrade the chart from the checkout with the images of this build."""
+    kube.apply(manifests.namespace(OPERATOR_NAMESPACE))
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as values:
+        yaml.safe_dump(chart_values(images), values)
+        values.flush()
+        helm = kube.kubectl.with_name("helm")
+        program = str(helm) if helm.exists() else shutil.which("helm")
+        if program is None:
+            raise SystemExit("helm is missing: install Helm 3.14 or newer")
+        command = [program, "upgrade", "--install", "encoder-operator", str(CHART), "--namespace", OPERATOR_NAMESPACE]
+        done = subprocess.run(
+            [*command, "--values", values.name], env=kube.environment(), capture_output=True, text=True, timeout=120
+        )
+    if done.returncode:
+        raise SystemExit(f"helm upgrade --install failed: {done.stderr.strip()}")
+
+
+def chart_values(images: Mapping[str, str]) -> Body:
+    """Values that name each image of this build by its digest; stalls are noticed sooner than on a real network."""
+    plugins = sorted(name.removeprefix("prep-") for name in images if name.startswith("prep-"))
+    digest = {name: reference.split("@")[1] for name, reference in images.items()}
+    return {
+        "image": {"digest": digest["operator"]},
+        "engines": {"cpu": {p: {"digest": digest[f"engine-{p}-cpu"]} for p in plugins}},
+        "preps": {p: {"digest": digest[f"prep-{p}"]} for p in plugins},
+        "settings": {"prepStallSeconds": 5},
+    }
+
+
+def _hub(kube: Kube, path: str) -> Body:
+    raw = kube.run("get", "--raw", f"/api/v1/namespaces/{manifests.HUB_NAMESPACE}/services/hub:8080/proxy{path}")
+    found: Body = json.loads(raw)
+    return found
+
+
+def hub_revisions(kube: Kube) -> tuple[str, str]:
+    """The two revisions of the hub's repository, the newest of its main branch first."""
+    first, second = _hub(kube, "/_revisions")["revisions"]
+    return first, second
+
+
+def hub_requests(kube: Kube) -> Body:
+    """How often each file was asked for, by repository."""
+    return _hub(kube, "/_requests")
+
+
+@contextmanager
+def operator_stopped(kube: Kube) -> Iterator[None]:
+    """No operator in the cluster while the block runs."""
+
+    def replicas(number: int) -> None:
+        kube.patch(DEPLOYMENT, "encoder-operator", OPERATOR_NAMESPACE, {"spec": {"replicas": number}})
+
+    replicas(0)
+    selector = "app.kubernetes.io/name=encoder-operator"
+    wait_for("the operator gone", lambda: not kube.all(("v1", "Pod"), OPERATOR_NAMESPACE, selector), seconds=60)
+    try:
+        yield
+    finally:
+        replicas(1)
+        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+
+
+@contextmanager
+def operator_on_this_machine(
+    kube: Kube, folder: Path, extra: Mapping[str, str]
+) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Yield a function that starts the operator as a process here, with the chart's settings and the chart's own account."""
+    deployment = kube.get(DEPLOYMENT, "encoder-operator", OPERATOR_NAMESPACE)
+    assert deployment is not None
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    chart = {item["name"]: item["value"] for item in container["env"] if "value" in item}
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(_kubeconfig_of_the_operator(kube))
+    environment = {**os.environ, **chart, **extra, "KUBECONFIG": str(kubeconfig)}
+    log = (folder / "operator.log").open("ab")
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "encoder_operator", "run"]
+        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        return processes[-1]
+
+    try:
+        yield start
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+        log.close()
+
+
+def run_one_life(start: Callable[[], subprocess.Popen[bytes]], ready: Callable[[], bool], seconds: float = 240) -> bool:
+    """Run one operator until it dies (True) or `ready` says that there is nothing left to do (False)."""
+    process = start()
+
+    def over() -> str | None:
+        if process.poll() is not None:
+            return "dead"
+        return "done" if ready() else None
+
+    how = wait_for("the operator dead or done", over, seconds=seconds)
+    if how == "dead" and process.returncode != -signal.SIGKILL:
+        raise AssertionError(f"the operator ended with {process.returncode} instead of being killed; see its log")
+    return how == "dead"
+
+
+def _kubeconfig_of_the_operator(kube: Kube) -> str:
+    token = kube.run("-n", OPERATOR_NAMESPACE, "create", "token", "encoder-operator", "--duration=1h").strip()
+    config = json.loads(kube.run("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
+    user = {"name": "operator", "user": {"token": token}}
+    context = {"name": "operator", "context": {"cluster": config["clusters"][0]["name"], "user": "operator"}}
+    return yaml.safe_dump({**config, "users": [user], "contexts": [context], "current-context": "operator"})
