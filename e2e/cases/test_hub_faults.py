@@ -2,9 +2,8 @@
 
 from encoder_platform import manifests
 from encoder_platform.kube import condition
+from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for
-
-from .conftest import Space
 
 RECOVERS = ("cut", "busy", "error")
 FAILS = {"corrupt": "ChecksumMismatch", "stall": "Stalled", "down": "DownloadFailed"}

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, Body, condition
+from encoder_platform.space import Space, make_space
 from encoder_platform.waiting import wait_for
-
-from .conftest import Space, make_space
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from encoder_platform import install
 from encoder_platform.kube import JOB
-
-from .conftest import Space
+from encoder_platform.space import Space
 
 
 def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from encoder_platform import manifests
 from encoder_platform.kube import MODELS, SECRET, Kube, condition, refusal
+from encoder_platform.space import Space
 from kubernetes.client import ApiException
-
-from .conftest import Space
 
 UNKNOWN_REVISION = "0123456789abcdef0123456789abcdef01234567"
 BOTH_SOURCES = {"huggingFace": {"repo": "a/b", "revision": UNKNOWN_REVISION}, "pvc": {"claimName": "c", "path": "p"}}

@@ -2,9 +2,8 @@
 
 from encoder_platform import install
 from encoder_platform.kube import JOB, MODELS
+from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for
-
-from .conftest import Space
 
 OWNED = (
     JOB,

@@ -4,9 +4,8 @@ import json
 
 import pytest
 from encoder_platform.kube import DEPLOYMENT, POD, SLICES, Body, condition
+from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for
-
-from .conftest import Space
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 
