@@ -10,7 +10,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 
-def post(body: object) -> dict:
+def post(body: object) -> dict[str, object]:
     """Post one body; returns {"status", "body"}."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(sys.argv[1], data=json.dumps(body).encode(), headers=headers)

@@ -5,9 +5,10 @@ The bare engine is a Pod with the model's own finished template, without the rea
 
 import time
 from datetime import datetime
+from functools import partial
 
 from encoder_platform import install, manifests
-from encoder_platform.kube import JOB, MODELS, POD, REVISION, Body, Kube, condition, is_true
+from encoder_platform.kube import JOB, MODELS, POD, REVISION, Body, Kind, Kube, condition, is_true
 from encoder_platform.report import Report
 from encoder_platform.waiting import wait_for
 
@@ -42,9 +43,16 @@ def _template(kube: Kube) -> Body:
 def _remove(kube: Kube) -> None:
     kube.delete(MODELS, NAME, NAMESPACE)
     for kind in (POD, JOB):
-        wait_for(
-            f"no {kind[1]}", lambda kind=kind: not kube.all(kind, NAMESPACE, f"encoders.dev/model={NAME}"), seconds=120
-        )
+        gone = partial(_none_left, kube, kind)
+        wait_for(f"no {kind[1]}", gone, seconds=120)
+
+
+def _none_left(kube: Kube, kind: Kind) -> bool:
+    return not kube.all(kind, NAMESPACE, f"encoders.dev/model={NAME}")
+
+
+def _reached(kube: Kube, name: str) -> bool:
+    return is_true(kube.get(MODELS, NAME, NAMESPACE), name)
 
 
 def _bare_start(kube: Kube, template: Body) -> float:
@@ -66,7 +74,7 @@ def _applied(kube: Kube, revision: str) -> dict[str, float]:
     kube.apply(manifests.encoder_model(NAME, NAMESPACE, revision=revision))
     marks = {}
     for name in ("ArtifactReady", "Verified", "Ready"):
-        wait_for(name, lambda name=name: is_true(kube.get(MODELS, NAME, NAMESPACE), name), seconds=300, every=0.05)
+        wait_for(name, partial(_reached, kube, name), seconds=300, every=0.05)
         marks[name] = time.time() - begun
     pod = kube.all(POD, NAMESPACE, f"encoders.dev/model={NAME},encoders.dev/component=serving")[0]
     started = pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]

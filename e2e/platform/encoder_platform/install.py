@@ -104,8 +104,8 @@ def _hub(kube: Kube, path: str) -> Body:
 
 def hub_revisions(kube: Kube) -> tuple[str, str]:
     """The two revisions of the hub's repository, the newest of its main branch first."""
-    first, second = _hub(kube, "/_revisions")["revisions"]
-    return first, second
+    found = _hub(kube, "/api")["repositories"][manifests.REPOSITORY]
+    return found["v1"], found["v2"]
 
 
 def hub_requests(kube: Kube) -> Body:

@@ -132,8 +132,9 @@ class Kube:
             if found is None:
                 return False
             status, wanted = found.get("status", {}), found["spec"]["replicas"]
-            current = status.get("observedGeneration") == found["metadata"]["generation"]
-            return current and status.get("availableReplicas", 0) == status.get("updatedReplicas", 0) == wanted
+            if status.get("observedGeneration") != found["metadata"]["generation"]:
+                return False
+            return bool(status.get("availableReplicas", 0) == status.get("updatedReplicas", 0) == wanted)
 
         wait_for(f"Deployment {namespace}/{name} rolled out", ready, seconds=seconds)
 

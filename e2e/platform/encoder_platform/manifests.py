@@ -57,7 +57,7 @@ def hub(image: str) -> list[Manifest]:
     container = {
         "name": "hub",
         "ports": [{"containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1},
+        "readinessProbe": {"httpGet": {"path": "/api", "port": 8080}, "periodSeconds": 1},
     }
     template = {"metadata": {"labels": labels}, "spec": _pod_spec(image, container)}
     deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}

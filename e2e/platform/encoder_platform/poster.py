@@ -11,9 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
+
+Outcome = dict[str, Any]
 
 
-def post_until(url: str, stop: Path, deadline: float, outcome: dict) -> None:
+def post_until(url: str, stop: Path, deadline: float, outcome: Outcome) -> None:
     """Post until the file exists or the time is over; counts into `outcome`."""
     body = json.dumps({"data": {"text": "A man is eating a piece of bread."}}).encode()
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
@@ -37,7 +40,7 @@ def main() -> None:
     """Start the clients, wait for them, print one line of JSON."""
     url, stop, seconds, clients = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     stop.unlink(missing_ok=True)
-    outcomes = [{"sent": 0, "failures": []} for _ in range(clients)]
+    outcomes: list[Outcome] = [{"sent": 0, "failures": []} for _ in range(clients)]
     threads = [threading.Thread(target=post_until, args=(url, stop, time.time() + seconds, o)) for o in outcomes]
     for thread in threads:
         thread.start()
