@@ -1,0 +1,78 @@
+"""What a test or the demo may ask of a cluster, and which of the two kinds this machine gets."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from encoder_node import settings as settings_module
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a cluster is."""
+
+    up: bool
+    """Whether it can be used."""
+    lines: tuple[str, ...]
+    """What a person wants to know beyond that."""
+
+
+class Cluster(Protocol):
+    """A Kubernetes cluster of one node."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cluster."""
+
+    @property
+    def node_name(self) -> str:
+        """Name of its one node."""
+
+    @property
+    def bin_dir(self) -> Path:
+        """The folder with `kubectl` and `helm`."""
+
+    def build(self) -> None:
+        """Makes what the cluster is made of; nothing to do the second time."""
+
+    def up(self) -> None:
+        """Starts the cluster and waits until it can be used; verifies one that is up."""
+
+    def down(self) -> None:
+        """Ends the cluster and leaves nothing of it but caches; also after a crash of `up`."""
+
+    def status(self) -> Status:
+        """Returns how the cluster is."""
+
+    def load(self, archives: Sequence[Path]) -> None:
+        """Puts images from archives on the node."""
+
+    def kubeconfig(self) -> Path:
+        """Returns the administrator's kubeconfig."""
+
+    def run(self, command: Sequence[str]) -> str:
+        """Runs a command on the node and returns its output."""
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns a command of this machine that runs the given one on the node, with the caller's input and output."""
+
+
+def docker_answers() -> bool:
+    """Whether a Docker daemon can be reached."""
+    try:
+        answer = subprocess.run(["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, check=False, timeout=20)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0
+
+
+def detect(settings: settings_module.Settings | None = None) -> Cluster:
+    """Returns the cluster that fits this machine: kind where a Docker daemon answers, else the node of our own."""
+    from encoder_node import kind, node
+
+    chosen = settings if settings is not None else settings_module.load()
+    return kind.KindCluster(chosen) if docker_answers() else node.NodeCluster(chosen)

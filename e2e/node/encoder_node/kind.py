@@ -1,0 +1,1 @@
+"""Placeholder until the kind cluster is written."""

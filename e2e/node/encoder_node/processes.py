@@ -1,0 +1,109 @@
+"""Which processes are ours: a record of each one started, and the proof that a living one is still the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What identifies a process that we started. A process id alone does not: the kernel uses it again."""
+
+    name: str
+    pid: int
+    started: int
+    """Clock ticks between the machine's start and the process's."""
+    boot: str
+    """The kernel's id of this run of the machine."""
+    marker: str
+    """A part of the command line that survives the program's own `exec`s."""
+
+    def write(self, folder: Path) -> None:
+        """Keeps the record; it is there in full or not at all."""
+        scratch = folder / f".{self.name}.json"
+        scratch.write_text(json.dumps(asdict(self)))
+        scratch.rename(folder / f"{self.name}.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the kernel says about a process now."""
+
+    started: int
+    state: str
+    command: str
+
+
+def parse_stat(text: str) -> tuple[str, int]:
+    """Returns (state, start in clock ticks) from /proc/PID/stat."""
+    # the program's name is in parentheses and may hold anything, parentheses and spaces too
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def observe(pid: int) -> Live | None:
+    """Returns what is known of a process, None if there is none (or only its remains, which wait for their parent)."""
+    try:
+        state, started = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else Live(started, state, command)
+
+
+def is_ours(record: Record, live: Live | None, boot: str) -> bool:
+    """Whether the living process is the recorded one."""
+    return live is not None and record.boot == boot and record.started == live.started and record.marker in live.command
+
+
+def boot_id() -> str:
+    """Returns the kernel's id of this run of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def record(name: str, pid: int, marker: str) -> Record:
+    """Returns the record of a process just started by the caller, who has not waited for it yet."""
+    # its parent has not collected it, so the entry is there even if the process has ended
+    started = parse_stat(Path(f"/proc/{pid}/stat").read_text())[1]
+    return Record(name, pid, started, boot_id(), marker)
+
+
+def records(folder: Path) -> dict[str, Record]:
+    """Returns the records in a folder by name."""
+    found = (Record(**json.loads(file.read_text())) for file in sorted(folder.glob("*.json")) if not file.name.startswith("."))
+    return {item.name: item for item in found}
+
+
+def alive(item: Record) -> bool:
+    """Whether a recorded process still runs."""
+    return is_ours(item, observe(item.pid), boot_id())
+
+
+def kill(item: Record) -> bool:
+    """Kills a recorded process if it still is the recorded one; says whether it did."""
+    try:
+        # the descriptor holds the identity: what is checked below is what gets the signal
+        descriptor = os.pidfd_open(item.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(item):
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """Returns the children of a process."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []

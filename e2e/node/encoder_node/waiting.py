@@ -1,0 +1,73 @@
+"""Waiting that always ends, and says what it waited for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from encoder_node.errors import WaitTimeout
+
+PAUSE = 0.05
+
+
+def wait_for(
+    what: str,
+    ready: Callable[[], bool],
+    *,
+    seconds: float,
+    log: Path | None = None,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Waits until `ready` answers True.
+
+    Args:
+        what: What is waited for; it goes into the message.
+        ready: Asked every 50 ms.
+        seconds: The longest to wait.
+        log: The file that explains a failure.
+        check: Called on each turn; it raises when waiting has become pointless.
+
+    Raises:
+        WaitTimeout: It did not happen in time.
+    """
+    end = time.monotonic() + seconds
+    while not ready():
+        if check is not None:
+            check()
+        if time.monotonic() > end:
+            raise WaitTimeout(f"{what}: not so after {seconds:g} s", log=log)
+        time.sleep(PAUSE)
+
+
+@contextmanager
+def exclusive(lock: Path, what: str, *, seconds: float) -> Iterator[None]:
+    """Lets one process at a time do `what`.
+
+    Raises:
+        WaitTimeout: Another process still held the lock at the end of the time.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+") as file:
+
+        def taken() -> bool:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        try:
+            wait_for(what, taken, seconds=seconds)
+        except WaitTimeout:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise WaitTimeout(f"{what}: process {holder} has been at it for {seconds:g} s; try again when it is done") from None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
