@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from encoder_platform import install
 from encoder_platform.kube import Kube
-from encoder_platform.report import Report
 from encoder_platform.space import Space, explain, make_space
 
 
@@ -17,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def platform() -> install.Platform:
     """The cluster stays up after the suite: `make demo-down` ends it."""
-    return install.bring_up(Report())
+    return install.bring_up()
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,15 @@
 import argparse
 
 from encoder_platform import bench_operator, bench_start, demo, install
-from encoder_platform.report import Report
+
+
+def _images() -> None:
+    install.bring_up()
+
 
 COMMANDS = {
     "demo": demo.run,
-    "images": lambda report: install.bring_up(report) and None,
+    "images": _images,
     "bench-start": bench_start.run,
     "bench-operator": bench_operator.run,
 }
@@ -17,7 +21,7 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="python -m encoder_platform", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
-    COMMANDS[parser.parse_args().command](Report())
+    COMMANDS[parser.parse_args().command]()
 
 
 if __name__ == "__main__":

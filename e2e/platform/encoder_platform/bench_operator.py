@@ -2,15 +2,14 @@
 
 from encoder_platform import install, manifests
 from encoder_platform.kube import MODELS, Kube, condition
-from encoder_platform.report import Report
 from encoder_platform.waiting import wait_for
 
 NAMESPACE, MODELS_MADE = "bench-operator", 200
 
 
-def run(report: Report) -> None:
+def run() -> None:
     """Print resident memory before and after, in MiB."""
-    platform = install.bring_up(report)
+    platform = install.bring_up()
     kube = platform.kube
     with install.operator_stopped(kube):
         pass  # a fresh process: nothing that earlier work left behind is measured

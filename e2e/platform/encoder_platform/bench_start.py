@@ -9,15 +9,14 @@ from functools import partial
 
 from encoder_platform import install, manifests
 from encoder_platform.kube import JOB, MODELS, POD, REVISION, Body, Kind, Kube, condition, is_true
-from encoder_platform.report import Report
 from encoder_platform.waiting import wait_for
 
 NAMESPACE, NAME, ROUNDS = "bench-start", "minilm", 3
 
 
-def run(report: Report) -> None:
+def run() -> None:
     """Alternate bare starts and applied models; print each phase and the medians."""
-    platform = install.bring_up(report)
+    platform = install.bring_up()
     kube = platform.kube
     kube.apply(manifests.namespace(NAMESPACE), manifests.claim("artifacts", NAMESPACE))
     kube.apply(manifests.encoder_model(NAME, NAMESPACE, revision=platform.hub_revision))

@@ -5,9 +5,10 @@ import shlex
 import time
 from itertools import combinations, pairwise
 
+from encoder_node import progress
+
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import MODELS, Body, Kube, condition, is_true
-from encoder_platform.report import Report
 from encoder_platform.waiting import wait_for
 
 NAMESPACE, NAME = "demo", "minilm"
@@ -22,15 +23,13 @@ TEXTS = [
 ]
 
 
-def run(report: Report) -> None:
+def run() -> None:
     """Bring everything up, print the answer, and say how to go on; the cluster stays."""
-    platform = install.bring_up(report)
-    kube = platform.kube
-    with report.step("model") as step:
-        _apply(kube, platform.hub_revision, platform.images["e2e"])
-        step.done(f"{NAME:8s} {' → '.join(_milestones(kube))}")
-    model = kube.get(MODELS, NAME, NAMESPACE)
-    report.line("parity", _parity_line(model))
+    platform = install.bring_up()
+    kube, clock = platform.kube, progress.Clock()
+    _apply(kube, platform.hub_revision, platform.images["e2e"])
+    progress.say("model", f"{NAME:8s} {' → '.join(_milestones(kube))}", clock.seconds())
+    progress.say("parity", _parity_line(kube.get(MODELS, NAME, NAMESPACE)))
     _ask(kube)
     print(
         f"\n  use it:  export KUBECONFIG=$(make -s kubeconfig) PATH={platform.kube.kubectl.parent}:$PATH; kubectl -n {NAMESPACE} get em"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from pathlib import Path
 import yaml
 from encoder_node import cluster as clusters
 from encoder_node import images as image_store
+from encoder_node import progress
 
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube
-from encoder_platform.report import Report
 from encoder_platform.waiting import wait_for
 
 OPERATOR_NAMESPACE = "encoder-operator"
@@ -44,24 +43,19 @@ class Platform:
     other_revision: str
 
 
-def bring_up(report: Report) -> Platform:
-    """Bring up what is missing, and return what there is."""
+def bring_up() -> Platform:
+    """Bring up what is missing, saying so line by line, and return what there is."""
     cluster = clusters.detect()
-    with report.step("tools") as step:
-        step.done(cluster.build())
-    with report.step("cluster") as step:
-        cluster.up()
-        step.done("node Ready")
-    kube = Kube(cluster.kubeconfig(), cluster.program("kubectl"))
-    with report.step("images") as step:
-        images = image_store.provide(cluster)
-        step.done(f"{len(images)} images on the node")
-    with report.step("operator") as step:
-        install_chart(kube, images)
-        kube.apply(manifests.namespace(manifests.HUB_NAMESPACE), *manifests.hub(images["e2e"]))
-        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
-        kube.rolled_out("hub", manifests.HUB_NAMESPACE)
-        step.done("encoder-operator Available")
+    cluster.build()
+    cluster.up()
+    images = image_store.provide(cluster)
+    kube = Kube(cluster.kubeconfig(), cluster.bin_dir / "kubectl")
+    clock = progress.Clock()
+    install_chart(kube, images)
+    kube.apply(manifests.namespace(manifests.HUB_NAMESPACE), *manifests.hub(images["e2e"]))
+    kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+    kube.rolled_out("hub", manifests.HUB_NAMESPACE)
+    progress.say("operator", "encoder-operator Available", clock.seconds())
     first, second = hub_revisions(kube)
     return Platform(cluster, kube, images, first, second)
 
@@ -72,11 +66,8 @@ def install_chart(kube: Kube, images: Mapping[str, str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as values:
         yaml.safe_dump(chart_values(images), values)
         values.flush()
-        helm = kube.kubectl.with_name("helm")
-        program = str(helm) if helm.exists() else shutil.which("helm")
-        if program is None:
-            raise SystemExit("helm is missing: install Helm 3.14 or newer")
-        command = [program, "upgrade", "--install", "encoder-operator", str(CHART), "--namespace", OPERATOR_NAMESPACE]
+        helm = str(kube.kubectl.with_name("helm"))
+        command = [helm, "upgrade", "--install", "encoder-operator", str(CHART), "--namespace", OPERATOR_NAMESPACE]
         done = subprocess.run(
             [*command, "--values", values.name], env=kube.environment(), capture_output=True, text=True, timeout=120
         )
