@@ -2,7 +2,8 @@
 
 PluginError
 ├── UnknownPlugin
-├── InvalidRequest             also a ValueError: vLLM answers 400
+├── InvalidRequest             also a ValueError: the client gets 400
+│   └── UnknownModel           404
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
 │   ├── AuthFailed             22
 │   ├── InsufficientSpace      28
@@ -49,6 +50,10 @@ class InvalidRequest(PluginError, ValueError):
         super().__init__(f"{param}: {message}")
         self.message = message
         self.param = param
+
+
+class UnknownModel(InvalidRequest):
+    """A request for a model that this server does not serve; the client gets 404."""
 
 
 class PrepareError(PluginError):

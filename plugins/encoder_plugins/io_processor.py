@@ -1,0 +1,168 @@
+"""What all plugins' IO processors share, and the choice of the plugin's own one.
+
+A request takes one of two ways in. Behind the middleware its body was parsed, checked and tokenised in a thread
+before vLLM sees it, and what vLLM passes here is a ticket for the result: vLLM would do all that on its event loop,
+where one client's megabyte keeps every other client, and the liveness probe, waiting. Without the middleware
+(``LLM.encode`` in process) the data itself arrives.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from vllm import PoolingParams, PoolingRequestOutput
+from vllm.config import VllmConfig
+from vllm.exceptions import VLLMValidationError
+from vllm.inputs import PromptType
+from vllm.plugins.io_processors.interface import IOProcessor
+from vllm.renderers import BaseRenderer
+
+from encoder_plugins import catalog, request
+from encoder_plugins.errors import InvalidRequest, UnknownModel
+from encoder_plugins.limits import Settings
+from encoder_plugins.plugin import resolve
+
+D = TypeVar("D", bound=request.Data)
+P = TypeVar("P")
+
+TICKET = "ticket"
+
+
+def create(vllm_config: VllmConfig, renderer: BaseRenderer) -> EncoderProcessor[Any, Any]:
+    """Build the IO processor of the plugin that ``--additional-config`` names."""
+    settings = settings_of(vllm_config)
+    processor: EncoderProcessor[Any, Any] = resolve(catalog.get(settings.plugin).io_processor)(vllm_config, renderer)
+    return processor
+
+
+def settings_of(vllm_config: VllmConfig) -> Settings:
+    """Return what ``serve`` put under ``encoder`` in the additional configuration."""
+    additional = vllm_config.additional_config
+    if not isinstance(additional, dict) or "encoder" not in additional:
+        raise ValueError('the IO processor "encoder" needs --additional-config \'{"encoder": {"plugin": "..."}}\'')
+    return Settings.model_validate(additional["encoder"])
+
+
+class Shelf(Generic[P]):
+    """Keeps what one step of a request leaves for a later one: a few entries, for a while.
+
+    A request that is aborted never comes back for its entry, so that the oldest ones are dropped.
+    """
+
+    def __init__(self, *, entries: int = 4096, seconds: float = 900.0) -> None:
+        self._entries = entries
+        self._seconds = seconds
+        self._kept: OrderedDict[object, tuple[float, object, P]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, key: object, value: P, *, owner: object = None) -> None:
+        """Keep ``value``; ``owner`` lives as long as the entry, so that its ``id`` can be the key."""
+        now = time.monotonic()
+        with self._lock:
+            while self._kept:
+                born = next(iter(self._kept.values()))[0]
+                if len(self._kept) < self._entries and now - born < self._seconds:
+                    break
+                self._kept.popitem(last=False)
+            self._kept[key] = (now, owner, value)
+            self._kept.move_to_end(key)
+
+    def take(self, key: object) -> P | None:
+        """Return the value of ``key`` and forget it; None if there is none (any more)."""
+        with self._lock:
+            found = self._kept.pop(key, None)
+        return None if found is None else found[2]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):
+    """The verbs that every plugin has: prepare a request, name its prompts, answer from what was pooled.
+
+    ``D`` is the plugin's request data, ``P`` what it is turned into: immutable, and holding all that the answer needs.
+    """
+
+    data_type: ClassVar[type[request.Data]]
+
+    def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> None:
+        super().__init__(vllm_config, renderer)
+        self.settings = settings_of(vllm_config)
+        served = vllm_config.model_config.served_model_name or vllm_config.model_config.model
+        self.names = (served,) if isinstance(served, str) else tuple(served)
+        self._admitted: Shelf[P] = Shelf()
+        # keyed by the identity of vLLM's request id, not by its text: clients may choose that, and choose the same
+        self._at_work: Shelf[P] = Shelf()
+
+    @abstractmethod
+    def prepare(self, data: D) -> P:
+        """Check ``data`` against model and limits, and tokenise it. Runs in several threads at once.
+
+        Raises:
+            InvalidRequest: It can't be answered.
+        """
+
+    @abstractmethod
+    def prompts(self, prepared: P) -> Sequence[PromptType]:
+        """Return the engine's prompts, in the order in which ``answer`` gets their outputs."""
+
+    @abstractmethod
+    def pooling_params(self) -> PoolingParams:
+        """Return how the engine is to pool."""
+
+    @abstractmethod
+    def answer(self, prepared: P, outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:
+        """Return the ``data`` of the response."""
+
+    def admit(self, body: bytes) -> dict[str, Any]:
+        """Parse, check and prepare a request's body; return the small body that vLLM gets in its place.
+
+        Raises:
+            InvalidRequest: It can't be answered.
+            UnknownModel: It asks for a model that is not served here.
+        """
+        envelope = request.parse_body(body, self.data_type)
+        if envelope.model not in self.names:
+            raise UnknownModel(f"no model {envelope.model[:200]!r} here; there is {self.names[0]!r}", param="model")
+        ticket = secrets.token_hex(16)
+        self._admitted.put(ticket, self.prepare(envelope.data))  # type: ignore[arg-type]
+        return {"model": envelope.model, "data": {TICKET: ticket}}
+
+    def discard(self, admitted: dict[str, Any]) -> None:
+        """Forget an admitted request that vLLM never asked for."""
+        self._admitted.take(admitted["data"][TICKET])
+
+    def parse_data(self, data: object) -> P:
+        """Return the prepared request behind a ticket, or prepare ``data`` here (vLLM's first call)."""
+        if isinstance(data, dict) and data.keys() == {TICKET}:
+            prepared = self._admitted.take(data[TICKET])
+            if prepared is not None:
+                return prepared
+        try:
+            return self.prepare(request.parse_data(data, self.data_type))  # type: ignore[arg-type]
+        except InvalidRequest as error:
+            raise VLLMValidationError(str(error), parameter=error.param) from None
+
+    def pre_process(self, prompt: P, request_id: str | None = None, **kwargs: object) -> Sequence[PromptType]:
+        """Return the prompts, and keep what the answer will need (vLLM's second call)."""
+        self._at_work.put(id(request_id), prompt, owner=request_id)
+        return self.prompts(prompt)
+
+    def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
+        """Return the parameters of all prompts of a request (vLLM's third call)."""
+        return self.pooling_params()
+
+    def post_process(
+        self, model_output: Sequence[PoolingRequestOutput], request_id: str | None = None, **kwargs: object
+    ) -> dict[str, Any]:
+        """Return the answer (vLLM's last call, in a thread)."""
+        prepared = self._at_work.take(id(request_id))
+        if prepared is None:
+            raise RuntimeError("the request was dropped before its answer was ready: too many at once, or too old")
+        return self.answer(prepared, model_output)

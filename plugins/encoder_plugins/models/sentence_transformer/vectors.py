@@ -1,0 +1,52 @@
+"""What happens to pooled vectors: the checkpoint's Normalize, truncation and L2, in the order of sentence-transformers.
+
+Pure numpy. ``encode`` of the reference runs all modules, then cuts to ``truncate_dim``, then normalises if told to:
+so a vector that was cut after the checkpoint's own Normalize is not of length 1, unless the request says ``normalize``.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+
+# torch.nn.functional.normalize
+EPSILON = np.float32(1e-12)
+
+
+def finish(pooled: Vectors, *, checkpoint_normalizes: bool, dimensions: int | None, normalize: bool | None) -> Vectors:
+    """Turn pooled vectors into those of the answer.
+
+    Args:
+        pooled: `[texts, width]`, as the last module before Normalize left them.
+        checkpoint_normalizes: Whether the checkpoint has a Normalize module.
+        dimensions: Numbers to keep of each vector; None keeps all.
+        normalize: None does as the reference does by default, True makes the result of length 1,
+            False leaves out the checkpoint's Normalize module.
+
+    Returns:
+        `[texts, dimensions]`
+    """
+    vectors = unit(pooled) if checkpoint_normalizes and normalize is not False else pooled
+    if dimensions is not None:
+        vectors = vectors[:, :dimensions]  # [texts, dimensions]
+    return np.ascontiguousarray(unit(vectors) if normalize else vectors)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Return `[texts, width]` with rows of length 1: ``x / max(|x|, 1e-12)``."""
+    lengths = np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]  # [texts, 1]
+    return vectors / np.maximum(lengths, EPSILON)
+
+
+def encode_base64(vectors: Vectors) -> list[str]:
+    """Return each row's little-endian float32 bytes in base64."""
+    return [base64.b64encode(row.tobytes()).decode("ascii") for row in vectors.astype("<f4", copy=False)]
+
+
+def decode_base64(text: str) -> Vectors:
+    """Return the vector that ``encode_base64`` wrote."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
