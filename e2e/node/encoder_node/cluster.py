@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from encoder_node import settings as settings_module
 
@@ -51,6 +51,18 @@ class Cluster(Protocol):
     def load(self, archives: Sequence[Path]) -> None:
         """Puts images from archives on the node."""
 
+    def import_image(self, source: Path | IO[bytes]) -> None:
+        """Imports an image archive from a file or a stream, and gives its images every name that a pod may use.
+
+        On our own node, layers that it has unpacked may be absent from the archive.
+        """
+
+    def images(self) -> dict[str, str]:
+        """Returns the manifest digest of each image name on the node."""
+
+    def unpacked_chains(self) -> set[str]:
+        """Returns the chain ids of the layers that the node has unpacked."""
+
     def kubeconfig(self) -> Path:
         """Returns the administrator's kubeconfig."""
 
@@ -64,7 +76,9 @@ class Cluster(Protocol):
 def docker_answers() -> bool:
     """Whether a Docker daemon can be reached."""
     try:
-        answer = subprocess.run(["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, check=False, timeout=20)
+        answer = subprocess.run(
+            ["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, check=False, timeout=20
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0

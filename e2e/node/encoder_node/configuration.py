@@ -72,7 +72,9 @@ def files(templates: Path, marks: Mapping[str, str]) -> dict[str, str]:
 
     containerd gets two: with the second it serves no pods, which is how leftovers of an earlier node are removed.
     """
-    sources = {str(source.relative_to(templates)): source.read_text() for source in templates.rglob("*") if source.is_file()}
+    sources = {
+        str(source.relative_to(templates)): source.read_text() for source in templates.rglob("*") if source.is_file()
+    }
     rendered = {name: text if name.endswith(".sh") else render(text, marks) for name, text in sources.items()}
     without_pods = "".join(f', "{plugin}"' for plugin in CRI_PLUGINS)
     rendered["containerd-sweep.toml"] = render(sources["containerd.toml"], {**marks, "DISABLED": without_pods})

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from encoder_node.errors import WrongState
+from encoder_node.errors import WrongStateError
 
 ROOT = Path("/sys/fs/cgroup")
 LEAF = "system"
@@ -44,7 +44,9 @@ class ControlGroups:
 
     def entrances(self) -> list[Path]:
         """Returns the files that a process writes itself into to become part of the node."""
-        return [folder / LEAF / "cgroup.procs" if self.unified else folder / "cgroup.procs" for folder in self.folders()]
+        return [
+            folder / LEAF / "cgroup.procs" if self.unified else folder / "cgroup.procs" for folder in self.folders()
+        ]
 
     def exist(self) -> bool:
         """Whether any of the folders is there."""
@@ -90,7 +92,7 @@ class ControlGroups:
         """Removes the folders, the innermost first.
 
         Raises:
-            WrongState: A folder was still in use at the end of the time.
+            WrongStateError: A folder was still in use at the end of the time.
         """
         end = time.monotonic() + seconds
         for folder in self.folders():
@@ -99,7 +101,9 @@ class ControlGroups:
                 if stuck is None:
                     break
                 if time.monotonic() > end:
-                    raise WrongState(f"control group {stuck} can't be removed: a process or a group is still in it")
+                    raise WrongStateError(
+                        f"control group {stuck} can't be removed: a process or a group is still in it"
+                    )
                 # the kernel lets go of a dead process's group a moment later
                 time.sleep(0.02)
 

@@ -1,10 +1,10 @@
 """What can go wrong while a cluster is built, started, used or removed.
 
 NodeError
-├── MissingPrerequisite   this machine lacks something; the message is one line and names it
-├── WrongState            the cluster is up when it must be down, or the other way round, or another one is in the way
-├── CommandFailed         a program that we ran ended with an error
-└── WaitTimeout           something did not happen in time; the message says what was waited for
+├── MissingPrerequisiteError   this machine lacks something; the message is one line and names it
+├── WrongStateError            the cluster is up when it must be down, or another one is in the way
+├── CommandFailedError         a program that we ran ended with an error
+└── WaitTimeoutError           something did not happen in time; the message says what was waited for
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class NodeError(Exception):
         return f"{self}\n  the end of {self.log}:\n{shown}"
 
 
-class MissingPrerequisite(NodeError):
+class MissingPrerequisiteError(NodeError):
     """This machine lacks something that the cluster needs."""
 
 
-class WrongState(NodeError):
+class WrongStateError(NodeError):
     """The cluster's state does not allow what was asked."""
 
 
-class CommandFailed(NodeError):
+class CommandFailedError(NodeError):
     """A program ended with an error."""
 
     def __init__(self, command: Sequence[str], code: int, output: str = "", *, log: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class CommandFailed(NodeError):
         self.code = code
 
 
-class WaitTimeout(NodeError):
+class WaitTimeoutError(NodeError):
     """Something did not happen in time."""
 
 

@@ -7,13 +7,11 @@ archive may leave out layers that the store has unpacked.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
-from encoder_node.configuration import SOCKET
 from encoder_node.errors import NodeError
-from encoder_node.sandbox import Sandbox
 
 DEFAULT_HOST = "docker.io/"
 """What the kubelet's side puts before a name without a host, `encoder-operator/operator` for example. The one place
@@ -76,16 +74,24 @@ def parse_snapshots(listing: str) -> dict[str, str]:
     return {row[0]: row[-1] for row in rows if row}
 
 
+class Runner(Protocol):
+    """What runs a command on the node and returns its output."""
+
+    def __call__(self, command: Sequence[str], *, stdin: IO[bytes] | None = None, seconds: float = 600) -> str:
+        """Runs the command, with a stream as its input, for at most so many seconds."""
+
+
 class ImageStore:
     """The images of a node whose containerd runs."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, run: Runner, *, client: Sequence[str], import_options: Sequence[str]) -> None:
+        self._run = run
+        self._client = tuple(client)
+        self._import_options = tuple(import_options)
 
     def ctr(self, *arguments: str, stdin: IO[bytes] | None = None, seconds: float = 600) -> str:
         """Runs containerd's own client in the kubelet's namespace and returns its output."""
-        program = str(self._sandbox.programs / "ctr")
-        return self._sandbox.run([program, "-a", SOCKET, "-n", "k8s.io", *arguments], stdin=stdin, seconds=seconds)
+        return self._run([*self._client, "-n", "k8s.io", *arguments], stdin=stdin, seconds=seconds)
 
     def import_image(self, source: Path | IO[bytes]) -> None:
         """Imports an image archive, and gives its images every name that a pod may use.
@@ -94,14 +100,14 @@ class ImageStore:
             source: An archive, or a stream of one. Layers that the store has unpacked may be absent from it.
 
         Raises:
-            CommandFailed: containerd refused it.
+            CommandFailedError: containerd refused it.
         """
         if isinstance(source, Path):
             with source.open("rb") as stream:
                 self.import_image(stream)
             return
         # the archive comes through a pipe: a path on the machine may be hidden on the node
-        self.ctr("images", "import", "--local", "--discard-unpacked-layers", "-", stdin=source, seconds=1200)
+        self.ctr("images", "import", *self._import_options, "-", stdin=source, seconds=1200)
         for reference, names in missing_names(self.images()).items():
             self.ctr("images", "tag", "--force", reference, *names)
 

@@ -11,10 +11,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
-from encoder_node import configuration, image_store, manifests, prerequisites, processes, programs, progress, readiness, system_images
+from encoder_node import (
+    configuration,
+    image_store,
+    manifests,
+    prerequisites,
+    processes,
+    programs,
+    progress,
+    readiness,
+    system_images,
+)
 from encoder_node.api_server import ApiServer
 from encoder_node.cluster import Status
-from encoder_node.errors import CommandFailed, WrongState
+from encoder_node.errors import CommandFailedError
 from encoder_node.sandbox import Sandbox
 from encoder_node.settings import DATA, Settings
 from encoder_node.waiting import exclusive, wait_for
@@ -27,7 +37,12 @@ class NodeCluster:
         self.settings = settings
         self.programs = programs.Programs(settings)
         self.sandbox = Sandbox(settings, self.programs.folder)
-        self.store = image_store.ImageStore(self.sandbox)
+        self.store = image_store.ImageStore(
+            self.sandbox.run,
+            client=(str(self.programs.folder / "ctr"), "-a", configuration.SOCKET),
+            # a layer is on the disk once, unpacked; only the older way of importing can do without the blobs
+            import_options=("--local", "--discard-unpacked-layers"),
+        )
 
     @property
     def name(self) -> str:
@@ -166,7 +181,9 @@ class NodeCluster:
         self._furnish(api)
         self._wait("node Ready", lambda: readiness.node_ready(api, self.node_name), "kubelet")
         progress.say("cluster", "node Ready", clock.seconds())
-        self._wait("the default ServiceAccount", lambda: readiness.service_account_ready(api), "kube-controller-manager")
+        self._wait(
+            "the default ServiceAccount", lambda: readiness.service_account_ready(api), "kube-controller-manager"
+        )
         self._wait("cluster DNS", lambda: readiness.dns_answers(self.settings.network.dns_ip), "kubelet")
         progress.say("cluster", "cluster DNS answers", clock.seconds())
         api.close()
@@ -176,7 +193,15 @@ class NodeCluster:
         paths = self.settings.paths
         if paths.log.exists():
             shutil.rmtree(paths.log)
-        for folder in (paths.etc, paths.pki, paths.run, paths.var / "log", paths.log / "pods", paths.containerd, paths.volumes):
+        for folder in (
+            paths.etc,
+            paths.pki,
+            paths.run,
+            paths.var / "log",
+            paths.log / "pods",
+            paths.containerd,
+            paths.volumes,
+        ):
             folder.mkdir(parents=True, exist_ok=True)
         for name in manifests.volume_names(self.settings.volumes):
             folder = paths.volumes / name
@@ -184,7 +209,9 @@ class NodeCluster:
             # any user of any pod; mkdir's own mode is subject to the umask
             folder.chmod(0o777)
         version = self.programs.versions()[programs.KUBERNETES]
-        marks = configuration.values(self.settings, self.programs.folder, {"PAUSE_IMAGE": programs.PAUSE_IMAGE, "KUBERNETES": version})
+        marks = configuration.values(
+            self.settings, self.programs.folder, {"PAUSE_IMAGE": programs.PAUSE_IMAGE, "KUBERNETES": version}
+        )
         for file, text in configuration.files(DATA, marks).items():
             target = paths.etc / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -203,9 +230,16 @@ class NodeCluster:
         command = [str(self.programs.folder / "kubeadm"), *arguments]
         log = self.settings.paths.log / "kubeadm.log"
         with log.open("ab") as output:
-            answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=output, check=False, timeout=self.settings.start_seconds, env=os.environ)
+            answer = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                check=False,
+                timeout=self.settings.start_seconds,
+                env=os.environ,
+            )
         if answer.returncode != 0:
-            raise CommandFailed(command, answer.returncode, log=log)
+            raise CommandFailedError(command, answer.returncode, log=log)
         return answer.stdout.decode()
 
     def _containerd(self) -> None:
@@ -245,15 +279,3 @@ class NodeCluster:
     def _wait(self, what: str, ready: Callable[[], bool], component: str) -> None:
         log = self.settings.paths.log / f"{component}.log"
         wait_for(what, ready, seconds=self.settings.start_seconds, log=log, check=self.sandbox.check)
-
-
-def current(settings: Settings) -> NodeCluster:
-    """Returns the node that is up.
-
-    Raises:
-        WrongState: It is down.
-    """
-    cluster = NodeCluster(settings)
-    if cluster.sandbox.init is None:
-        raise WrongState("the node is down; start it with `encoder_node up`")
-    return cluster

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_node import progress
-from encoder_node.errors import CommandFailed, MissingPrerequisite
+from encoder_node.errors import CommandFailedError, MissingPrerequisiteError
 
 GO_MINIMUM = (1, 26)
 PYTHON_MINIMUM = (3, 11)
@@ -66,7 +66,9 @@ def missing_programs(programs: Iterable[Program]) -> list[Missing]:
     return [
         Missing(program.name, program.package)
         for program in programs
-        if not (Path(program.name).exists() if program.name.startswith("/") else shutil.which(program.name, path=search))
+        if not (
+            Path(program.name).exists() if program.name.startswith("/") else shutil.which(program.name, path=search)
+        )
     ]
 
 
@@ -78,11 +80,15 @@ def missing_system(cache: Path) -> list[Missing]:
     elif os.geteuid() != 0:
         found.append(Missing("root (the node makes namespaces, mounts and links)"))
     if sys.version_info < PYTHON_MINIMUM:
-        found.append(Missing(f"Python >= {PYTHON_MINIMUM[0]}.{PYTHON_MINIMUM[1]} (this is {platform.python_version()})"))
+        found.append(
+            Missing(f"Python >= {PYTHON_MINIMUM[0]}.{PYTHON_MINIMUM[1]} (this is {platform.python_version()})")
+        )
     if any(cache.is_relative_to(folder) for folder in HIDDEN):
         found.append(Missing(f"a cache outside of {', '.join(HIDDEN)} (it is {cache}; set ENCODER_CACHE)"))
     if platform.system() == "Linux" and filesystem(cache, Path("/proc/self/mountinfo").read_text()) == "overlay":
-        found.append(Missing(f"a cache that is not on an overlay file system (it is {cache}; set ENCODER_CACHE to a real disk)"))
+        found.append(
+            Missing(f"a cache that is not on an overlay file system (it is {cache}; set ENCODER_CACHE to a real disk)")
+        )
     return found
 
 
@@ -91,7 +97,9 @@ def missing_go() -> list[Missing]:
     wanted = f"Go >= {GO_MINIMUM[0]}.{GO_MINIMUM[1]}"
     if shutil.which("go") is None:
         return [Missing(f"{wanted} (no `go` on the PATH; see go.dev/doc/install)")]
-    answer = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/").stdout.strip()
+    answer = subprocess.run(
+        ["go", "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/"
+    ).stdout.strip()
     version = parse_go_version(answer)
     return [] if version is not None and version >= GO_MINIMUM else [Missing(f"{wanted} (found {answer or 'none'})")]
 
@@ -123,16 +131,16 @@ def ensure(missing: Sequence[Missing], *, install: bool) -> None:
         install: Whether packages may be installed.
 
     Raises:
-        MissingPrerequisite: Something is still missing.
+        MissingPrerequisiteError: Something is still missing.
     """
     packages = sorted({item.package for item in missing if item.package})
     if not missing:
         return
     if len(packages) == 0 or not install or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise MissingPrerequisite(sentence(missing))
+        raise MissingPrerequisiteError(sentence(missing))
     rest = [item for item in missing if item.package is None]
     if rest:
-        raise MissingPrerequisite(sentence(rest))
+        raise MissingPrerequisiteError(sentence(rest))
     clock = progress.Clock()
     apt_install(packages)
     progress.say("packages", f"{', '.join(packages)} installed", clock.seconds())
@@ -148,4 +156,4 @@ def apt_install(packages: Sequence[str]) -> None:
         if command is install and result.returncode == 0:
             return
     if result is not None:
-        raise CommandFailed(install, result.returncode, result.stderr)
+        raise CommandFailedError(install, result.returncode, result.stderr)

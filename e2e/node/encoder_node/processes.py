@@ -74,7 +74,11 @@ def record(name: str, pid: int, marker: str) -> Record:
 
 def records(folder: Path) -> dict[str, Record]:
     """Returns the records in a folder by name."""
-    found = (Record(**json.loads(file.read_text())) for file in sorted(folder.glob("*.json")) if not file.name.startswith("."))
+    found = (
+        Record(**json.loads(file.read_text()))
+        for file in sorted(folder.glob("*.json"))
+        if not file.name.startswith(".")
+    )
     return {item.name: item for item in found}
 
 

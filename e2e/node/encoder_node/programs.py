@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_node import prerequisites, progress, system_images
-from encoder_node.errors import CommandFailed, NodeError
+from encoder_node.errors import CommandFailedError, NodeError
 from encoder_node.settings import TOOLS, Settings
 from encoder_node.waiting import exclusive
 
@@ -91,7 +91,9 @@ STEPS = (
 
 def module_versions(go_mod: str) -> dict[str, str]:
     """Returns the version that a go.mod requires of each module."""
-    return dict(re.findall(r"^\s*(?:require )?([\w.~/-]+\.[\w.~/-]+) (v[\w.+-]+)(?: // indirect)?$", go_mod, re.MULTILINE))
+    return dict(
+        re.findall(r"^\s*(?:require )?([\w.~/-]+\.[\w.~/-]+) (v[\w.+-]+)(?: // indirect)?$", go_mod, re.MULTILINE)
+    )
 
 
 def stamp_value(variable: str, version: str) -> str:
@@ -152,8 +154,8 @@ class Programs:
         """Builds what is not built yet; an interrupted build goes on where it was.
 
         Raises:
-            MissingPrerequisite: Go, a compiler or a header is not here and cannot be installed.
-            CommandFailed: A build failed; its log is named.
+            MissingPrerequisiteError: Go, a compiler or a header is not here and cannot be installed.
+            CommandFailedError: A build failed; its log is named.
         """
         clock = progress.Clock()
         summary = f"kubernetes {self.versions()[KUBERNETES].removeprefix('v')}, containerd, etcd, helm, BuildKit …"
@@ -193,16 +195,27 @@ class Programs:
 
     def _images(self, partial: Path) -> None:
         source = self._source_of_kubernetes() / "build/pause/linux/pause.c"
-        compiler = ["gcc", "-Os", "-static", "-s", f"-DVERSION={PAUSE_VERSION}", "-o", str(partial / "pause"), str(source)]
+        compiler = [
+            "gcc",
+            "-Os",
+            "-static",
+            "-s",
+            f"-DVERSION={PAUSE_VERSION}",
+            "-o",
+            str(partial / "pause"),
+            str(source),
+        ]
         self._execute(compiler, partial, "pause", dict(os.environ))
         for name, reference, user in (("pause", PAUSE_IMAGE, "65535:65535"), ("coredns", self.coredns_image(), "")):
             system_images.write(partial / f"{name}.tar", reference, partial / name, user=user)
 
     def _source_of_kubernetes(self) -> Path:
         command = ["go", "list", "-m", "-f", "{{.Dir}}", KUBERNETES]
-        answer = subprocess.run(command, cwd=TOOLS / "kubernetes", capture_output=True, text=True, check=False, timeout=300)
+        answer = subprocess.run(
+            command, cwd=TOOLS / "kubernetes", capture_output=True, text=True, check=False, timeout=300
+        )
         if answer.returncode != 0 or not answer.stdout.strip():
-            raise CommandFailed(command, answer.returncode, answer.stderr)
+            raise CommandFailedError(command, answer.returncode, answer.stderr)
         return Path(answer.stdout.strip())
 
     def _execute(self, command: Sequence[str], folder: Path, name: str, environment: Mapping[str, str]) -> None:
@@ -222,4 +235,4 @@ class Programs:
             except subprocess.TimeoutExpired:
                 raise NodeError(f"{name}: not built after {self.settings.build_seconds:g} s", log=log) from None
         if code != 0:
-            raise CommandFailed(command, code, log=log)
+            raise CommandFailedError(command, code, log=log)

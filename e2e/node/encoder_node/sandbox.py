@@ -12,11 +12,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from encoder_node import processes
 from encoder_node.control_groups import ControlGroups
-from encoder_node.errors import CommandFailed, NodeError, WrongState
+from encoder_node.errors import CommandFailedError, NodeError, WaitTimeoutError, WrongStateError
 from encoder_node.settings import Settings
 from encoder_node.waiting import wait_for
 
@@ -62,12 +62,14 @@ class Sandbox:
         """Makes the namespaces and connects them with the machine.
 
         Raises:
-            WrongState: Groups or a link of that name are there and not ours.
-            WaitTimeout: The namespaces did not come.
+            WrongStateError: Groups or a link of that name are there and not ours.
+            WaitTimeoutError: The namespaces did not come.
         """
         network, paths = self.settings.network, self.settings.paths
         if self.groups.exist() or Path("/sys/class/net", network.link).exists():
-            raise WrongState(f"control group {self.settings.name} or link {network.link} exists: another node is up on this machine (with another cache?)")
+            raise WrongStateError(
+                f"control group {self.settings.name} or link {network.link} exists: another node is up on this machine (with another cache?)"
+            )
         # from here on there is something to clean up, and `down` must know
         (paths.run / "claim").write_text(processes.boot_id())
         self.groups.create()
@@ -92,7 +94,13 @@ class Sandbox:
         process.stdin.write(b"go\n")
         process.stdin.close()
         self.started[LAUNCHER] = process
-        wait_for("the node's namespaces", (paths.run / "ready").exists, seconds=self.settings.start_seconds, log=log, check=self.check)
+        wait_for(
+            "the node's namespaces",
+            (paths.run / "ready").exists,
+            seconds=self.settings.start_seconds,
+            log=log,
+            check=self.check,
+        )
         processes.record(INIT, processes.children(process.pid)[0], str(script)).write(paths.run)
 
     def _connect(self) -> None:
@@ -114,11 +122,11 @@ class Sandbox:
         """Returns a command so that it runs on the node.
 
         Raises:
-            WrongState: There is no node.
+            WrongStateError: There is no node.
         """
         init = self.init
         if init is None:
-            raise WrongState("the node is down; start it with `encoder_node up`")
+            raise WrongStateError("the node is down; start it with `encoder_node up`")
         path = f"{self.programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         return [*entering(init, self.groups.entrances(), path), *command]
 
@@ -126,16 +134,17 @@ class Sandbox:
         """Runs a command on the node and returns its output.
 
         Raises:
-            CommandFailed: It ended with an error.
+            CommandFailedError: It ended with an error.
             NodeError: It did not end in time.
         """
-        options: dict[str, Any] = {"stdin": stdin if stdin is not None else subprocess.DEVNULL}
+        source = subprocess.DEVNULL if stdin is None else stdin
+        whole = self.command(command)
         try:
-            answer = subprocess.run(self.command(command), capture_output=True, check=False, timeout=seconds, **options)
+            answer = subprocess.run(whole, stdin=source, capture_output=True, check=False, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise NodeError(f"`{shlex.join(command)}` did not end within {seconds:g} s") from None
         if answer.returncode != 0:
-            raise CommandFailed(command, answer.returncode, answer.stderr.decode(errors="replace"))
+            raise CommandFailedError(command, answer.returncode, answer.stderr.decode(errors="replace"))
         return answer.stdout.decode(errors="replace")
 
     def start(self, name: str, command: Sequence[str]) -> None:
@@ -160,7 +169,9 @@ class Sandbox:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise NodeError(f"{name} did not end within {seconds:g} s", log=self.settings.paths.log / f"{name}.log") from None
+            raise NodeError(
+                f"{name} did not end within {seconds:g} s", log=self.settings.paths.log / f"{name}.log"
+            ) from None
         (self.settings.paths.run / f"{name}.json").unlink()
 
     def check(self) -> None:
@@ -186,16 +197,23 @@ class Sandbox:
 
     def _end_processes(self) -> None:
         found = processes.records(self.settings.paths.run)
-        # PID 1 first: the kernel then ends all the rest inside, and the others end by themselves
-        for item in [*self._unrecorded_init(found.get(LAUNCHER)), *(found[name] for name in (INIT, LAUNCHER) if name in found), *found.values()]:
+
+        def gone() -> bool:
+            # what this object started is its child, and stays in the process table until it has been asked for
+            for process in self.started.values():
+                process.poll()
+            return not self.groups.members() and not any(processes.alive(item) for item in found.values())
+
+        # the kernel ends everything inside together with PID 1, and whatever waits for it outside ends by itself
+        first = [found[name] for name in (INIT, LAUNCHER) if name in found]
+        for item in [*self._unrecorded_init(found.get(LAUNCHER)), *first]:
             processes.kill(item)
-        for process in list(self.started.values()):
-            process.wait(10)
-        wait_for(
-            "the end of the node's processes",
-            lambda: not self.groups.members() and not any(processes.alive(item) for item in found.values()),
-            seconds=15,
-        )
+        try:
+            wait_for("the end of the node's processes", gone, seconds=10)
+        except WaitTimeoutError:
+            for item in found.values():
+                processes.kill(item)
+            wait_for("the end of the node's processes, killed one by one", gone, seconds=10)
 
     def _unrecorded_init(self, launcher: processes.Record | None) -> list[processes.Record]:
         # `up` may have died after the launcher went on and before it could note the launcher's child
@@ -210,4 +228,4 @@ class Sandbox:
 def _quiet(command: Sequence[str]) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     if answer.returncode != 0:
-        raise CommandFailed(command, answer.returncode, answer.stderr)
+        raise CommandFailedError(command, answer.returncode, answer.stderr)

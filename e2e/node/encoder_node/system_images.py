@@ -36,7 +36,10 @@ def write(archive: Path, reference: str, program: Path, *, user: str = "") -> No
             "layers": [layer_descriptor],
         }
     )
-    named = {**_descriptor(f"{_OCI}.manifest.v1+json", manifest), "annotations": {"io.containerd.image.name": reference}}
+    named = {
+        **_descriptor(f"{_OCI}.manifest.v1+json", manifest),
+        "annotations": {"io.containerd.image.name": reference},
+    }
     index = _json({"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [named]})
     with tarfile.open(archive, "w") as out:
         _add(out, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))

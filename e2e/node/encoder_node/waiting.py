@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from encoder_node.errors import WaitTimeout
+from encoder_node.errors import WaitTimeoutError
 
 PAUSE = 0.05
 
@@ -32,14 +32,14 @@ def wait_for(
         check: Called on each turn; it raises when waiting has become pointless.
 
     Raises:
-        WaitTimeout: It did not happen in time.
+        WaitTimeoutError: It did not happen in time.
     """
     end = time.monotonic() + seconds
     while not ready():
         if check is not None:
             check()
         if time.monotonic() > end:
-            raise WaitTimeout(f"{what}: not so after {seconds:g} s", log=log)
+            raise WaitTimeoutError(f"{what}: not so after {seconds:g} s", log=log)
         time.sleep(PAUSE)
 
 
@@ -48,7 +48,7 @@ def exclusive(lock: Path, what: str, *, seconds: float) -> Iterator[None]:
     """Lets one process at a time do `what`.
 
     Raises:
-        WaitTimeout: Another process still held the lock at the end of the time.
+        WaitTimeoutError: Another process still held the lock at the end of the time.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a+") as file:
@@ -62,10 +62,12 @@ def exclusive(lock: Path, what: str, *, seconds: float) -> Iterator[None]:
 
         try:
             wait_for(what, taken, seconds=seconds)
-        except WaitTimeout:
+        except WaitTimeoutError:
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise WaitTimeout(f"{what}: process {holder} has been at it for {seconds:g} s; try again when it is done") from None
+            raise WaitTimeoutError(
+                f"{what}: process {holder} has been at it for {seconds:g} s; try again when it is done"
+            ) from None
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
