@@ -1,0 +1,311 @@
+"""The prep Job: a checkpoint becomes an artifact, whole and checked, or nothing at all.
+
+    lock -> list -> choose -> download -> check -> record the original library -> manifest -> rename
+
+Until the rename, everything is in a staging folder on the same volume (`staging`); the next attempt uses what is there.
+Every way to fail has a code of its own, which the operator turns into a condition's reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from encoder_plugins import artifact, content, models, selection
+from encoder_plugins.artifact import Manifest
+from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareError, Transient, Unsupported
+from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.progress import Progress
+from encoder_plugins.selection import MODULES, Selection, SourceFile
+from encoder_plugins.staging import OUT_OF_SPACE, Staging, discard, locked, require_atomic_rename, require_space
+
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to prepare.
+
+    Attributes:
+        plugin: Whose checkpoint it is.
+        source: `org/name` on a hub, or an absolute folder.
+        output: The artifact's folder; its name is the artifact's key.
+        revision: A commit of the hub's repository, or the folder's digest; None takes what there is and records it.
+        endpoint: The hub's address; None for the public one.
+        token: Sent to the hub and nowhere else.
+        allow_pickle: Convert pickled weights where there are no others.
+        stall_seconds: Without a byte for so long, the attempt ends.
+    """
+
+    plugin: Plugin
+    source: str
+    output: Path
+    revision: str | None = None
+    endpoint: str | None = None
+    token: str | None = field(default=None, repr=False)
+    allow_pickle: bool = False
+    stall_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A finished artifact, as the termination message tells it."""
+
+    digest: str
+    reference: str
+    revision: str
+    bytes: int
+    files: int
+    cases: int
+
+    @classmethod
+    def of(cls, output: Path, manifest: Manifest) -> Prepared:
+        """Describe an artifact that is known to be sound."""
+        return cls(
+            digest=manifest.digest,
+            reference=manifest.reference_digest,
+            revision=manifest.source["revision"],
+            bytes=manifest.size,
+            files=len(manifest.files),
+            cases=len(json.loads((output / artifact.CASES).read_bytes())),
+        )
+
+
+class Source(Protocol):
+    """Where a checkpoint comes from."""
+
+    def describe(self) -> dict[str, str]:
+        """Say where the files came from, for the manifest; `revision` is the one that was listed."""
+
+    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
+        """List every file."""
+
+    def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
+        """Return the file with what the listing did not tell of it."""
+
+    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
+        """Bring a file to ``partial``, checked."""
+
+
+def prepare(request: Request, progress: Progress) -> Prepared:
+    """Prepare an artifact, or find it prepared.
+
+    Raises:
+        PrepareError: There is no artifact, and `code` says why. What another attempt can use is kept.
+    """
+    if (done := _find(request)) is not None:
+        return done
+    staging = Staging.beside(request.output)
+    with locked(staging, lambda: progress.start("waiting", message="another prep holds the lock of this artifact")):
+        # whoever held the lock may have finished it
+        if (done := _find(request)) is None:
+            done = _attempt(request, staging, progress)
+        progress.start("clean")
+        staging.discard()
+        return done
+
+
+def _find(request: Request) -> Prepared | None:
+    """Find the artifact if it is there and sound; None where it is missing, or damaged and ours to replace.
+
+    Raises:
+        ChecksumMismatch: Something is in its place that can't be told to be this artifact.
+        Unsupported: Another artifact is in its place.
+    """
+    output = request.output
+    if not os.path.lexists(output) or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        manifest = artifact.read(output)
+    except ChecksumMismatch as error:
+        raise ChecksumMismatch(f"{error}; it is left as it is: remove it to have it prepared again") from error
+    found = (manifest.key, manifest.plugin, manifest.source.get("revision"))
+    wanted = (output.name, request.plugin.name, request.revision or found[2])
+    if found != wanted:
+        raise Unsupported(f"{output} holds another artifact (key, plugin, revision: {found}): choose another output")
+    try:
+        return Prepared.of(output, artifact.verify(output))
+    except ChecksumMismatch:
+        return None
+
+
+def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared:
+    """Make the artifact; on a failure, keep what another attempt can use."""
+    try:
+        return _Preparation(request, staging, progress).run()
+    except (Transient, ChecksumMismatch):
+        # bytes that were wrong are removed where that is found
+        raise
+    except PrepareError:
+        staging.discard()
+        raise
+    except OSError as error:
+        if error.errno not in OUT_OF_SPACE:
+            raise
+        staging.discard()
+        raise InsufficientSpace(f"the volume is full, or a quota used up: {error.strerror}") from error
+
+
+class _Preparation:
+    """One attempt, under the lock."""
+
+    def __init__(self, request: Request, staging: Staging, progress: Progress) -> None:
+        self._request = request
+        self._staging = staging
+        self._progress = progress
+        self._model = staging.artifact / artifact.MODEL
+        self._source = source_of(request)
+
+    def run(self) -> Prepared:
+        """Go from nothing, or from what an earlier attempt left, to the visible artifact."""
+        require_atomic_rename(self._staging)
+        self._progress.start("listing")
+        listing = self._source.listing(self._progress)
+        selection.refuse_escapes(file.path for file in listing)
+        chosen = self._choose(listing)
+        require_space(self._staging, chosen.size)
+        self._clear(chosen)
+        self._download(chosen, [file.path for file in listing])
+        self._record()
+        return self._publish()
+
+    def _choose(self, listing: Iterable[SourceFile]) -> Selection:
+        """Choose the files to take, which the checkpoint's own list of modules decides."""
+        by_path = {file.path: file for file in listing}
+        modules = None
+        if MODULES in by_path:
+            self._bring(self._source.completed(by_path[MODULES], self._progress), self._model / MODULES)
+            modules = (self._model / MODULES).read_bytes()
+        chosen = selection.select(tuple(by_path.values()), modules, allow_pickle=self._request.allow_pickle)
+        return replace(chosen, files=self._completed(chosen.files), pickles=self._completed(chosen.pickles))
+
+    def _completed(self, files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+        return tuple(self._source.completed(file, self._progress) for file in files)
+
+    def _clear(self, chosen: Selection) -> None:
+        """Remove what an earlier attempt left and this one makes anew."""
+        wanted = {self._model / file.path for file in chosen.files}
+        for path in [path for path in self._staging.artifact.rglob("*") if not path.is_dir() and path not in wanted]:
+            path.unlink()
+        discard(self._staging.artifact / artifact.REFERENCE)
+
+    def _download(self, chosen: Selection, listing: list[str]) -> None:
+        """Bring every file; what a checkpoint can be refused for comes before its largest files."""
+        self._progress.start("download", sum(file.size for file in (*chosen.files, *chosen.pickles)))
+        large = [file for file in chosen.files if selection.is_trunk(file)]
+        for file in chosen.files:
+            if file not in large:
+                self._bring(file, self._model / file.path)
+        for path in (file.path for file in chosen.files if file.path.endswith(".json")):
+            selection.refuse_code(path, (self._model / path).read_bytes(), listing)
+        if not chosen.pickles:
+            self._check()
+        for file in large:
+            self._bring(file, self._model / file.path)
+        for file in chosen.pickles:
+            self._bring(file, self._staging.pickles / file.path)
+        if chosen.pickles:
+            self._convert(chosen.pickles)
+            self._check()
+
+    def _bring(self, file: SourceFile, target: Path) -> None:
+        """Fetch a file, unless an earlier attempt has."""
+        if target.is_file():
+            try:
+                content.check(file, target)
+            except ChecksumMismatch:
+                target.unlink()
+            else:
+                self._progress.add(target.stat().st_size)
+                return
+        known = file.sha256 or file.git_sha1 or hashlib.sha256(file.path.encode()).hexdigest()
+        self._staging.partial.mkdir(parents=True, exist_ok=True)
+        partial = self._staging.partial / known
+        self._source.fetch(file, partial, self._progress)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+
+    def _convert(self, files: Iterable[SourceFile]) -> None:
+        """Write pickled weights as safetensors, folder by folder."""
+        from encoder_plugins.pickles import convert_folder
+
+        self._progress.start("convert")
+        folders: defaultdict[Path, dict[Path, Path]] = defaultdict(dict)
+        for file in files:
+            target = self._model / selection.converted_name(file.path)
+            folders[target.parent][self._staging.pickles / file.path] = target
+        for pickles in folders.values():
+            convert_folder(pickles)
+
+    def _check(self) -> None:
+        """Let the plugin refuse what it would serve differently from the original library."""
+        if (check := _check_of(self._request.plugin)) is not None:
+            check(self._model)
+
+    def _record(self) -> None:
+        """Record what the original library answers."""
+        from encoder_plugins.reference import write
+
+        self._progress.start("reference")
+        write(resolve(self._request.plugin.reference)(self._model), self._staging.artifact)
+
+    def _publish(self) -> Prepared:
+        """Write the manifest and make the artifact visible."""
+        self._progress.start("seal")
+        output, plugin = self._request.output, self._request.plugin
+        manifest = artifact.build(
+            self._staging.artifact,
+            key=output.name,
+            plugin=plugin.name,
+            prep_version=plugin.prep_version,
+            source=self._source.describe(),
+        )
+        (self._staging.artifact / artifact.MANIFEST).write_bytes(manifest.encode())
+        self._progress.start("publish")
+        # there is something to replace only where `_find` found this very artifact damaged
+        if os.path.lexists(output):
+            self._staging.set_aside()
+        self._staging.publish()
+        return Prepared.of(output, manifest)
+
+
+def source_of(request: Request) -> Source:
+    """Find where a request's checkpoint comes from.
+
+    Raises:
+        Unsupported: `source` is neither a repository's name nor an absolute folder.
+    """
+    if request.source.startswith("/"):
+        from encoder_plugins.folder import FolderSource
+
+        return FolderSource(Path(request.source), request.revision)
+    if not _REPOSITORY.fullmatch(request.source):
+        raise Unsupported(f"{request.source!r} is neither a repository (org/name) nor an absolute folder")
+    # imported here: an artifact that is there already needs no client
+    from encoder_plugins.download import HubSource, Patience
+
+    return HubSource(
+        request.source,
+        request.revision,
+        endpoint=request.endpoint,
+        token=request.token,
+        patience=Patience(stall_seconds=request.stall_seconds),
+    )
+
+
+def _check_of(plugin: Plugin) -> Callable[[Path], None] | None:
+    """Find the plugin's own check of a checkpoint: `check` in the module `checkpoint` of its folder, if it has one."""
+    name = f"{models.__name__}.{plugin.name}.checkpoint"
+    if importlib.util.find_spec(name) is None:
+        return None
+    check: Callable[[Path], None] = importlib.import_module(name).check
+    return check

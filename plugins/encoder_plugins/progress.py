@@ -1,0 +1,52 @@
+"""What prep tells while it works: one JSON object per line on standard output.
+
+The operator reads the last such line, so lines may be lost; a person reads them with kubectl logs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Literal
+
+Phase = Literal["waiting", "listing", "download", "convert", "check", "reference", "seal", "publish", "clean"]
+Emit = Callable[[dict[str, object]], None]
+
+# often enough to watch, seldom enough that a log of a large download stays short
+_SECONDS_BETWEEN_LINES = 2.0
+
+
+def to_stdout(line: dict[str, object]) -> None:
+    """Print one line."""
+    print(json.dumps(line), flush=True)
+
+
+class Progress:
+    """Counts bytes of a phase and emits a line at its start, now and then, and at its end."""
+
+    def __init__(self, emit: Emit = to_stdout) -> None:
+        self._emit = emit
+        self._phase: Phase = "listing"
+        self._done = 0
+        self._total = 0
+        self._last = 0.0
+
+    def start(self, phase: Phase, total: int = 0, **details: object) -> None:
+        """Enter a phase; ``total`` is its bytes, 0 where it has none."""
+        self._phase, self._done, self._total = phase, 0, total
+        self._tell(**details)
+
+    def note(self, message: str, **details: object) -> None:
+        """Say something about the current phase."""
+        self._tell(message=message, **details)
+
+    def add(self, count: int) -> None:
+        """Count bytes; negative where some have to be fetched again."""
+        self._done += count
+        if self._done == self._total or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._tell()
+
+    def _tell(self, **details: object) -> None:
+        self._last = time.monotonic()
+        self._emit({"phase": self._phase, "bytes": self._done, "total": self._total, **details})

@@ -1,0 +1,182 @@
+"""prep against the real hub server, over the real client, with every fault that the server has."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_plugins import artifact, errors
+from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.progress import Progress
+
+Requested = Callable[..., Request]
+TAKEN = {
+    "1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json",
+    "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+}  # fmt: skip
+
+
+def staged(request: Request) -> list[str]:
+    """What is left in the staging folder."""
+    folder = request.output.parent / ".staging"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_an_artifact_holds_what_is_loaded_and_nothing_else(requested: Requested, progress: Progress, hub: Any) -> None:
+    request = requested()
+    prepared = prepare(request, progress)
+    manifest = artifact.verify(request.output, prepared.digest)
+    paths = {entry.path for entry in manifest.files}
+    assert {path.removeprefix("model/") for path in paths if path.startswith("model/")} == TAKEN
+    assert paths - {f"model/{path}" for path in TAKEN} == {artifact.CASES, artifact.EXPECTED, artifact.ABOUT}
+    assert manifest.source == {"kind": "huggingFace", "repo": "demo/tiny", "revision": hub.revision}
+    assert (prepared.revision, prepared.cases, prepared.files) == (hub.revision, 2, len(TAKEN) + 3)
+    assert manifest.reference_digest == prepared.reference
+    assert os.listdir(request.output.parent / ".staging") == []
+
+
+def test_a_complete_artifact_is_found_without_network(
+    requested: Requested, progress: Progress, recorder: list[Path]
+) -> None:
+    first = prepare(requested(), progress)
+    assert prepare(requested(endpoint="http://127.0.0.1:9"), progress) == first
+    assert len(recorder) == 1
+
+
+def test_two_revisions_of_a_repository_live_side_by_side(requested: Requested, progress: Progress, hub: Any) -> None:
+    first = prepare(requested(), progress)
+    second = requested(revision=hub.second_revision)
+    second = Request(
+        **{name: getattr(second, name) for name in second.__slots__} | {"output": second.output.with_name("other")}
+    )
+    assert prepare(second, progress).digest != first.digest
+    assert json.loads((second.output / "model/config_sentence_transformers.json").read_bytes())["prompts"]["second"]
+
+
+def test_a_branch_is_pinned_to_the_commit_it_names(requested: Requested, progress: Progress, hub: Any) -> None:
+    assert prepare(requested(revision=None), progress).revision == hub.revision
+
+
+def test_a_cut_connection_goes_on_where_it_broke(
+    requested: Requested, progress: Progress, naps: list[float], hub: Any
+) -> None:
+    prepare(requested("cut/tiny"), progress)
+    assert hub.requests("cut/tiny")["GET cdn cut/tiny"] == 3
+    # each of the two cuts came after new bytes, so patience starts anew
+    assert naps == [1.0, 1.0]
+
+
+def test_a_failing_hub_is_asked_again(requested: Requested, progress: Progress, naps: list[float]) -> None:
+    prepare(requested("error/tiny"), progress)
+    assert naps == [1.0, 2.0]
+
+
+def test_retry_after_is_obeyed(requested: Requested, progress: Progress, naps: list[float]) -> None:
+    prepare(requested("busy/tiny"), progress)
+    assert naps == [1.0, 1.0]
+
+
+def test_a_hub_that_asks_for_an_hour_ends_the_attempt(
+    requested: Requested, progress: Progress, naps: list[float]
+) -> None:
+    with pytest.raises(errors.RateLimited):
+        prepare(requested("limited/tiny"), progress)
+    assert naps == []
+
+
+def test_a_hub_that_stays_down_ends_the_attempt(requested: Requested, progress: Progress, naps: list[float]) -> None:
+    with pytest.raises(errors.DownloadFailed, match="500"):
+        prepare(requested("down/tiny"), progress)
+    assert naps == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_stall_ends_the_attempt_and_keeps_the_bytes(
+    requested: Requested, progress: Progress, naps: list[float]
+) -> None:
+    request = requested("stall/tiny", stall_seconds=0.4)
+    with pytest.raises(errors.Stalled, match=r"no byte .* for 0\.4 s"):
+        prepare(request, progress)
+    assert not request.output.exists()
+    partial = [path for path in staged(request) if "/partial/" in path]
+    assert len(partial) == 1
+    assert (request.output.parent / ".staging" / partial[0]).stat().st_size > 0
+
+
+def test_an_attempt_goes_on_from_what_the_last_one_brought(
+    requested: Requested, progress: Progress, naps: list[float], hub: Any
+) -> None:
+    with pytest.raises(errors.Stalled):
+        prepare(requested("stall-resume/tiny", stall_seconds=0.4), progress)
+    prepare(requested("demo/tiny"), progress)
+    before = hub.requests("stall-resume/tiny")
+    # the small files were there already: only the listing and the rest of the large one were asked for
+    assert before["GET resolve stall-resume/tiny"] > 1
+    artifact.verify(requested().output)
+
+
+def test_wrong_bytes_are_never_served_and_never_kept(requested: Requested, progress: Progress) -> None:
+    request = requested("corrupt/tiny")
+    with pytest.raises(errors.ChecksumMismatch, match=r"model\.safetensors"):
+        prepare(request, progress)
+    assert not request.output.exists()
+    assert not any("/partial/" in path or "safetensors" in path for path in staged(request))
+    assert prepare(requested(), progress).files == len(TAKEN) + 3
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "error"),
+    [
+        ("demo/nothing", {}, errors.RepositoryNotFound),
+        ("demo/tiny", {"revision": "0" * 40}, errors.RevisionNotFound),
+        ("gated/tiny", {}, errors.AuthFailed),
+        ("gated/tiny", {"token": "hf_wrong"}, errors.AuthFailed),
+        ("huge/tiny", {}, errors.InsufficientSpace),
+        ("a/b/c", {}, errors.Unsupported),
+        ("../tiny", {}, errors.RepositoryNotFound),
+    ],
+)
+def test_a_refusal_has_its_reason_and_leaves_nothing(
+    requested: Requested, progress: Progress, source: str, changes: dict[str, Any], error: type[errors.PrepareError]
+) -> None:
+    request = requested(source, **changes)
+    with pytest.raises(error) as caught:
+        prepare(request, progress)
+    assert type(caught.value) is error
+    assert "hf_wrong" not in str(caught.value)
+    assert not request.output.exists()
+    assert staged(request) == []
+
+
+def test_a_gated_repository_opens_with_its_token(requested: Requested, progress: Progress) -> None:
+    request = requested("gated/tiny", token="hf_test_token")
+    prepare(request, progress)
+    assert "hf_test_token" not in repr(request)
+    assert not any(b"hf_test_token" in path.read_bytes() for path in request.output.rglob("*") if path.is_file())
+
+
+def test_an_unreachable_hub_is_worth_another_try(requested: Requested, progress: Progress, naps: list[float]) -> None:
+    with pytest.raises(errors.DownloadFailed, match=r"127\.0\.0\.1"):
+        prepare(requested(endpoint="http://user:secret@127.0.0.1:9"), progress)
+    assert len(naps) == 4
+
+
+def test_an_address_that_is_no_hub_is_told_so(
+    requested: Requested, progress: Progress, naps: list[float], hub: Any
+) -> None:
+    with pytest.raises(errors.RepositoryNotFound):
+        prepare(requested(endpoint=f"{hub.address}/elsewhere"), progress)
+
+
+def test_progress_counts_every_byte(requested: Requested, progress: Progress, lines: list[dict[str, Any]]) -> None:
+    request = requested()
+    prepare(request, progress)
+    last = [line for line in lines if line["phase"] == "download"][-1]
+    size = sum(path.stat().st_size for path in (request.output / "model").rglob("*") if path.is_file())
+    assert last["bytes"] == last["total"] == size
+    phases = list(dict.fromkeys(line["phase"] for line in lines))
+    assert phases == ["listing", "download", "reference", "seal", "publish", "clean"]
