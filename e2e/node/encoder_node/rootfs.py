@@ -1,0 +1,118 @@
+"""The base image `debian:bookworm-slim`, made on this machine: no registry is asked.
+
+It is what Debian's own slim image is (the minimal variant, no documentation, no translations), made by mmdebstrap, the
+same bytes for the same state of Debian's archive. Where this machine has certificates or a pip configuration of its own,
+they go into the base, so that the Dockerfiles need not know of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from encoder_node import layouts, prerequisites
+from encoder_node.errors import CommandFailedError
+
+SUITE = "bookworm"
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LEFT_OUT = ("doc", "info", "locale", "man")
+HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
+NEEDED = (
+    prerequisites.Program("mmdebstrap", "mmdebstrap"),
+    prerequisites.Program("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+)
+EPOCH = "1763596800"
+"""The time of files that have no better one; with it the result depends on Debian's archive only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """An image that stands ready under a name that a FROM line uses."""
+
+    layout: Path
+    digest: str
+
+
+def bootstrap_command(archive: Path) -> list[str]:
+    """Returns the command that makes the file system."""
+    without = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT]
+    return [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        # without this hook a package is installed that merges /usr, and all of Perl with it: 50 MB
+        f"--hook-dir={HOOKS}",
+        "--skip=output/dev",
+        '--aptopt=APT::Install-Recommends "false"',
+        *without,
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        # both come from this machine
+        '--customize-hook=rm -f "$1/etc/resolv.conf" "$1/etc/hostname"',
+        SUITE,
+        str(archive),
+    ]
+
+
+def machine_files() -> dict[str, bytes]:
+    """Returns what this machine needs for TLS and pip beyond what any machine has: content by path in the image."""
+    own = sorted(Path("/usr/local/share/ca-certificates").glob("**/*.crt"))
+    found = {str(file): file.read_bytes() for file in own}
+    if own:
+        bundle = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
+        found["/etc/ssl/certs/ca-certificates.crt"] = bundle.read_bytes()
+        # uv brings certificates of its own and asks for the system's only when told to
+        found["/etc/uv/uv.toml"] = b"system-certs = true\n"
+    for configuration in (Path("/etc/pip.conf"), Path("/etc/uv/uv.toml")):
+        if configuration.is_file():
+            found[str(configuration)] = configuration.read_bytes()
+    return found
+
+
+def fingerprint(files: dict[str, bytes]) -> str:
+    """Returns the name of the cache's folder for this recipe and these files."""
+    recipe = repr((bootstrap_command(Path("archive")), EPOCH, PATH, sorted(files.items())))
+    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def provide(cache: Path) -> Base:
+    """Returns the base, made if it is not in the cache.
+
+    Raises:
+        MissingPrerequisiteError: mmdebstrap is not here and cannot be installed.
+        CommandFailedError: It failed.
+    """
+    files = machine_files()
+    folder = cache / f"debian-{fingerprint(files)}"
+    record = folder / "digest"
+    if not record.exists():
+        prerequisites.ensure(prerequisites.missing_programs(NEEDED), install=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        archive = folder / "layer.tar"
+        _bootstrap(archive)
+        _append(archive, files)
+        record.write_text(layouts.write_layout(folder / "layout", archive, [PATH]))
+    return Base(folder / "layout", record.read_text())
+
+
+def _bootstrap(archive: Path) -> None:
+    command = bootstrap_command(archive)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "TMPDIR": str(archive.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=600)
+    if done.returncode != 0:
+        raise CommandFailedError(command, done.returncode, done.stderr)
+
+
+def _append(archive: Path, files: dict[str, bytes]) -> None:
+    """Adds files to a tar; folders that it lacks come into being when it is unpacked."""
+    with tarfile.open(archive, "a") as out:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(f".{name}")
+            entry.size, entry.mode, entry.mtime = len(content), 0o644, int(EPOCH)
+            out.addfile(entry, io.BytesIO(content))
