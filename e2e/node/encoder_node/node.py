@@ -64,7 +64,12 @@ class NodeCluster:
         return self.settings.paths.kubeconfig
 
     def build(self) -> None:
-        """Builds the programs."""
+        """Builds the programs, and installs what Debian has of the rest.
+
+        Raises:
+            MissingPrerequisiteError: This machine lacks something.
+            NodeError: A build failed.
+        """
         prerequisites.ensure(prerequisites.missing_system(self.settings.paths.cache), install=False)
         prerequisites.ensure(prerequisites.missing_programs(prerequisites.RUN_PROGRAMS), install=True)
         self.programs.build()
@@ -81,7 +86,11 @@ class NodeCluster:
                 progress.say("cluster", "node Ready, cluster DNS answers (it was up)", clock.seconds())
                 return
             self._remove()
-            self.build()
+            if self.programs.built:
+                prerequisites.ensure(prerequisites.missing_system(self.settings.paths.cache), install=False)
+                prerequisites.ensure(prerequisites.missing_programs(prerequisites.RUN_PROGRAMS), install=False)
+            else:
+                self.build()
             try:
                 self._start()
             except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,6 +104,37 @@ def kill(item: Record) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that this program has started and that lives on after it: nobody waits for its end as for a Popen's."""
+
+    pid: int
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns the exit code, negative for a signal; None while it runs."""
+        if self.code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                # somebody else has asked for it: it is over, and how is not known any more
+                self.code = 0
+            else:
+                self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+
+def spawn(command: Sequence[str], log: Path, *, stdin: int | None = None) -> Child:
+    """Starts a process in a session of its own, which writes to a log and reads a file descriptor, or nothing."""
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return Child(os.posix_spawnp(command[0], list(command), os.environ, file_actions=actions, setsid=True))
 
 
 def children(pid: int) -> list[int]:

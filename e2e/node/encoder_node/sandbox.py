@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class Sandbox:
     settings: Settings
     programs: Path
     """Folder of the built programs."""
-    started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started: dict[str, processes.Child] = field(default_factory=dict)
     """Components started by this very object, whose exit codes it can tell."""
 
     @property
@@ -81,18 +82,15 @@ class Sandbox:
         script = paths.etc / "sandbox.sh"
         # all entrances are named to the launcher by the top folder: it may go deeper only in its second stage
         entrances = [str(folder / "cgroup.procs") for folder in self.groups.folders()]
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                ["bash", str(script), "launch", str(paths.node), self.settings.name, *entrances],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        processes.record(LAUNCHER, process.pid, str(script)).write(paths.run)
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
+        reading, writing = os.pipe()
+        try:
+            command = ["bash", str(script), "launch", str(paths.node), self.settings.name, *entrances]
+            process = processes.spawn(command, log, stdin=reading)
+            processes.record(LAUNCHER, process.pid, str(script)).write(paths.run)
+            os.write(writing, b"go\n")
+        finally:
+            os.close(reading)
+            os.close(writing)
         self.started[LAUNCHER] = process
         wait_for(
             "the node's namespaces",
@@ -149,14 +147,7 @@ class Sandbox:
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Starts a component; it writes to its own log and lives on after this program."""
-        with (self.settings.paths.log / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                self.command(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = processes.spawn(self.command(command), self.settings.paths.log / f"{name}.log")
         # nsenter waits for what it runs: its life is the component's
         processes.record(name, process.pid, command[0]).write(self.settings.paths.run)
         self.started[name] = process
@@ -165,13 +156,9 @@ class Sandbox:
         """Ends a component that this object started, and waits until it is gone."""
         process = self.started.pop(name)
         for pid in processes.children(process.pid):
-            os.kill(pid, 15)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise NodeError(
-                f"{name} did not end within {seconds:g} s", log=self.settings.paths.log / f"{name}.log"
-            ) from None
+            os.kill(pid, signal.SIGTERM)
+        log = self.settings.paths.log / f"{name}.log"
+        wait_for(f"the end of {name}", lambda: process.poll() is not None, seconds=seconds, log=log)
         (self.settings.paths.run / f"{name}.json").unlink()
 
     def check(self) -> None:
@@ -182,7 +169,7 @@ class Sandbox:
         """
         for name, process in list(self.started.items()):
             if process.poll() is not None:
-                raise NodeError(f"{name} ended with {process.returncode}", log=self.settings.paths.log / f"{name}.log")
+                raise NodeError(f"{name} ended with {process.code}", log=self.settings.paths.log / f"{name}.log")
 
     def destroy(self) -> None:
         """Ends everything on the node, and removes its link and groups. Does nothing where nothing is."""
