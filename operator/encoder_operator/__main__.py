@@ -1,0 +1,68 @@
+"""The commands: ``run`` the operator, print the ``crd``, ``render`` what would be applied for a manifest."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from encoder_operator import crd, logs
+from encoder_operator.errors import NotAccepted
+from encoder_operator.settings import Settings
+
+_UNKNOWN_DIGEST = "sha256:" + "0" * 64
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parsed = _parser().parse_args(argv)
+    if parsed.command == "crd":
+        sys.stdout.write(crd.text())
+        return 0
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        sys.stderr.write(f"the settings in the environment (ENCODER_...) are wrong: {error}\n")
+        return 64
+    if parsed.command == "render":
+        return _render(parsed.file, settings, parsed.digest, parsed.reference)
+    logs.configure(settings.log_level)
+    from encoder_operator import run
+
+    asyncio.run(run.run(settings))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
+    commands.add_parser("crd", help="print the CustomResourceDefinition")
+    render = commands.add_parser("render", help="print what would be applied for an EncoderModel, without a cluster")
+    render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
+    render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
+    render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
+    return parser
+
+
+def _render(file: Path, settings: Settings, digest: str, reference: str) -> int:
+    from encoder_operator import render
+
+    for document in yaml.safe_load_all(file.read_text()):
+        try:
+            found = render.children(document, settings, digest, reference)
+        except NotAccepted as error:
+            sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
+            return 65
+        # through JSON, so that repeated parts are written out instead of as YAML anchors
+        sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The whole decision about one EncoderModel: facts in, plan out. Pure; the clock is one of the facts.
+
+Each part works on what the parts before it will have done, so one pass goes as far as the cluster's state allows.
+Stopping between any two writes is harmless: the next pass starts from what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from encoder_operator import preparation, revision, rollout, status, verification
+from encoder_operator.facts import Facts, Revision
+from encoder_operator.manifests import records
+from encoder_operator.model import Model
+from encoder_operator.plan import Action, Apply, Delete, Plan, soonest
+from encoder_operator.preparation import Preparation
+from encoder_operator.settings import Settings
+
+
+def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
+    """Return what to write, what to show, and when to look again."""
+    if facts.leftovers:
+        found = status.waiting(model, facts)
+        return Plan(actions=(), notices=(), status=found, wake_after=1.0)
+    known = _by_inputs(model, facts)
+    prepared = preparation.decide(model, facts, known, settings)
+    actions: list[Action] = list(prepared.actions)
+    target, facts, made = _target(model, facts, known, prepared, settings)
+    actions += made
+    shared = facts.claim is not None and facts.claim.shared
+    verified = None
+    if target is not None:
+        verified = verification.decide(model, facts, target, shared=shared, settings=settings)
+        facts = verified.facts
+        actions += verified.actions
+    else:
+        actions += [Delete("Job", job.name) for job in facts.parity_jobs if not job.finished and not job.deleting]
+    rolled = rollout.decide(model, facts, target)
+    # gates first: on a pass the Deployment's rollout waits for nothing but them
+    actions += verification.gates(model, facts)
+    actions += rolled.actions
+    actions += rollout.prune(model, facts, rolled, target)
+    update = None
+    if target is not None:
+        update = revision.outdated(target, model, shared=shared, settings=settings)
+    view = status.View(
+        model=model, facts=facts, prepared=prepared, target=target, verified=verified, rolled=rolled, update=update
+    )
+    shown = status.observe(view)
+    return Plan(
+        actions=tuple(actions),
+        notices=status.notices(model.status, shown),
+        status=shown,
+        wake_after=soonest([prepared.wake_after, verified.wake_after if verified else None]),
+    )
+
+
+def _by_inputs(model: Model, facts: Facts) -> Revision | None:
+    """Return the newest revision that was made for what the spec says."""
+    wanted = revision.inputs(model)
+    same = [found for found in facts.revisions if found.inputs == wanted]
+    return max(same, key=lambda found: found.number, default=None)
+
+
+def _target(
+    model: Model, facts: Facts, known: Revision | None, prepared: Preparation, settings: Settings
+) -> tuple[Revision | None, Facts, list[Action]]:
+    """Return the wanted revision, made if it must be, and the facts as they will then be."""
+    if prepared.artifact is None or facts.claim is None:
+        # a revision whose artifact is gone (its claim was made again) serves on; it is no target until that is back
+        return None, facts, []
+    if model.spec.suspend and known is None:
+        return None, facts, []
+    claim_uid = facts.claim.uid
+    newest = max((found.number for found in facts.revisions), default=0)
+    if known is not None and known.pinned["artifact"]["digest"] == prepared.artifact.digest:
+        target = known
+    else:
+        target = revision.render(model, prepared.artifact, shared=facts.claim.shared, settings=settings)
+        target = next((found for found in facts.revisions if found.hash == target.hash), target)
+    # the number says which was wanted last, also when an old spec comes back
+    wanted = replace(
+        target,
+        inputs=revision.inputs(model),
+        claim_uid=claim_uid,
+        number=target.number if target.number and target.number == newest else newest + 1,
+    )
+    if wanted == target:
+        return target, facts, []
+    others = tuple(found for found in facts.revisions if found.hash != wanted.hash)
+    live = facts.live_revisions.get(wanted.hash)
+    return wanted, replace(facts, revisions=(*others, wanted)), [Apply(records.revision(model, wanted), live)]

@@ -1,0 +1,45 @@
+"""Errors of the operator.
+
+OperatorError
+├── NotAccepted     the EncoderModel says something that the operator will not do; a person must edit it
+└── ClusterError    the API server did not do what was asked
+    ├── Refused     and never will, as it stands (forbidden, invalid)
+    └── Unavailable it may, if asked again (conflict, throttled, server error, no connection)
+"""
+
+from __future__ import annotations
+
+from encoder_operator.reasons import Reason
+
+
+class OperatorError(Exception):
+    """Anything that the operator expects to go wrong."""
+
+
+class NotAccepted(OperatorError):
+    """The resource can't be acted on until a person changes it."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class ClusterError(OperatorError):
+    """The API server answered with an error, or not at all."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Refused(ClusterError):
+    """Asking again changes nothing until something else does."""
+
+
+class Unavailable(ClusterError):
+    """Worth asking again, after ``retry_after`` seconds if the server said so."""
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after = retry_after

@@ -1,0 +1,302 @@
+"""What the API server returned about one EncoderModel, parsed once into values.
+
+No decisions here, and no I/O: ``decide`` works on these, and a test can write them down by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from encoder_operator import names
+from encoder_operator.canonical import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: datetime | None
+
+    def report(self) -> Json:
+        """Return the JSON object that the container left as its last words, or an empty one."""
+        try:
+            found = json.loads(self.message)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The readiness gate as the pod has it."""
+
+    open: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of one container that matters."""
+
+    name: str
+    uid: str
+    revision: str
+    job: str
+    created: datetime
+    deleting: bool
+    phase: str
+    reason: str
+    node: str
+    address: str
+    ready: bool
+    containers_ready: bool
+    gate: Gate | None
+    containers: Mapping[str, str]
+    image_id: str
+    ended: Ended | None
+    last_ended: Ended | None
+    waiting: str
+    waiting_message: str
+    unschedulable: str
+    mount_problem: str = ""
+    product: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A prep or parity Job, with its pods."""
+
+    name: str
+    uid: str
+    revision: str
+    annotations: Mapping[str, str]
+    created: datetime
+    deleting: bool
+    complete: bool
+    failed: str
+    message: str
+    finished_at: datetime | None
+    pods: tuple[Pod, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it will do nothing more."""
+        return self.complete or bool(self.failed)
+
+    @property
+    def last_pod(self) -> Pod | None:
+        """Return the newest pod."""
+        return max(self.pods, key=lambda pod: (pod.created, pod.name), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """An immutable revision: the finished pod template and what was pinned for it."""
+
+    hash: str
+    inputs: str
+    number: int
+    claim_uid: str
+    template: Json
+    pinned: Json
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An immutable result of one comparison."""
+
+    name: str
+    revision: str
+    product: str
+    thresholds: str
+    retry: str
+    passed: bool
+    data: Json
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The volume claim that holds the artifacts."""
+
+    name: str
+    uid: str
+    bound: bool
+    shared: bool
+    message: str
+    live: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The one Deployment of serving pods."""
+
+    revision: str
+    replicas: int
+    refused: str
+    live: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that one decision rests on."""
+
+    now: datetime
+    claim: Claim | None = None
+    deployment: Deployment | None = None
+    service: Json | None = None
+    prep_jobs: tuple[Job, ...] = ()
+    parity_jobs: tuple[Job, ...] = ()
+    revisions: tuple[Revision, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    # children of a deleted model of the same name that the garbage collector has not reached yet
+    leftovers: tuple[str, ...] = ()
+    # objects of other people that have the name of a child
+    conflicts: tuple[str, ...] = ()
+    live_revisions: Mapping[str, Json] = field(default_factory=dict)
+
+
+def when(text: str | None) -> datetime | None:
+    """Parse the API server's spelling of a time."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def spelled(time: datetime) -> str:
+    """Spell a time as the API server does."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def pod(live: Json) -> Pod:
+    """Parse a pod."""
+    meta, status = live["metadata"], live.get("status", {})
+    conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
+    containers = status.get("containerStatuses", [])
+    first = containers[0] if containers else {}
+    waiting = first.get("state", {}).get("waiting", {})
+    scheduled = conditions.get("PodScheduled", {})
+    gate = conditions.get(names.GATE)
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        revision=meta.get("labels", {}).get(names.REVISION, ""),
+        job=next((ref["uid"] for ref in meta.get("ownerReferences", []) if ref["kind"] == "Job"), ""),
+        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        deleting="deletionTimestamp" in meta,
+        phase=status.get("phase", "Pending"),
+        reason=status.get("reason", ""),
+        node=live.get("spec", {}).get("nodeName", ""),
+        address=status.get("podIP", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
+        gate=gate
+        and Gate(open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")),
+        containers={entry["name"]: entry.get("containerID", "") for entry in containers},
+        image_id=first.get("imageID", ""),
+        ended=_ended(first.get("state", {})),
+        last_ended=_ended(first.get("lastState", {})),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+    )
+
+
+def _ended(state: Json) -> Ended | None:
+    found = state.get("terminated")
+    return found and Ended(
+        exit_code=found.get("exitCode", -1),
+        reason=found.get("reason", ""),
+        message=found.get("message", ""),
+        finished_at=when(found.get("finishedAt")),
+    )
+
+
+def job(live: Json, pods: Iterable[Pod]) -> Job:
+    """Parse a Job and pick its pods."""
+    meta, status = live["metadata"], live.get("status", {})
+    true = {entry["type"]: entry for entry in status.get("conditions", []) if entry["status"] == "True"}
+    # FailureTarget and SuccessCriteriaMet come a moment before the final condition, while pods still end
+    failed = true.get("Failed", {})
+    finished = failed or true.get("Complete", {})
+    return Job(
+        name=meta["name"],
+        uid=meta["uid"],
+        revision=meta.get("labels", {}).get(names.REVISION, ""),
+        annotations=meta.get("annotations", {}),
+        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        deleting="deletionTimestamp" in meta,
+        complete="Complete" in true,
+        failed=failed.get("reason", "Failed") if failed else "",
+        message=failed.get("message", ""),
+        finished_at=when(finished.get("lastTransitionTime")),
+        pods=tuple(found for found in pods if found.job == meta["uid"]),
+    )
+
+
+def revision(live: Json) -> Revision:
+    """Parse a ControllerRevision that keeps a revision."""
+    meta, data = live["metadata"], live["data"]
+    return Revision(
+        hash=meta["labels"][names.REVISION],
+        inputs=meta["labels"][names.INPUTS],
+        number=live.get("revision", 0),
+        claim_uid=meta.get("annotations", {}).get(names.CLAIM_UID, ""),
+        template=data["template"],
+        pinned=data["pinned"],
+        created=when(meta.get("creationTimestamp")) or _EPOCH,
+    )
+
+
+def verdict(live: Json) -> Verdict:
+    """Parse a ControllerRevision that keeps a verdict."""
+    meta, data = live["metadata"], live["data"]
+    return Verdict(
+        name=meta["name"],
+        revision=meta["labels"][names.REVISION],
+        product=data["product"],
+        thresholds=data["thresholds"],
+        retry=data.get("retry", ""),
+        passed=data["result"] == "Passed",
+        data=data,
+        created=when(meta.get("creationTimestamp")) or _EPOCH,
+    )
+
+
+def claim(live: Json) -> Claim:
+    """Parse a PersistentVolumeClaim."""
+    status = live.get("status", {})
+    modes = status.get("accessModes") or live.get("spec", {}).get("accessModes", [])
+    phase = status.get("phase", "Pending")
+    return Claim(
+        name=live["metadata"]["name"],
+        uid=live["metadata"]["uid"],
+        bound=phase == "Bound",
+        shared=bool({"ReadWriteMany", "ReadOnlyMany"} & set(modes)),
+        message=f"the claim {live['metadata']['name']} is {phase}",
+        live=live,
+    )
+
+
+def deployment(live: Json) -> Deployment:
+    """Parse the Deployment."""
+    spec: Any = live.get("spec", {})
+    conditions = {entry["type"]: entry for entry in live.get("status", {}).get("conditions", [])}
+    refused = conditions.get("ReplicaFailure", {})
+    return Deployment(
+        revision=spec.get("template", {}).get("metadata", {}).get("labels", {}).get(names.REVISION, ""),
+        replicas=spec.get("replicas", 0),
+        refused=refused.get("message", "") if refused.get("status") == "True" else "",
+        live=live,
+    )

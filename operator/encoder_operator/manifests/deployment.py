@@ -1,0 +1,33 @@
+"""The one Deployment of a model. Kubernetes' own rollout, held back by the readiness gate, does the rest."""
+
+from __future__ import annotations
+
+from encoder_operator import names
+from encoder_operator.canonical import Json
+from encoder_operator.facts import Revision
+from encoder_operator.model import Model
+
+
+def render(model: Model, revision: Revision, replicas: int) -> Json:
+    """Return the Deployment that serves ``revision``."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": model.name,
+            "namespace": model.namespace,
+            "labels": names.labels(model.name, "serving", revision.hash),
+            "ownerReferences": [names.owner(model.name, model.uid)],
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {names.MODEL: model.name, names.COMPONENT: "serving"}},
+            # both fields are always ours: one that the API server defaulted can't be taken over later
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            # a pod is an endpoint everywhere before the one that it replaces goes
+            "minReadySeconds": 5,
+            "progressDeadlineSeconds": 3600,
+            "revisionHistoryLimit": 3,
+            "template": revision.template,
+        },
+    }

@@ -1,0 +1,100 @@
+"""The parity Job: asks one pod the reference questions and compares the answers. No GPU, no torch, no token."""
+
+from __future__ import annotations
+
+from encoder_operator import names
+from encoder_operator.canonical import Json, canonical
+from encoder_operator.facts import Pod, Revision
+from encoder_operator.manifests import security
+from encoder_operator.manifests.serving_template import ARTIFACTS, PORT
+from encoder_operator.model import Model
+from encoder_operator.settings import Settings
+
+# scheduling, pulling the operator's own image, starting Python
+_SLACK_SECONDS = 120
+# long enough to read the report, and to know the number of the next attempt
+_KEPT_SECONDS = 3600
+
+
+def binding(pod: Pod, revision: str) -> Json:
+    """Return what a verdict must have been made on to speak of ``pod``."""
+    return {
+        "uid": pod.uid,
+        "containerIDs": dict(sorted(pod.containers.items())),
+        "imageID": pod.image_id,
+        "product": pod.product,
+        "revision": revision,
+    }
+
+
+def render(model: Model, revision: Revision, pod: Pod, *, attempt: int, shared: bool, settings: Settings) -> Json:
+    """Return one attempt to verify ``revision`` on ``pod``."""
+    labels = names.labels(model.name, "parity", revision.hash)
+    bound = canonical(binding(pod, revision.hash))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": names.parity_job(model.name, revision.hash, attempt),
+            "namespace": model.namespace,
+            "labels": labels,
+            "annotations": {
+                names.ATTEMPT: str(attempt),
+                names.BINDING: bound,
+                names.RETRY: model.retry,
+                names.THRESHOLDS: model.thresholds,
+            },
+            "ownerReferences": [names.owner(model.name, model.uid)],
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": model.spec.parity.timeout_seconds + _SLACK_SECONDS,
+            "ttlSecondsAfterFinished": _KEPT_SECONDS,
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": _pod(model, revision, pod, bound, shared=shared, settings=settings),
+            },
+        },
+    }
+
+
+def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
+    address = f"[{pod.address}]" if ":" in pod.address else pod.address
+    pinned = revision.pinned
+    container = {
+        "name": "parity",
+        "image": settings.images.operator,
+        "imagePullPolicy": settings.images.pull_policy,
+        "command": ["encoder-plugins"],
+        "args": security.args(
+            ["parity", f"{ARTIFACTS}/{pinned['artifact']['key']}", f"http://{address}:{PORT}"],
+            ["--name", model.name, "--dtype", pinned["dtype"]],
+            ["--thresholds", canonical(model.spec.parity.thresholds)] if model.spec.parity.thresholds else [],
+            ["--timeout", str(model.spec.parity.timeout_seconds), "--binding", bound],
+            ["--termination-log", "/dev/termination-log"],
+        ),
+        "env": security.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, []),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": security.container_context(),
+        "resources": security.resources(settings.parity_resources),
+        "volumeMounts": [
+            {"name": "artifacts", "mountPath": ARTIFACTS, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    spec = security.pod_fields() | {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [
+            {"name": "artifacts", "persistentVolumeClaim": {"claimName": pinned["claim"]}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    spec |= security.placement(model.spec.serving)
+    return spec if shared else spec | {"affinity": _on_node(pod.node)}
+
+
+def _on_node(node: str) -> Json:
+    """A ReadWriteOnce volume is on one node at a time: go where the pod is that has it."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}

@@ -1,0 +1,103 @@
+"""The prep Job: the only pod of a model that may reach the network, and the only one that sees a token."""
+
+from __future__ import annotations
+
+from encoder_operator import names
+from encoder_operator.canonical import Json, digest
+from encoder_operator.manifests import security
+from encoder_operator.manifests.serving_template import ARTIFACTS
+from encoder_operator.model import Model
+from encoder_operator.settings import Settings
+
+# trying again changes nothing: space, access, not found, checksum, unsupported
+FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
+_TOKEN = "/var/run/encoders/token"
+_SOURCE = "/source"
+
+
+def inputs(model: Model, key: str) -> str:
+    """Return the hash of all that a person wrote about this Job; a changed one is worth another try."""
+    spec = model.spec
+    found = {
+        "key": key,
+        "claim": model.claim_name,
+        "source": spec.source.model_dump(mode="json"),
+        "prepare": spec.prepare.model_dump(mode="json"),
+        "placement": security.placement(spec.serving),
+    }
+    return digest(found)[:16]
+
+
+def render(model: Model, key: str, settings: Settings) -> Json:
+    """Return the Job that prepares the artifact ``key``."""
+    labels = names.labels(model.name, "prep")
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": names.prep_job(model.name, key),
+            "namespace": model.namespace,
+            "labels": labels,
+            "annotations": {names.INPUTS: inputs(model, key), names.RETRY: model.retry},
+            "ownerReferences": [names.owner(model.name, model.uid)],
+        },
+        "spec": {
+            "backoffLimit": model.spec.prepare.backoff_limit,
+            "activeDeadlineSeconds": model.spec.prepare.active_deadline_seconds,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FINAL_EXIT_CODES)}},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": {"metadata": {"labels": labels}, "spec": _pod(model, key, settings)},
+        },
+    }
+
+
+def _pod(model: Model, key: str, settings: Settings) -> Json:
+    mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS}, {"name": "tmp", "mountPath": "/tmp"}]
+    volumes: list[Json] = [
+        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    source = model.spec.source
+    if source.pvc is not None:
+        volumes.append({"name": "source", "persistentVolumeClaim": {"claimName": source.pvc.claim_name}})
+        mounts.append({"name": "source", "mountPath": _SOURCE, "readOnly": True})
+    if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
+        secret = source.hugging_face.token_secret_ref
+        item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
+        volumes.append({"name": "token", "projected": {"defaultMode": 0o440, "sources": [{"secret": item}]}})
+        mounts.append({"name": "token", "mountPath": _TOKEN, "readOnly": True})
+    container = {
+        "name": "prepare",
+        "image": settings.images.prep[model.plugin.name],
+        "imagePullPolicy": settings.images.pull_policy,
+        "args": _arguments(model, key, settings),
+        "env": security.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, model.spec.prepare.env),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": security.container_context(),
+        "resources": security.resources(model.spec.prepare.resources or settings.prep_resources),
+        "volumeMounts": mounts,
+    }
+    pod = security.pod_fields() | {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    return pod | security.placement(model.spec.serving)
+
+
+def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
+    found = model.spec.source
+    output = f"{ARTIFACTS}/{key}"
+    common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
+    if model.spec.prepare.allow_pickle:
+        common.append("--allow-pickle")
+    if found.hugging_face is not None:
+        hub = found.hugging_face
+        return security.args(
+            ["prepare", model.plugin.name, hub.repo, output, "--revision", hub.revision],
+            security.option("--endpoint", hub.endpoint),
+            ["--token-file", f"{_TOKEN}/token"] if hub.token_secret_ref else [],
+            common,
+        )
+    path = found.pvc.path.strip("/") if found.pvc is not None else ""
+    return ["prepare", model.plugin.name, f"{_SOURCE}/{path}".rstrip("/"), output, *common]

@@ -1,0 +1,128 @@
+"""One EncoderModel as the operator works with it: identity, parsed spec, and whether that can be acted on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from encoder_plugins import catalog
+from encoder_plugins.errors import UnknownPlugin
+from encoder_plugins.plugin import Plugin
+from pydantic import ValidationError
+
+from encoder_operator import arguments, names
+from encoder_operator.api import Spec
+from encoder_operator.canonical import Json, digest
+from encoder_operator.errors import NotAccepted
+from encoder_operator.reasons import Reason
+from encoder_operator.settings import Settings
+
+# what the rendered pods rest on; a value of the model's own would be overwritten without a word
+OWNED_ENVIRONMENT = frozenset({"HOME", "LOGNAME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Identity and wishes of one EncoderModel."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    retry: str
+    update: str
+    spec: Spec
+    plugin: Plugin
+    status: Json
+
+    @property
+    def claim_name(self) -> str:
+        """Return the name of the claim that holds the artifacts."""
+        return self.spec.storage.claim_name or names.artifacts_claim(self.name)
+
+    @property
+    def dtype(self) -> str:
+        """Return the number format that it is served in today."""
+        return self.spec.serving.dtype or self.plugin.dtype(self.spec.serving.accelerator)
+
+    @property
+    def thresholds(self) -> str:
+        """Return what tells one set of thresholds from another."""
+        return digest(self.spec.parity.thresholds)[:10]
+
+
+def parse(live: Json, settings: Settings) -> Model:
+    """Turn the API server's object into a model.
+
+    Raises:
+        NotAccepted: A person must change it first.
+    """
+    meta = live["metadata"]
+    try:
+        spec = Spec.model_validate(live.get("spec", {}))
+    except ValidationError as error:
+        raise NotAccepted(Reason.INVALID_SPEC, _sentence(error)) from None
+    try:
+        plugin = catalog.get(spec.plugin)
+    except UnknownPlugin as error:
+        raise NotAccepted(Reason.UNKNOWN_PLUGIN, f"spec.plugin: {error}") from None
+    _check_serving(spec, plugin)
+    _check_images(spec, settings)
+    annotations = meta.get("annotations", {})
+    return Model(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        retry=annotations.get(names.RETRY, ""),
+        update=annotations.get(names.UPDATE, ""),
+        spec=spec,
+        plugin=plugin,
+        status=live.get("status", {}),
+    )
+
+
+def _check_serving(spec: Spec, plugin: Plugin) -> None:
+    serving = spec.serving
+    if serving.dtype is None and serving.accelerator not in dict(plugin.dtypes):
+        raise NotAccepted(
+            Reason.UNSUPPORTED_ACCELERATOR,
+            f"spec.serving.accelerator: plugin {plugin.name} has no default number format for {serving.accelerator};"
+            f" it is made for {', '.join(dict(plugin.dtypes))}",
+        )
+    for argument in serving.args:
+        option = arguments.denied(argument)
+        if option is not None:
+            raise NotAccepted(
+                Reason.ARGUMENT_DENIED,
+                f"spec.serving.args: {argument!r} is refused, it means --{option}: {arguments.DENIED[option]}",
+            )
+    for field, env in (("serving", serving.env), ("prepare", spec.prepare.env)):
+        for variable in env:
+            if variable.name in OWNED_ENVIRONMENT:
+                raise NotAccepted(
+                    Reason.ENVIRONMENT_DENIED, f"spec.{field}.env: {variable.name} is refused: the operator sets it"
+                )
+
+
+def _check_images(spec: Spec, settings: Settings) -> None:
+    accelerator, plugin = spec.serving.accelerator, spec.plugin
+    missing = [
+        what
+        for what, image in (
+            (f"engine.{accelerator}.{plugin}", settings.images.engine.get(accelerator, {}).get(plugin)),
+            (f"prep.{plugin}", settings.images.prep.get(plugin)),
+            ("operator", settings.images.operator),
+        )
+        if not image
+    ]
+    if missing:
+        raise NotAccepted(
+            Reason.NO_IMAGE,
+            f"the operator was installed without an image for {', '.join(missing)}: set it in the chart's values",
+        )
+
+
+def _sentence(error: ValidationError) -> str:
+    found = [f"spec.{'.'.join(str(part) for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()[:4]]
+    more = f" (and {error.error_count() - len(found)} more)" if error.error_count() > len(found) else ""
+    return "; ".join(found) + more

@@ -1,0 +1,207 @@
+"""Decides about the artifact: is it there, is a Job on it, or has that failed for good?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from encoder_operator import names, problems, revision
+from encoder_operator.facts import Ended, Facts, Job, Revision
+from encoder_operator.manifests import claim, prep_job
+from encoder_operator.model import Model
+from encoder_operator.plan import Action, Apply, Delete
+from encoder_operator.reasons import Reason
+from encoder_operator.revision import Artifact
+from encoder_operator.settings import Settings
+
+# a mount that waits for a Secret only says so in Events, some seconds late
+_MOUNT_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Where the artifact of the wanted revision stands."""
+
+    reason: Reason
+    message: str
+    artifact: Artifact | None = None
+    failed: bool = False
+    actions: tuple[Action, ...] = ()
+    wake_after: float | None = None
+
+
+def decide(model: Model, facts: Facts, target: Revision | None, settings: Settings) -> Preparation:
+    """Return what to do about the artifact, and what to say of it."""
+    key = revision.artifact_key(model)
+    known = _known(model, facts, target, key)
+    wanted = names.prep_job(model.name, key)
+    obsolete: tuple[Action, ...] = tuple(
+        Delete("Job", job.name)
+        for job in facts.prep_jobs
+        if job.name != wanted and not job.deleting and not (known and job.finished)
+    )
+    if known is not None:
+        return Preparation(reason=Reason.PREPARED, message=_about(known), artifact=known, actions=obsolete)
+    job = next((found for found in facts.prep_jobs if found.name == wanted), None)
+    if job is not None:
+        return _with(obsolete, _job(model, job, key, facts))
+    if model.spec.suspend:
+        return Preparation(
+            reason=Reason.SUSPENDED, message="nothing is prepared while the model is suspended", actions=obsolete
+        )
+    return _with(obsolete, _start(model, facts, key, settings))
+
+
+def _known(model: Model, facts: Facts, target: Revision | None, key: str) -> Artifact | None:
+    """Return an artifact that some revision has proved to be on the volume of today."""
+    if facts.claim is None:
+        return None
+    here = [found for found in facts.revisions if found.claim_uid == facts.claim.uid]
+    if target is not None and target in here:
+        return revision.artifact_of(target)
+    same = (found for found in here if found.pinned["claim"] == model.claim_name)
+    return next((revision.artifact_of(found) for found in same if found.pinned["artifact"]["key"] == key), None)
+
+
+def _start(model: Model, facts: Facts, key: str, settings: Settings) -> Preparation:
+    actions: list[Action] = []
+    if model.spec.storage.create is not None:
+        manifest = claim.render(model, model.spec.storage.create, facts.claim)
+        actions.append(Apply(manifest, facts.claim.live if facts.claim else None))
+    elif facts.claim is None:
+        return Preparation(
+            reason=Reason.CLAIM_MISSING,
+            message=f"there is no PersistentVolumeClaim {model.claim_name} in namespace {model.namespace}",
+            # claims are not watched: one that a person makes is found by looking again
+            wake_after=_MOUNT_PATIENCE,
+        )
+    actions.append(Apply(prep_job.render(model, key, settings), None))
+    return Preparation(reason=Reason.PREPARING, message="the prep Job was started", actions=tuple(actions))
+
+
+def _job(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
+    if job.deleting:
+        return Preparation(reason=Reason.PREPARING, message="waiting for the former prep Job to go", wake_after=1.0)
+    artifact = _reported(job, key)
+    if artifact is not None:
+        return Preparation(reason=Reason.PREPARED, message=_about(artifact), artifact=artifact)
+    changed = job.annotations.get(names.INPUTS) != prep_job.inputs(model, key)
+    retried = job.failed and job.annotations.get(names.RETRY, "") != model.retry
+    if job.complete or changed or retried:
+        why = "its report was lost" if job.complete else "the spec changed" if changed else "a retry was asked for"
+        return Preparation(
+            reason=Reason.PREPARING,
+            message=f"the prep Job is made again: {why}",
+            actions=(Delete("Job", job.name),),
+            wake_after=0.5,
+        )
+    return _failed(job) if job.failed else _running(model, job, facts)
+
+
+def _reported(job: Job, key: str) -> Artifact | None:
+    for pod in job.pods:
+        if pod.ended is None or pod.ended.exit_code != 0:
+            continue
+        report = pod.ended.report()
+        if report.get("code") == "Prepared" and report.get("digest") and report.get("reference"):
+            return Artifact(
+                key=key,
+                digest=str(report["digest"]),
+                reference=str(report["reference"]),
+                revision=str(report.get("revision") or ""),
+                bytes=int(report.get("bytes") or 0),
+            )
+    return None
+
+
+def _failed(job: Job) -> Preparation:
+    ended = _last_ended(job)
+    if job.failed == "DeadlineExceeded":
+        last = job.last_pod
+        why = problems.of(last) if last else None
+        said = f": {why.message}" if why else ""
+        return Preparation(
+            reason=Reason.DEADLINE_EXCEEDED,
+            message=f"the prep Job was not done within spec.prepare.activeDeadlineSeconds{said}",
+            failed=True,
+        )
+    reason, message = _explained(job, ended)
+    return Preparation(reason=reason, message=message, failed=True)
+
+
+def _running(model: Model, job: Job, facts: Facts) -> Preparation:
+    last = job.last_pod
+    if last is None:
+        return Preparation(reason=Reason.PREPARING, message="the prep Job is starting")
+    found = problems.of(last) if last.ended is None else None
+    if found is not None:
+        # the kubelet retries mounts and pulls by itself; their end is an event of the pod
+        return Preparation(reason=found.reason, message=found.message, wake_after=30.0)
+    failures = [pod for pod in job.pods if pod.ended and pod.ended.exit_code]
+    if failures:
+        reason, message = _explained(job, _last_ended(job))
+        tries = f"try {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed, it will be tried again: "
+        return Preparation(reason=reason, message=tries + message)
+    waits = last.phase == "Pending"
+    waited = (facts.now - last.created).total_seconds()
+    return Preparation(
+        reason=Reason.PREPARING,
+        message=f"pod {last.name} is {'starting' if waits else 'at work'}",
+        wake_after=max(1.0, _MOUNT_PATIENCE - waited) if waits else None,
+    )
+
+
+def _last_ended(job: Job) -> Ended | None:
+    ended = [pod for pod in job.pods if pod.ended]
+    last = max(ended, key=lambda pod: (pod.created, pod.name), default=None)
+    return last.ended if last else None
+
+
+def _explained(job: Job, ended: Ended | None) -> tuple[Reason, str]:
+    if ended is None:
+        last = job.last_pod
+        found = problems.of(last) if last else None
+        return found or (Reason.PREPARATION_FAILED, job.message or "the prep Job failed and left no report")
+    if ended.reason == "OOMKilled":
+        return Reason.OUT_OF_MEMORY, "the prep Job needed more memory than spec.prepare.resources allows"
+    report = ended.report()
+    code = str(report.get("code", ""))
+    reason = _BY_CODE.get(code, Reason.PREPARATION_FAILED)
+    said = str(report.get("message") or ended.message.strip()[-300:] or job.message)
+    prefix = f"{code}: " if code and reason is Reason.PREPARATION_FAILED else ""
+    return reason, f"{prefix}{said}" if said else f"the prep Job ended with exit code {ended.exit_code}"
+
+
+def _with(first: tuple[Action, ...], found: Preparation) -> Preparation:
+    return Preparation(
+        reason=found.reason,
+        message=found.message,
+        artifact=found.artifact,
+        failed=found.failed,
+        actions=first + found.actions,
+        wake_after=found.wake_after,
+    )
+
+
+def _about(artifact: Artifact) -> str:
+    return f"{artifact.digest} ({artifact.bytes / 1e6:.1f} MB)"
+
+
+# what `encoder-plugins prepare` reports as its code
+_BY_CODE = {
+    reason.value: reason
+    for reason in (
+        Reason.AUTH_FAILED,
+        Reason.REPOSITORY_NOT_FOUND,
+        Reason.REVISION_NOT_FOUND,
+        Reason.FILE_NOT_FOUND,
+        Reason.INSUFFICIENT_SPACE,
+        Reason.CHECKSUM_MISMATCH,
+        Reason.UNSUPPORTED,
+        Reason.UNSUPPORTED_FILESYSTEM,
+        Reason.PICKLE_REFUSED,
+        Reason.REMOTE_CODE_REFUSED,
+        Reason.STALLED,
+        Reason.RATE_LIMITED,
+        Reason.DOWNLOAD_FAILED,
+    )
+}

@@ -1,0 +1,39 @@
+"""One small HTTP server: /healthz and /readyz for the kubelet, /metrics for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from encoder_operator import metrics
+from encoder_operator.watching import Watchdog
+
+
+@asynccontextmanager
+async def serving(port: int, watchdog: Watchdog, ready: Callable[[], bool]) -> AsyncIterator[int]:
+    """Serve the probes while the body runs; yields the port."""
+
+    async def health(_: web.Request) -> web.Response:
+        behind = watchdog.behind
+        text = f"the watch is behind on {len(behind)} EncoderModels" if behind else "ok"
+        return web.Response(text=text + "\n", status=503 if behind else 200)
+
+    async def readiness(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n" if ready() else "starting\n", status=200 if ready() else 503)
+
+    async def numbers(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", health), web.get("/readyz", readiness), web.get("/metrics", numbers)])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    site = web.TCPSite(runner, None, port)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()

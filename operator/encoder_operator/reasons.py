@@ -1,0 +1,78 @@
+"""Every reason that a condition of an EncoderModel can give.
+
+``docs/status.md`` has one row for each, with what a person does about it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """CamelCase words for ``conditions[].reason``."""
+
+    # accepted
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_PLUGIN = "UnknownPlugin"
+    UNSUPPORTED_ACCELERATOR = "UnsupportedAccelerator"
+    ARGUMENT_DENIED = "ArgumentDenied"
+    ENVIRONMENT_DENIED = "EnvironmentDenied"
+    NO_IMAGE = "NoImage"
+    NAME_CONFLICT = "NameConflict"
+    NOT_ACCEPTED = "NotAccepted"
+
+    # artifact
+    PREPARED = "Prepared"
+    PREPARING = "Preparing"
+    CLAIM_MISSING = "ClaimMissing"
+    CLAIM_PENDING = "ClaimPending"
+    TOKEN_SECRET_MISSING = "TokenSecretMissing"
+    VOLUME_NOT_MOUNTED = "VolumeNotMounted"
+    AUTH_FAILED = "AuthFailed"
+    REPOSITORY_NOT_FOUND = "RepositoryNotFound"
+    REVISION_NOT_FOUND = "RevisionNotFound"
+    FILE_NOT_FOUND = "FileNotFound"
+    INSUFFICIENT_SPACE = "InsufficientSpace"
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    UNSUPPORTED = "Unsupported"
+    UNSUPPORTED_FILESYSTEM = "UnsupportedFilesystem"
+    PICKLE_REFUSED = "PickleRefused"
+    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
+    STALLED = "Stalled"
+    RATE_LIMITED = "RateLimited"
+    DOWNLOAD_FAILED = "DownloadFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    EVICTED = "Evicted"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    PREPARATION_FAILED = "PreparationFailed"
+
+    # pods
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    INSUFFICIENT_GPU = "InsufficientGPU"
+    CRASH_LOOP = "CrashLoop"
+    PODS_REFUSED = "PodsRefused"
+    STARTING = "Starting"
+
+    # verification
+    PARITY_PASSED = "ParityPassed"
+    PARITY_FAILED = "ParityFailed"
+    PARITY_RUNNING = "ParityRunning"
+    PARITY_PENDING = "ParityPending"
+    INCONCLUSIVE = "Inconclusive"
+    DISABLED = "Disabled"
+    NOT_VERIFIED = "NotVerified"
+
+    # service and rollout
+    SERVING = "Serving"
+    NO_READY_PODS = "NoReadyPods"
+    SCALED_TO_ZERO = "ScaledToZero"
+    SUSPENDED = "Suspended"
+    CURRENT = "Current"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    WAITING_FOR_DELETION = "WaitingForDeletion"
+    IDLE = "Idle"
+    AS_EXPECTED = "AsExpected"
+    NEW_DEFAULTS = "NewDefaults"
+    READY = "Ready"

@@ -1,0 +1,68 @@
+"""What the operator would apply for a manifest, worked out without a cluster: for review, for golden files, for support."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from encoder_operator import model, revision
+from encoder_operator.canonical import Json
+from encoder_operator.facts import Pod
+from encoder_operator.manifests import claim, deployment, parity_job, prep_job, records, service, serving_template
+from encoder_operator.revision import Artifact
+from encoder_operator.settings import Settings
+
+
+def children(live: Json, settings: Settings, digest: str, reference: str) -> list[Json]:
+    """Return every child of an EncoderModel, in the order in which it comes to be.
+
+    Args:
+        live: The EncoderModel's manifest; namespace and uid may be missing.
+        settings: The operator's settings.
+        digest: The artifact's digest, which only a prep Job can know.
+        reference: The digest of its reference, likewise.
+
+    Raises:
+        NotAccepted: The EncoderModel asks for what is refused.
+    """
+    meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
+    found = model.parse(live | {"metadata": meta}, settings)
+    create = found.spec.storage.create
+    shared = create is None or "ReadWriteMany" in create.access_modes
+    artifact = Artifact(key=revision.artifact_key(found), digest=digest, reference=reference, revision="", bytes=0)
+    made = replace(revision.render(found, artifact, shared=shared, settings=settings), number=1)
+    first = [claim.render(found, create, None)] if create is not None else []
+    return [
+        *first,
+        prep_job.render(found, artifact.key, settings),
+        records.revision(found, made),
+        service.render(found),
+        deployment.render(found, made, found.spec.serving.replicas),
+        parity_job.render(found, made, _pod(made.hash), attempt=1, shared=shared, settings=settings),
+    ]
+
+
+def _pod(revision_hash: str) -> Pod:
+    """Return a pod such as the parity Job of a real one would name."""
+    return Pod(
+        name="pod",
+        uid="00000000-0000-0000-0000-000000000001",
+        revision=revision_hash,
+        job="",
+        created=serving_template.NEVER,
+        deleting=False,
+        phase="Running",
+        reason="",
+        node="node",
+        address="192.0.2.1",
+        ready=False,
+        containers_ready=True,
+        gate=None,
+        containers={"engine": "containerd://0"},
+        image_id="sha256:0",
+        ended=None,
+        last_ended=None,
+        waiting="",
+        waiting_message="",
+        unschedulable="",
+        product="cpu",
+    )

@@ -1,0 +1,124 @@
+"""Identities: of an artifact, of what a spec asks for, and of a finished revision.
+
+A revision is rendered once, with today's images and defaults, and found again by the hash of its inputs: what a person wrote.
+So an upgrade of the operator never changes a pod.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from encoder_operator import names
+from encoder_operator.canonical import Json, canonical, digest
+from encoder_operator.facts import Revision
+from encoder_operator.manifests import serving_template
+from encoder_operator.model import Model
+from encoder_operator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A prepared artifact, as its prep Job reported it."""
+
+    key: str
+    digest: str
+    reference: str
+    revision: str
+    bytes: int
+
+    def pinned(self) -> Json:
+        """Return it as a revision pins it."""
+        return {
+            "key": self.key,
+            "digest": self.digest,
+            "reference": self.reference,
+            "revision": self.revision,
+            "bytes": self.bytes,
+        }
+
+
+def source(model: Model) -> Json:
+    """Return what identifies the checkpoint; where it is fetched from and with which token does not."""
+    found = model.spec.source
+    if found.hugging_face is not None:
+        return {"repo": found.hugging_face.repo, "revision": found.hugging_face.revision}
+    if found.pvc is not None:
+        return {"claim": found.pvc.claim_name, "path": found.pvc.path}
+    raise ValueError("the API server lets no source without huggingFace or pvc through")
+
+
+def artifact_key(model: Model) -> str:
+    """Return the key of the artifact that today's operator would prepare for the model."""
+    return digest(
+        {
+            "source": source(model),
+            "plugin": model.plugin.name,
+            "prepVersion": model.plugin.prep_version,
+            "allowPickle": model.spec.prepare.allow_pickle,
+        }
+    )
+
+
+def inputs(model: Model) -> str:
+    """Return the hash of everything that a person wrote and that a pod depends on."""
+    serving = model.spec.serving.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
+    found: Json = {
+        "plugin": model.plugin.name,
+        "source": source(model),
+        "allowPickle": model.spec.prepare.allow_pickle,
+        "claim": model.claim_name,
+        "serving": serving,
+    }
+    if model.update:
+        found["update"] = model.update
+    return digest(found)[:16]
+
+
+def render(model: Model, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:
+    """Render the revision of ``model`` with today's images and defaults.
+
+    Args:
+        model: What is asked for.
+        artifact: The prepared artifact that its pods load.
+        shared: Whether the volume can be mounted on several nodes at once.
+        settings: Today's images and defaults.
+    """
+    template = serving_template.render(model, artifact.key, artifact.digest, shared=shared, settings=settings)
+    found = digest({"template": template, "reference": artifact.reference})[:10]
+    template["metadata"]["labels"][names.REVISION] = found
+    serving = model.spec.serving
+    pinned = {
+        "artifact": artifact.pinned(),
+        "claim": model.claim_name,
+        "plugin": model.plugin.name,
+        "prepVersion": model.plugin.prep_version,
+        "image": serving_template.image(model, settings),
+        "accelerator": serving.accelerator,
+        "dtype": model.dtype,
+        "args": list(serving.args),
+    }
+    return Revision(
+        hash=found, inputs=inputs(model), number=0, claim_uid="", template=template, pinned=pinned, created=_NEVER
+    )
+
+
+def artifact_of(found: Revision) -> Artifact:
+    """Return the artifact that a revision has pinned."""
+    return Artifact(**found.pinned["artifact"])
+
+
+def outdated(target: Revision, model: Model, *, shared: bool, settings: Settings) -> str | None:
+    """Say what today's defaults would change about ``target``, or None."""
+    pinned = target.pinned
+    if pinned["prepVersion"] != model.plugin.prep_version:
+        return f"preparation version {model.plugin.prep_version} of plugin {model.plugin.name} (pinned: {pinned['prepVersion']})"
+    today = render(model, artifact_of(target), shared=shared, settings=settings)
+    if today.hash == target.hash:
+        return None
+    if today.pinned["image"] != pinned["image"]:
+        return f"image {today.pinned['image']} (pinned: {pinned['image']})"
+    changed = sorted(key for key in today.pinned if canonical(today.pinned[key]) != canonical(pinned.get(key)))
+    return f"newer defaults ({', '.join(changed) or 'pod template'})"
+
+
+_NEVER = serving_template.NEVER

@@ -1,0 +1,125 @@
+"""Decides which revision the Deployment holds, with how many pods, and which revision is the one that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from encoder_operator.facts import Facts, Pod, Revision
+from encoder_operator.manifests import deployment, service
+from encoder_operator.model import Model
+from encoder_operator.plan import Action, Apply, Delete
+from encoder_operator.verification import Proof, overall, serves
+
+# besides those in use
+_HISTORY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What the Deployment should be."""
+
+    # the revision that it holds; None while there has never been one
+    held: Revision | None
+    replicas: int
+    # the revision that answers requests, or would if its pods were ready
+    active: Revision | None
+    target_serves: bool
+    target_failed: bool
+    actions: tuple[Action, ...]
+
+
+def decide(model: Model, facts: Facts, target: Revision | None) -> Rollout:
+    """Return what the Deployment should be, given what is proved."""
+    state = overall(model, facts.verdicts, target.hash) if target else Proof.NONE
+    target_serves = target is not None and serves(model, state)
+    target_failed = target is not None and state is Proof.FAILED and not target_serves
+    former = _former(model, facts, target)
+    held: Revision | None
+    if target is not None and not target_failed:
+        held, replicas = target, _replicas(model, target_serves=target_serves, former=former)
+    elif former is not None:
+        held, replicas = former, model.spec.serving.replicas
+    else:
+        # nothing may serve: what was refused stays in place with no pods, or as it is until there is a new revision
+        held, replicas = target or _current(facts), 0
+    if model.spec.suspend:
+        # which template a Deployment without pods has is nobody's business: leave it, so that nothing rolls later
+        held, replicas = (_current(facts) or held) if facts.deployment else None, 0
+    actions: list[Action] = []
+    if held is not None:
+        live = facts.deployment.live if facts.deployment else None
+        actions += [
+            Apply(service.render(model), facts.service),
+            Apply(deployment.render(model, held, replicas), live),
+        ]
+    return Rollout(
+        held=held,
+        replicas=replicas,
+        active=_active(facts, target if target_serves else None, former),
+        target_serves=target_serves,
+        target_failed=target_failed,
+        actions=tuple(actions),
+    )
+
+
+def ready(facts: Facts, revision: Revision | None) -> tuple[Pod, ...]:
+    """Return the pods of ``revision`` that get traffic."""
+    if revision is None:
+        return ()
+    return tuple(pod for pod in facts.pods if pod.revision == revision.hash and pod.ready and not pod.deleting)
+
+
+def prune(model: Model, facts: Facts, rollout: Rollout, target: Revision | None) -> tuple[Action, ...]:
+    """Return the records to delete: history beyond the last few, and verdicts that no longer count."""
+    kept = {found.hash for found in (target, rollout.held, rollout.active) if found} | {p.revision for p in facts.pods}
+    if facts.deployment:
+        kept.add(facts.deployment.revision)
+    passed = [r for r in facts.revisions if overall(model, facts.verdicts, r.hash) in (Proof.PASSED, Proof.STALE)]
+    for some in (facts.revisions, passed[-1:]):
+        kept |= {found.hash for found in some[-_HISTORY:]}
+    actions: list[Action] = [
+        Delete("ControllerRevision", f"{model.name}-{found.hash}")
+        for found in facts.revisions
+        if found.hash not in kept
+    ]
+    for verdict in facts.verdicts:
+        retried = not verdict.passed and verdict.retry != model.retry
+        if retried or verdict.revision not in kept:
+            actions.append(Delete("ControllerRevision", verdict.name))
+    return tuple(actions)
+
+
+def _replicas(model: Model, *, target_serves: bool, former: Revision | None) -> int:
+    wanted = model.spec.serving.replicas
+    # without anything to fall back on, one pod is enough to find out
+    return wanted if target_serves or former is not None else min(1, wanted)
+
+
+def _former(model: Model, facts: Facts, target: Revision | None) -> Revision | None:
+    """Return the newest other revision that may serve; one that serves right now is better than one that once did."""
+    others = [found for found in facts.revisions if target is None or found.hash != target.hash]
+    able = [found for found in others if _may_serve(model, facts, found)]
+    return max(able, key=lambda found: (bool(ready(facts, found)), found.number), default=None)
+
+
+def _may_serve(model: Model, facts: Facts, found: Revision) -> bool:
+    state = overall(model, facts.verdicts, found.hash)
+    if state is Proof.NONE:
+        # a revision from a time without checks is worth keeping only while it answers
+        return model.spec.parity.mode == "Disabled" and bool(ready(facts, found))
+    return serves(model, state)
+
+
+def _current(facts: Facts) -> Revision | None:
+    if facts.deployment is None:
+        return None
+    return next((found for found in facts.revisions if found.hash == facts.deployment.revision), None)
+
+
+def _active(facts: Facts, serving: Revision | None, former: Revision | None) -> Revision | None:
+    if ready(facts, serving):
+        return serving
+    others = [found for found in facts.revisions if ready(facts, found)]
+    if others:
+        return max(others, key=lambda found: found.number)
+    return serving or former

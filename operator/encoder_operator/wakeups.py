@@ -1,0 +1,146 @@
+"""The queue: one look per EncoderModel at a time, wake-ups that come together are one, failures wait longer each time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from encoder_operator import metrics
+from encoder_operator.errors import OperatorError, Unavailable
+
+_LOG = structlog.get_logger()
+
+# events of one change come in bursts
+_SETTLE_SECONDS = 0.05
+_FIRST_BACKOFF = 0.5
+_LONGEST_BACKOFF = 300.0
+
+
+class Key(NamedTuple):
+    """An EncoderModel."""
+
+    namespace: str
+    name: str
+
+
+Look = Callable[[Key], Awaitable[float | None]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    timer: asyncio.TimerHandle | None = None
+    due: float = 0.0
+    running: bool = False
+    again: bool = False
+    failures: int = 0
+
+
+class WakeUps:
+    """Runs ``look`` for every key that was woken."""
+
+    def __init__(self, look: Look, *, concurrency: int) -> None:
+        self._look = look
+        self._slots = asyncio.Semaphore(concurrency)
+        self._entries: dict[Key, _Entry] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def wake(self, key: Key, after: float = _SETTLE_SECONDS) -> None:
+        """Look at ``key`` soon, or ``after`` seconds from now if nothing is due earlier."""
+        if self._closed:
+            return
+        entry = self._entries.setdefault(key, _Entry())
+        if entry.running and after <= _SETTLE_SECONDS:
+            # what happened during a look may have been missed by it
+            entry.again = True
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + after
+        if entry.timer is not None:
+            if entry.due <= due:
+                return
+            entry.timer.cancel()
+        entry.due = due
+        entry.timer = loop.call_at(due, self._start, key)
+        metrics.QUEUED.set(sum(1 for found in self._entries.values() if found.timer))
+
+    def forget(self, key: Key) -> None:
+        """Drop a key that is gone; a look that runs ends as it will."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+        if entry is not None and not entry.running:
+            del self._entries[key]
+
+    async def close(self) -> None:
+        """Start nothing more, and end what runs."""
+        self._closed = True
+        for entry in self._entries.values():
+            if entry.timer is not None:
+                entry.timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, key: Key) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        entry.timer = None
+        if entry.running:
+            entry.again = True
+            return
+        entry.running = True
+        task = asyncio.get_running_loop().create_task(self._run(key, entry), name=f"look {key.namespace}/{key.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, key: Key, entry: _Entry) -> None:
+        try:
+            async with self._slots:
+                after = await self._looked(key, entry)
+        finally:
+            entry.running = False
+        if entry.again:
+            entry.again = False
+            after = min(after or _SETTLE_SECONDS, _SETTLE_SECONDS) if entry.failures == 0 else after
+        if after is not None:
+            self.wake(key, after)
+        elif entry.timer is None:
+            self._entries.pop(key, None)
+
+    async def _looked(self, key: Key, entry: _Entry) -> float | None:
+        started = time.monotonic()
+        with structlog.contextvars.bound_contextvars(namespace=key.namespace, name=key.name):
+            try:
+                after = await self._look(key)
+            except OperatorError as error:
+                entry.failures += 1
+                after = _backoff(entry.failures, error)
+                metrics.RECONCILES.labels(type(error).__name__).inc()
+                _LOG.warning("look failed", error=str(error), retry_in=round(after, 1))
+            except Exception:
+                # the boundary of one key: a mistake about one model must not stop the others
+                entry.failures += 1
+                after = _backoff(entry.failures, None)
+                metrics.RECONCILES.labels("Bug").inc()
+                _LOG.exception("look failed by a mistake in the operator", retry_in=round(after, 1))
+            else:
+                entry.failures = 0
+                metrics.RECONCILES.labels("ok").inc()
+        metrics.RECONCILE_SECONDS.observe(time.monotonic() - started)
+        return after
+
+
+def _backoff(failures: int, error: OperatorError | None) -> float:
+    longest = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(failures - 1, 16))
+    delay = random.uniform(longest / 2, longest)
+    asked = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
+    return max(delay, asked)
