@@ -192,6 +192,8 @@ class HubSource:
                 if 0 <= file.size < start:
                     break
                 target.write(chunk)
+                # whatever ends this process, the next one has every byte that came
+                target.flush()
                 progress.add(len(chunk))
                 self._received += len(chunk)
                 self._heard = time.monotonic()

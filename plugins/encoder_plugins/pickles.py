@@ -43,6 +43,8 @@ def convert(source: Path, target: Path) -> list[str]:
         if any(f"os error {number}" in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
             raise OSError(errno.ENOSPC, str(error)) from error
         raise
+    # safetensors writes for its own user alone, and the engine may be another
+    target.chmod(0o644)
     return list(tensors)
 
 

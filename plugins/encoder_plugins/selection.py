@@ -18,6 +18,8 @@ from encoder_plugins.errors import PickleRefused, RemoteCodeRefused, SourceFileN
 
 MODULES = "modules.json"
 
+_BLOCK = 4096
+
 _TEXT_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab", ".tiktoken", ".codes"})
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt"})
 # what a training run leaves beside the weights, pickled too, and nobody loads to serve
@@ -49,8 +51,8 @@ class Selection:
 
     @property
     def size(self) -> int:
-        """Bytes on the volume while prep works: pickled weights are there twice."""
-        return sum(max(file.size, 0) for file in (*self.files, *self.pickles, *self.pickles))
+        """Bytes on the volume while prep works, in whole blocks; pickled weights are there twice."""
+        return sum(-(-max(file.size, 0) // _BLOCK) * _BLOCK for file in (*self.files, *self.pickles, *self.pickles))
 
 
 def refuse_escapes(paths: Iterable[str]) -> None:
