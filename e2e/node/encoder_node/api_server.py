@@ -83,7 +83,16 @@ class ApiServer:
         """
         path = path_of(manifest)
         query = f"?fieldManager={FIELD_MANAGER}&force=true"
-        status, body = self._request("PATCH", path + query, manifest)
+        status, body = self._request("PATCH", path + query, manifest, "application/apply-patch+yaml")
+        self._object(status, body, path)
+
+    def merge(self, path: str, patch: dict[str, Any]) -> None:
+        """Changes some fields of an object; None removes one.
+
+        Raises:
+            NodeError: The API server can't be reached or refuses it.
+        """
+        status, body = self._request("PATCH", path, patch, "application/merge-patch+json")
         self._object(status, body, path)
 
     def close(self) -> None:
@@ -99,11 +108,13 @@ class ApiServer:
         answer: dict[str, Any] = json.loads(body)
         return answer
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+    def _request(
+        self, method: str, path: str, body: dict[str, Any] | None = None, content_type: str = ""
+    ) -> tuple[int, bytes]:
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(self._host, context=self._context, timeout=10)
         content = None if body is None else json.dumps(body)
-        headers = {} if body is None else {"Content-Type": "application/apply-patch+yaml"}
+        headers = {} if body is None else {"Content-Type": content_type}
         try:
             self._connection.request(method, path, content, headers)
             answer = self._connection.getresponse()

@@ -63,6 +63,9 @@ class Cluster(Protocol):
     def unpacked_chains(self) -> set[str]:
         """Returns the chain ids of the layers that the node has unpacked."""
 
+    def recycle_volumes(self) -> list[str]:
+        """Empties the volumes whose claims are gone and offers them again; returns their names. `up` does it, too."""
+
     def kubeconfig(self) -> Path:
         """Returns the administrator's kubeconfig."""
 

@@ -5,8 +5,10 @@ All of the node is below it: its memory can be read, and nothing of it can hide.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +54,16 @@ class ControlGroups:
         """Whether any of the folders is there."""
         return any(folder.exists() for folder in self.folders())
 
+    def withheld(self) -> list[str]:
+        """Returns the controllers that the machine does not hand to its groups yet; on v1 there is no such thing."""
+        if not self.unified:
+            return []
+        given = (self.root / "cgroup.subtree_control").read_text().split()
+        return [name for name in (self.root / "cgroup.controllers").read_text().split() if name not in given]
+
     def create(self) -> None:
-        """Makes the folders."""
-        if self.unified:
-            offered = (self.root / "cgroup.controllers").read_text().split()
-            (self.root / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in offered))
+        """Makes the folders, on v2 with every controller."""
+        self._switch("+", self.withheld())
         for folder in self.folders():
             folder.mkdir(exist_ok=True)
             if folder.parent.name == "cpuset":
@@ -65,6 +72,16 @@ class ControlGroups:
                     (folder / setting).write_text((folder.parent / setting).read_text())
         if self.unified:
             (self.root / self.name / LEAF).mkdir(exist_ok=True)
+
+    def take_back(self, controllers: Sequence[str]) -> None:
+        """Undoes, on v2, what `create` did to the machine's own group."""
+        with contextlib.suppress(OSError):
+            # refused if somebody has come to use them meanwhile
+            self._switch("-", controllers)
+
+    def _switch(self, sign: str, controllers: Sequence[str]) -> None:
+        if controllers:
+            (self.root / "cgroup.subtree_control").write_text(" ".join(sign + name for name in controllers))
 
     def members(self) -> set[int]:
         """Returns the ids of all processes in the groups, pods included."""

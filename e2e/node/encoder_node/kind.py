@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from encoder_node import image_store, manifests, prerequisites, progress, readiness
+from encoder_node import image_store, manifests, prerequisites, progress, readiness, volumes
 from encoder_node.api_server import ApiServer
 from encoder_node.cluster import Status
 from encoder_node.errors import CommandFailedError, NodeError
@@ -109,9 +109,11 @@ class KindCluster:
             _execute(command, seconds=600, text=configuration())
         api = ApiServer(self.kubeconfig())
         wait_for("node Ready", lambda: readiness.node_ready(api, self.node_name), seconds=120)
-        self._provide_volumes(api)
+        if fresh:
+            self._provide_volumes(api)
         wait_for("the default ServiceAccount", lambda: readiness.service_account_ready(api), seconds=60)
         api.close()
+        self.recycle_volumes()
         progress.say("cluster", "node Ready" if fresh else "node Ready (it was up)", clock.seconds())
 
     def _provide_volumes(self, api: ApiServer) -> None:
@@ -154,6 +156,14 @@ class KindCluster:
     def unpacked_chains(self) -> set[str]:
         """Returns the chain ids of the layers that the node has unpacked."""
         return self.store.unpacked_chains()
+
+    def recycle_volumes(self) -> list[str]:
+        """Empties the volumes whose claims are gone and offers them again; returns their names."""
+        api = ApiServer(self.kubeconfig())
+        try:
+            return volumes.recycle(api, self.run, VOLUMES, manifests.volume_names(self.settings.volumes))
+        finally:
+            api.close()
 
     def run(self, command: Sequence[str]) -> str:
         """Runs a command on the node and returns its output."""

@@ -21,6 +21,7 @@ from encoder_node import (
     progress,
     readiness,
     system_images,
+    volumes,
 )
 from encoder_node.api_server import ApiServer
 from encoder_node.cluster import Status
@@ -83,6 +84,7 @@ class NodeCluster:
         with self._exclusive("`up`"):
             clock = progress.Clock()
             if self._usable():
+                self.recycle_volumes()
                 progress.say("cluster", "node Ready, cluster DNS answers (it was up)", clock.seconds())
                 return
             self._remove()
@@ -102,7 +104,7 @@ class NodeCluster:
         """Ends the node and removes its state. Logs and images stay."""
         with self._exclusive("`down`"):
             clock = progress.Clock()
-            was = (self.settings.paths.run / "claim").exists()
+            was = self.sandbox.claimed
             self._remove()
             progress.say("cluster", "removed" if was else "was not up", clock.seconds())
 
@@ -141,6 +143,15 @@ class NodeCluster:
     def images(self) -> dict[str, str]:
         """Returns the manifest digest of each image name on the node."""
         return self.store.images()
+
+    def recycle_volumes(self) -> list[str]:
+        """Empties the volumes whose claims are gone and offers them again; returns their names."""
+        api = ApiServer(self.kubeconfig())
+        try:
+            names = manifests.volume_names(self.settings.volumes)
+            return volumes.recycle(api, self.run, self.settings.paths.volumes, names)
+        finally:
+            api.close()
 
     def run(self, command: Sequence[str]) -> str:
         """Runs a command on the node and returns its output."""

@@ -6,6 +6,7 @@ that ends all of it, pods included, and takes the mounts and links along.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -13,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from encoder_node import processes
 from encoder_node.control_groups import ControlGroups
@@ -23,6 +24,8 @@ from encoder_node.waiting import wait_for
 
 LAUNCHER = "sandbox"
 INIT = "init"
+CLAIM = "claim"
+"""The file that says that something was made, and on which run of the machine."""
 
 
 def entering(init: int, entrances: Sequence[Path], path: str) -> list[str]:
@@ -54,6 +57,11 @@ class Sandbox:
         return ControlGroups(self.settings.name)
 
     @property
+    def claimed(self) -> bool:
+        """Whether there may be something on the machine that is ours."""
+        return (self.settings.paths.run / CLAIM).exists()
+
+    @property
     def init(self) -> int | None:
         """The process id, on the machine, of the node's PID 1; None if there is no node."""
         item = processes.records(self.settings.paths.run).get(INIT)
@@ -72,7 +80,8 @@ class Sandbox:
                 f"control group {self.settings.name} or link {network.link} exists: another node is up on this machine (with another cache?)"
             )
         # from here on there is something to clean up, and `down` must know
-        (paths.run / "claim").write_text(processes.boot_id())
+        claim = {"boot": processes.boot_id(), "controllers": self.groups.withheld()}
+        (paths.run / CLAIM).write_text(json.dumps(claim))
         self.groups.create()
         self._launch()
         self._connect()
@@ -173,13 +182,16 @@ class Sandbox:
 
     def destroy(self) -> None:
         """Ends everything on the node, and removes its link and groups. Does nothing where nothing is."""
-        run = self.settings.paths.run
-        if not (run / "claim").exists():
+        if not self.claimed:
             return
-        if (run / "claim").read_text() == processes.boot_id():
+        text = (self.settings.paths.run / CLAIM).read_text()
+        # an empty file: `up` died while it wrote it, and had made nothing yet
+        claim: dict[str, Any] = json.loads(text) if text else {"boot": None}
+        if claim["boot"] == processes.boot_id():
             self._end_processes()
             subprocess.run(["ip", "link", "del", self.settings.network.link], capture_output=True, check=False)
             self.groups.remove()
+            self.groups.take_back(claim["controllers"])
         self.started.clear()
 
     def _end_processes(self) -> None:

@@ -21,9 +21,11 @@ isolate() {
 }
 
 mount_control_groups() {
+  local unified=no hierarchy controller
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then unified=yes; fi
   mount -t sysfs sysfs /sys
-  if grep -qv '^0:' /proc/self/cgroup; then
-    # v1: the machine's mounts show the whole tree; new ones show this namespace's part
+  # the machine's mounts show the whole tree; new ones show this namespace's part
+  if [ $unified = no ]; then
     mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
     for hierarchy in $(cut -d: -f2 /proc/self/cgroup); do
       mkdir "/sys/fs/cgroup/${hierarchy#name=}"

@@ -190,6 +190,21 @@ def test_pod_starts_from_a_loaded_image_by_tag_and_by_digest_and_writes_to_its_v
     assert (written.stat().st_uid, written.stat().st_gid) == (10001, 10001)
 
 
+def test_volume_of_a_deleted_claim_is_emptied_and_used_again(up: NodeCluster, archive: Path) -> None:
+    up.load([archive])
+    kubectl = Kubectl(up)
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "short"}, "spec": spec}
+    kubectl("apply", "-f", "-", stdin=claim)
+    start_pod(kubectl, pod("short", IMAGE, claim="short"))
+    volume = kubectl("get", "pvc", "short", "-o", "jsonpath={.spec.volumeName}")
+    kubectl("delete", "pod/short", "pvc/short", "--timeout=30s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Released", f"pv/{volume}", "--timeout=30s")
+    assert up.recycle_volumes() == [volume]
+    kubectl("wait", "--for=jsonpath={.status.phase}=Available", f"pv/{volume}", "--timeout=30s")
+    assert list((up.settings.paths.volumes / volume).iterdir()) == []
+
+
 def test_archive_without_a_layer_that_is_unpacked_makes_an_image(
     up: NodeCluster, archive: Path, tmp_path: Path
 ) -> None:

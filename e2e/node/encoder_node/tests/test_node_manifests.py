@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from encoder_node import manifests
+from encoder_node import manifests, volumes
 from encoder_node.api_server import PLURALS, path_of
 from encoder_node.errors import NodeError
 from encoder_node.settings import Volumes
@@ -51,3 +51,9 @@ def test_paths_follow_group_and_namespace() -> None:
 def test_unknown_kind_is_an_error_that_names_it() -> None:
     with pytest.raises(NodeError, match="kind Pod"):
         path_of({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+
+
+def test_only_released_volumes_of_ours_are_used_again() -> None:
+    phases = {"local-01": "Bound", "local-02": "Released", "small": "Released", "local-03": "Available"}
+    listing = [{"metadata": {"name": name}, "status": {"phase": phase}} for name, phase in phases.items()]
+    assert volumes.released(listing, ["local-01", "local-02", "local-03"]) == ["local-02"]

@@ -19,8 +19,12 @@ def test_v2_has_one_folder_and_its_processes_in_a_leaf(tmp_path: Path) -> None:
     groups = ControlGroups("n", root=tmp_path)
     assert groups.folders() == [tmp_path / "n"]
     assert groups.entrances() == [tmp_path / "n" / "system" / "cgroup.procs"]
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    assert groups.withheld() == ["cpu"]
     groups.create()
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +memory"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
+    groups.take_back(["cpu"])
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "-cpu"
     assert groups.exist()
 
 
@@ -53,11 +57,12 @@ def test_nothing_was_started_so_nothing_is_ended(settings: Settings) -> None:
     Sandbox(settings, Path("/programs")).destroy()
 
 
+@pytest.mark.parametrize("claim", ['{"boot": "another", "controllers": []}', ""], ids=["another boot", "half written"])
 def test_state_of_an_earlier_run_of_the_machine_is_only_files(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    claim: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.paths.run.mkdir(parents=True)
-    (settings.paths.run / "claim").write_text("another boot")
+    (settings.paths.run / sandbox.CLAIM).write_text(claim)
 
     def forbidden(self: Sandbox) -> None:
         raise AssertionError("nothing of before the restart can be alive")
