@@ -7,6 +7,7 @@ OperatorError
     └── Unavailable it may, if asked again (conflict, throttled, server error, no connection)
 """
 
+# ruff: noqa: N818 - errors are called as what they mean to the one who catches them
 from __future__ import annotations
 
 from encoder_operator.reasons import Reason

@@ -155,13 +155,14 @@ def waiting(model: Model, facts: Facts) -> Json:
 def notices(old: Json, new: Json) -> tuple[Notice, ...]:
     """Return what changed that people may want to know, each fact once."""
     before = {entry["type"]: (entry["status"], entry["reason"]) for entry in old.get("conditions", [])}
-    found: dict[tuple[str, str], Notice] = {}
+    found: dict[str, Notice] = {}
     for entry in new["conditions"]:
         told = _TOLD.get(entry["type"], frozenset())
         changed = before.get(entry["type"]) != (entry["status"], entry["reason"])
         if changed and (entry["reason"] in told or entry["reason"] in _FAILURES):
             warning = entry["reason"] in _FAILURES
-            found[entry["reason"], entry["message"]] = Notice(warning, Reason(entry["reason"]), entry["message"])
+            # several conditions may change for one reason: the first of them tells it
+            found.setdefault(entry["reason"], Notice(warning, Reason(entry["reason"]), entry["message"]))
     return tuple(found.values())
 
 

@@ -1,0 +1,233 @@
+"""An API server in memory, behind lightkube's transport: the real client, real requests, real field ownership.
+
+It keeps what the operator relies on and nothing more: server-side apply with managed fields, status subresources, label
+selectors, owner references. ``writes`` lists every change that a client made.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx2
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import Cluster, User
+
+Json = dict[str, Any]
+
+# the keys of lists that are maps to the API server; all other lists are values
+_LIST_KEYS = {
+    "containers": ("name",),
+    "env": ("name",),
+    "ports": ("containerPort", "protocol"),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "ownerReferences": ("uid",),
+    "readinessGates": None,
+}
+_SERVICE_PORT_KEYS = ("port", "protocol")
+
+
+class ClusterFake(httpx2.AsyncBaseTransport):
+    """Objects by (plural, namespace, name), and the requests that change them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        self.writes: list[str] = []
+        self.fail_next: list[tuple[int, dict[str, str]]] = []
+        self._version = 0
+
+    @staticmethod
+    def config() -> SingleConfig:
+        return KubeConfig.from_one(cluster=Cluster(server="http://cluster.test"), user=User()).get()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.fail_next:
+            code, headers = self.fail_next.pop(0)
+            return self._answer(code, {"message": "asked to fail", "code": code}, headers)
+        plural, namespace, name, subresource = _path(request.url.path)
+        body = json.loads(request.content) if request.content else {}
+        if request.method == "GET":
+            return self._read(plural, namespace, name, parse_qs(request.url.query.decode()))
+        code, answer = self._change(request, plural, namespace, name, subresource, body)
+        if code < 300:
+            self.writes.append(f"{request.method} {plural}{'/' + subresource if subresource else ''} {name}")
+        return self._answer(code, answer)
+
+    def of(self, plural: str, **labels: str) -> list[Json]:
+        """Return objects by labels (``component="prep"`` for encoders.dev/component)."""
+        wanted = {f"encoders.dev/{key}": value for key, value in labels.items()}
+        return [
+            found
+            for (kind, _, _), found in sorted(self.objects.items())
+            if kind == plural and wanted.items() <= found["metadata"].get("labels", {}).items()
+        ]
+
+    def put(self, plural: str, live: Json) -> Json:
+        """Store an object as somebody else than the operator."""
+        meta = live["metadata"]
+        key = (plural, meta.get("namespace", ""), meta["name"])
+        old = self.objects.get(key)
+        meta.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
+        meta.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+        changed = old is None or old.get("spec") != live.get("spec")
+        meta["generation"] = meta.get("generation", 0) + (1 if changed else 0)
+        self._version += 1
+        meta["resourceVersion"] = str(self._version)
+        self.objects[key] = live
+        return live
+
+    def remove(self, plural: str, namespace: str, name: str) -> None:
+        """Delete an object, and at once everything that it owns."""
+        gone = self.objects.pop((plural, namespace, name))
+        uid = gone["metadata"]["uid"]
+        for kind, where, called in list(self.objects):
+            live = self.objects.get((kind, where, called))
+            if live and any(owner["uid"] == uid for owner in live["metadata"].get("ownerReferences", [])):
+                self.remove(kind, where, called)
+
+    def _read(self, plural: str, namespace: str, name: str, query: dict[str, list[str]]) -> httpx2.Response:
+        if name:
+            live = self.objects.get((plural, namespace, name))
+            return self._answer(200, live) if live else self._missing(plural, name)
+        selector = query.get("labelSelector", [""])[0]
+        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        uid = next(
+            (p.split("=")[1] for p in query.get("fieldSelector", [""])[0].split(",") if "involvedObject" in p), ""
+        )
+        items = [
+            live
+            for (kind, where, _), live in sorted(self.objects.items())
+            if kind == plural
+            and (where == namespace or not namespace)
+            and wanted.items() <= live["metadata"].get("labels", {}).items()
+            and (not uid or live["involvedObject"]["uid"] == uid)
+        ]
+        return self._answer(200, {"items": items, "metadata": {"resourceVersion": str(self._version)}})
+
+    def _change(
+        self, request: httpx2.Request, plural: str, namespace: str, name: str, subresource: str, body: Any
+    ) -> tuple[int, Json]:
+        key = (plural, namespace, name)
+        live = self.objects.get(key)
+        kind = request.headers.get("content-type", "")
+        if request.method == "POST":
+            name = body["metadata"]["name"]
+            if (plural, namespace, name) in self.objects:
+                return 409, {"message": f"{name} exists", "code": 409}
+            return 201, self.put(plural, body)
+        if live is None and "apply" not in kind:
+            return 404, {"message": f"{plural} {name} not found", "code": 404}
+        if request.method == "DELETE":
+            self.remove(plural, namespace, name)
+            return 200, {}
+        if "apply" in kind:
+            return 200, self.put(plural, _applied(copy.deepcopy(live), body))
+        assert live is not None
+        assert subresource == "status"
+        changed = copy.deepcopy(live)
+        if "json-patch" in kind:
+            assert body[0] == {"op": "test", "path": "/metadata/uid", "value": live["metadata"]["uid"]}
+            changed["status"] = body[1]["value"]
+        else:
+            for condition in body["status"]["conditions"]:
+                conditions = changed.setdefault("status", {}).setdefault("conditions", [])
+                conditions[:] = [entry for entry in conditions if entry["type"] != condition["type"]] + [condition]
+        return 200, self.put(plural, changed)
+
+    def _missing(self, plural: str, name: str) -> httpx2.Response:
+        return self._answer(404, {"message": f"{plural} {name!r} not found", "code": 404})
+
+    @staticmethod
+    def _answer(code: int, body: Json | None, headers: dict[str, str] | None = None) -> httpx2.Response:
+        return httpx2.Response(code, json=body or {}, headers={"Content-Type": "application/json", **(headers or {})})
+
+
+def _path(path: str) -> tuple[str, str, str, str]:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = ""
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    return parts[0], namespace, parts[1] if len(parts) > 1 else "", parts[2] if len(parts) > 2 else ""
+
+
+def _applied(live: Json | None, manifest: Json) -> Json:
+    manager = "encoder-operator"
+    wanted = copy.deepcopy(manifest)
+    fields = _fields({k: v for k, v in wanted.items() if k not in ("apiVersion", "kind")})
+    for own in ("f:name", "f:namespace"):
+        fields["f:metadata"].pop(own, None)
+    entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields}
+    if live is None:
+        wanted["metadata"]["managedFields"] = [entry]
+        return wanted
+    managed = live["metadata"].pop("managedFields", [])
+    for old in managed:
+        if old["manager"] == manager:
+            _remove(live, old["fieldsV1"])
+    merged = _merge(live, wanted)
+    merged["metadata"]["managedFields"] = [m for m in managed if m["manager"] != manager] + [entry]
+    return dict(merged)
+
+
+def _keys(name: str, value: list[Any]) -> tuple[str, ...] | None:
+    if name == "ports" and value and "port" in value[0]:
+        return _SERVICE_PORT_KEYS
+    return _LIST_KEYS.get(name)
+
+
+def _fields(value: Json) -> Json:
+    found: Json = {}
+    for name, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            found[f"f:{name}"] = _fields(entry)
+        elif isinstance(entry, list) and entry and (keys := _keys(name, entry)):
+            found[f"f:{name}"] = {
+                "k:" + json.dumps({key: item[key] for key in keys}): {".": {}, **_fields(item)} for item in entry
+            }
+        else:
+            found[f"f:{name}"] = {}
+    return found
+
+
+def _remove(live: Any, fields: Json) -> None:
+    for key, below in fields.items():
+        name = key[2:]
+        if not key.startswith("f:") or name not in live:
+            continue
+        inner = {k: v for k, v in below.items() if k != "."}
+        if not inner:
+            del live[name]
+        elif isinstance(live[name], list):
+            for item_key, item_fields in inner.items():
+                wanted = json.loads(item_key[2:])
+                for item in list(live[name]):
+                    if wanted.items() <= item.items():
+                        _remove(item, item_fields)
+                        if not item:
+                            live[name].remove(item)
+            if not live[name]:
+                del live[name]
+        else:
+            _remove(live[name], inner)
+            if not live[name]:
+                del live[name]
+
+
+def _merge(live: Any, wanted: Any, name: str = "") -> Any:
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        return {**live, **{key: _merge(live.get(key), value, key) for key, value in wanted.items()}}
+    if isinstance(live, list) and isinstance(wanted, list) and (keys := _keys(name, wanted)):
+        found = list(live)
+        for item in wanted:
+            same = next((i for i, old in enumerate(found) if all(old.get(k) == item[k] for k in keys)), None)
+            if same is None:
+                found.append(item)
+            else:
+                found[same] = _merge(found[same], item)
+        return found
+    return wanted

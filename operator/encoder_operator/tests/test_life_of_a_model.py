@@ -1,0 +1,518 @@
+"""Whole lives of an EncoderModel, on the real client and a fake API server."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from encoder_operator.errors import Unavailable
+from encoder_operator.tests.cluster_fake import Json
+from encoder_operator.tests.world import PLUGIN, SETTINGS, World, fails, model, passes, report
+
+
+def retry(token: str) -> Any:
+    return lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/retry": token})
+
+
+async def test_a_model_is_prepared_verified_and_served() -> None:
+    world = World()
+    await world.settle()
+    names = ("Accepted", "ArtifactReady", "Verified", "Available", "UpToDate", "Ready")
+    assert {world.condition(name)[0] for name in names} == {"True"}
+    assert world.condition("Degraded") == ("False", "AsExpected")
+    assert world.condition("Progressing") == ("False", "Idle")
+    assert world.status["phase"] == "Serving"
+    assert world.status["readyReplicas"] == 1
+    assert world.endpoints() == [world.status["activeRevision"]]
+    assert world.status["parity"]["metrics"][0]["value"] == "0.9999999"
+    assert "candidateRevision" not in world.status
+
+
+async def test_at_rest_nothing_is_written() -> None:
+    world = World()
+    await world.settle()
+    world.fake.writes.clear()
+    world.reconciler = world.operator()
+    for _ in range(3):
+        assert await world.look() is None
+    assert world.fake.writes == []
+
+
+async def test_a_wiped_status_comes_back_the_same() -> None:
+    world = World()
+    await world.settle()
+    before = copy.deepcopy(world.status)
+    world.edit(lambda live: live.pop("status"))
+    await world.settle()
+    without_times = [
+        {k: v for k, v in entry.items() if k != "lastTransitionTime"} for entry in world.status["conditions"]
+    ]
+    assert without_times == [
+        {k: v for k, v in entry.items() if k != "lastTransitionTime"} for entry in before["conditions"]
+    ]
+    assert {k: v for k, v in world.status.items() if k != "conditions"} == {
+        k: v for k, v in before.items() if k != "conditions"
+    }
+
+
+async def test_a_first_revision_that_fails_never_serves_and_leaves_no_pod() -> None:
+    world = World()
+    world.parity = fails
+    await world.settle()
+    assert world.condition("Verified") == ("False", "ParityFailed")
+    assert world.condition("Ready") == ("False", "ParityFailed")
+    assert "0.8123" in next(e["message"] for e in world.status["conditions"] if e["type"] == "Verified")
+    assert world.status["phase"] == "Failed"
+    assert world.status["candidateParity"]["result"] == "Failed"
+    assert world.fake.of("pods", component="serving") == []
+    assert [event["reason"] for event in world.fake.of("events")].count("ParityFailed") == 1
+
+
+async def test_a_corrected_spec_recovers_by_itself() -> None:
+    world = World()
+    world.change(args=["--pooler-config", '{"pooling_type": "CLS"}'])
+    world.parity = fails
+    await world.settle()
+    world.change(args=[])
+    world.parity = passes
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    assert len(world.fake.of("jobs", component="prep")) == 1
+
+
+async def test_a_failed_update_goes_back_to_the_verified_template_byte_for_byte() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    first = world.status["activeRevision"]
+    template = copy.deepcopy(world.fake.of("deployments")[0]["spec"]["template"])
+    world.change(maxModelLen=64)
+    world.parity = fails
+    for _ in range(30):
+        await world.look()
+        world.jobs()
+        world.deployment()
+        assert set(world.endpoints()) == {first}
+    assert world.fake.of("deployments")[0]["spec"]["template"] == template
+    assert world.condition("Available") == ("True", "Serving")
+    assert world.condition("UpToDate") == ("False", "ParityFailed")
+    assert world.condition("Verified") == ("True", "ParityPassed")
+    assert world.condition("Degraded") == ("True", "ParityFailed")
+    assert world.status["phase"] == "Degraded"
+    assert world.status["activeRevision"] == first
+    assert world.status["candidateRevision"] != first
+
+
+async def test_a_passing_update_never_leaves_the_service_without_an_endpoint() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    first = world.status["activeRevision"]
+    world.change(maxModelLen=64)
+    for _ in range(30):
+        await world.look()
+        world.jobs()
+        world.deployment()
+        assert len(world.endpoints()) >= 2
+    assert world.status["activeRevision"] != first
+    assert set(world.endpoints()) == {world.status["activeRevision"]}
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_going_back_to_an_earlier_spec_needs_no_new_proof() -> None:
+    world = World()
+    await world.settle()
+    first = world.status["activeRevision"]
+    world.change(maxModelLen=64)
+    await world.settle()
+    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
+    world.parity = fails
+    await world.settle()
+    assert world.status["activeRevision"] == first
+    assert world.condition("Ready") == ("True", "Ready")
+    assert len(world.fake.of("jobs", component="parity")) == 2
+
+
+async def test_scaling_up_and_down_reuses_the_verdict() -> None:
+    world = World()
+    await world.settle()
+    world.change(replicas=3)
+    await world.settle()
+    assert world.status["readyReplicas"] == 3
+    world.change(replicas=1)
+    await world.settle()
+    assert world.status["readyReplicas"] == 1
+    assert len(world.fake.of("jobs", component="parity")) == 1
+
+
+async def test_an_unverified_first_revision_runs_one_pod() -> None:
+    world = World(model(replicas=3))
+    world.parity = lambda job: {"result": "Inconclusive", "message": "the pod did not answer"}
+    await world.settle()
+    assert world.fake.of("deployments")[0]["spec"]["replicas"] == 1
+    assert world.condition("Verified") == ("False", "Inconclusive")
+    assert world.condition("Degraded") == ("False", "AsExpected")
+
+
+async def test_an_inconclusive_comparison_is_tried_again_later_and_never_promotes() -> None:
+    world = World()
+    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    await world.settle()
+    assert world.endpoints() == []
+    for job in world.fake.of("jobs", component="parity"):
+        job["status"]["conditions"][0]["lastTransitionTime"] = "2999-01-01T00:00:00Z"
+    assert (await world.look() or 0) > 100
+    for job in world.fake.of("jobs", component="parity"):
+        job["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+    world.parity = passes
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"artifact": "sha256:" + "c" * 64},
+        {"reference": "sha256:" + "c" * 64},
+        {"binding": {"uid": "another"}},
+        {"result": "Great"},
+        {"result": None},
+    ],
+)
+async def test_a_verdict_that_speaks_of_something_else_is_not_accepted(change: Json) -> None:
+    world = World()
+    world.parity = lambda job: passes(job) | change
+    await world.settle()
+    assert world.endpoints() == []
+    assert world.fake.of("controllerrevisions", component="verdict") == []
+    assert world.condition("Verified") == ("False", "Inconclusive")
+
+
+async def test_a_pod_that_restarted_during_the_comparison_proves_nothing() -> None:
+    world = World()
+
+    def restarted(job: Json) -> Json:
+        pod = world.fake.of("pods", component="serving")[0]
+        pod["status"]["containerStatuses"][0]["containerID"] = "containerd://another"
+        return passes(job)
+
+    world.parity = restarted
+    await world.look()
+    world.jobs()
+    await world.look()
+    world.deployment()
+    await world.look()
+    world.jobs()
+    await world.look()
+    assert world.endpoints() == []
+    assert world.fake.of("controllerrevisions", component="verdict") == []
+
+
+async def test_a_retry_annotation_gives_a_failed_revision_another_chance() -> None:
+    world = World()
+    world.parity = fails
+    await world.settle()
+    await world.settle()
+    assert len(world.fake.of("jobs", component="parity")) == 1
+    world.parity = passes
+    world.edit(retry("1"))
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    assert [v["data"]["result"] for v in world.fake.of("controllerrevisions", component="verdict")] == ["Passed"]
+
+
+async def test_a_failed_preparation_says_why_and_is_not_tried_again() -> None:
+    world = World()
+    world.prep = lambda job: (44, {"code": "RepositoryNotFound", "message": "no such repository"})
+    await world.settle()
+    await world.settle()
+    assert world.condition("ArtifactReady") == ("False", "RepositoryNotFound")
+    assert world.condition("Ready") == ("False", "RepositoryNotFound")
+    assert world.status["phase"] == "Failed"
+    uids = {job["metadata"]["uid"] for job in world.fake.of("jobs")}
+    assert len(uids) == 1
+    world.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
+    world.edit(retry("1"))
+    await world.settle()
+    assert world.condition("ArtifactReady") == ("False", "InsufficientSpace")
+    assert uids.isdisjoint(job["metadata"]["uid"] for job in world.fake.of("jobs"))
+
+
+async def test_a_token_that_is_added_later_is_worth_another_try() -> None:
+    world = World()
+    world.prep = lambda job: (22, {"code": "AuthFailed", "message": "a token is needed"})
+    await world.settle()
+    world.prep = World().prep
+    world.edit(
+        lambda live: live["spec"]["source"]["huggingFace"].update(tokenSecretRef={"name": "hub", "key": "token"})
+    )
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    spec = world.fake.of("jobs", component="prep")[0]["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["artifacts", "tmp", "token"]
+    assert "hub" not in str(world.fake.of("deployments")[0])
+
+
+async def test_a_new_default_image_changes_no_pod() -> None:
+    world = World()
+    await world.settle()
+    pods = [pod["metadata"]["uid"] for pod in world.fake.of("pods", component="serving")]
+    newer = SETTINGS.images.model_copy(update={"engine": {"cpu": {PLUGIN: "engine:2"}}, "prep": {PLUGIN: "prep:2"}})
+    world.reconciler = world.operator(SETTINGS.model_copy(update={"images": newer}))
+    world.fake.writes.clear()
+    await world.settle()
+    assert world.condition("UpdateAvailable") == ("True", "NewDefaults")
+    assert world.condition("Ready") == ("True", "Ready")
+    assert [pod["metadata"]["uid"] for pod in world.fake.of("pods", component="serving")] == pods
+    assert world.fake.writes == ["PATCH encodermodels/status minilm"]
+    world.edit(lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/update": "1"}))
+    await world.settle()
+    assert world.condition("UpdateAvailable") == ("False", "Current")
+    assert world.fake.of("pods", component="serving")[0]["spec"]["containers"][0]["image"] == "engine:2"
+
+
+async def test_suspending_takes_the_pods_and_keeps_the_proof() -> None:
+    world = World()
+    await world.settle()
+    world.edit(lambda live: live["spec"].update(suspend=True))
+    await world.settle()
+    assert world.fake.of("pods", component="serving") == []
+    assert world.status["phase"] == "Suspended"
+    assert world.condition("ArtifactReady") == ("True", "Prepared")
+    assert world.condition("Verified") == ("True", "ParityPassed")
+    assert world.condition("Ready") == ("False", "Suspended")
+    world.edit(lambda live: live["spec"].update(suspend=False))
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    assert len(world.fake.of("jobs", component="parity")) == 1
+
+
+async def test_a_model_that_is_born_suspended_starts_nothing() -> None:
+    manifest = model()
+    manifest["spec"]["suspend"] = True
+    world = World(manifest)
+    await world.settle()
+    assert [write for write in world.fake.writes if "events" not in write] == ["PATCH encodermodels/status minilm"]
+    assert world.condition("ArtifactReady") == ("False", "Suspended")
+
+
+async def test_disabled_parity_serves_and_says_so() -> None:
+    manifest = model()
+    manifest["spec"]["parity"] = {"mode": "Disabled"}
+    world = World(manifest)
+    await world.settle()
+    assert world.condition("Verified") == ("False", "Disabled")
+    assert world.condition("Ready") == ("True", "Ready")
+    assert world.fake.of("jobs", component="parity") == []
+
+
+async def test_enforcing_later_closes_the_gate_until_there_is_proof() -> None:
+    manifest = model()
+    manifest["spec"]["parity"] = {"mode": "Disabled"}
+    world = World(manifest)
+    await world.settle()
+    world.parity = fails
+    world.edit(lambda live: live["spec"].update(parity={"mode": "Enforce"}))
+    await world.settle()
+    assert world.endpoints() == []
+    assert world.condition("Verified") == ("False", "ParityFailed")
+
+
+async def test_warn_serves_a_failed_revision_and_says_so() -> None:
+    manifest = model()
+    manifest["spec"]["parity"] = {"mode": "Warn"}
+    world = World(manifest)
+    world.parity = fails
+    await world.settle()
+    assert len(world.endpoints()) == 1
+    assert world.condition("Verified") == ("False", "ParityFailed")
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_tighter_thresholds_are_checked_while_the_model_serves_on() -> None:
+    world = World()
+    await world.settle()
+    world.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
+    await world.look()
+    assert len(world.fake.of("jobs", component="parity")) == 2
+    assert len(world.endpoints()) == 1
+    world.parity = fails
+    await world.settle()
+    assert world.endpoints() == []
+    assert world.condition("Verified") == ("False", "ParityFailed")
+
+
+async def test_a_foreign_edit_is_put_back_and_a_foreign_field_is_left_alone() -> None:
+    world = World()
+    await world.settle()
+    changed = copy.deepcopy(world.fake.of("services")[0])
+    changed["spec"]["ports"][0]["targetPort"] = 1234
+    changed["metadata"]["annotations"] = {"somebody": "else"}
+    world.fake.put("services", changed)
+    world.fake.writes.clear()
+    await world.look()
+    assert world.fake.writes == ["PATCH services minilm"]
+    assert world.fake.of("services")[0]["spec"]["ports"][0]["targetPort"] == "http"
+    assert world.fake.of("services")[0]["metadata"]["annotations"] == {"somebody": "else"}
+
+
+async def test_a_gate_opened_by_hand_is_closed_again() -> None:
+    world = World()
+    world.parity = lambda job: {"result": "Inconclusive", "message": "busy"}
+    await world.settle()
+    pod = copy.deepcopy(world.fake.of("pods", component="serving")[0])
+    pod["status"]["conditions"].append({"type": "encoders.dev/parity", "status": "True", "reason": "Me"})
+    world.fake.put("pods", pod)
+    await world.look()
+    conditions = {e["type"]: e["status"] for e in world.fake.of("pods", component="serving")[0]["status"]["conditions"]}
+    assert conditions["encoders.dev/parity"] == "False"
+
+
+async def test_a_refused_spec_leaves_what_serves_alone() -> None:
+    world = World()
+    await world.settle()
+    world.change(args=["--trust-remote-code"])
+    world.fake.writes.clear()
+    await world.settle()
+    assert world.condition("Accepted") == ("False", "ArgumentDenied")
+    assert world.condition("Available") == ("True", "Serving")
+    assert world.condition("Ready") == ("False", "ArgumentDenied")
+    assert [write for write in world.fake.writes if "events" not in write] == ["PATCH encodermodels/status minilm"]
+
+
+async def test_somebody_elses_service_of_the_same_name_is_never_taken_over() -> None:
+    world = World()
+    world.fake.put("services", {"kind": "Service", "metadata": {"name": "minilm", "namespace": "demo"}, "spec": {}})
+    await world.settle()
+    assert world.condition("Accepted") == ("False", "NameConflict")
+    assert world.fake.of("services", component="serving") == []
+    assert world.fake.of("jobs") == []
+
+
+async def test_a_namesakes_leftovers_are_waited_for() -> None:
+    world = World()
+    old = {"kind": "EncoderModel", "uid": "old"}
+    labels = {"encoders.dev/model": "minilm", "encoders.dev/component": "prep"}
+    world.fake.put(
+        "jobs", {"metadata": {"name": "minilm-0-prep", "namespace": "demo", "labels": labels, "ownerReferences": [old]}}
+    )
+    assert await world.look() == 1.0
+    assert world.condition("Progressing") == ("True", "WaitingForDeletion")
+    assert len(world.fake.of("jobs")) == 1
+    world.fake.remove("jobs", "demo", "minilm-0-prep")
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_deleting_the_model_keeps_the_artifact_for_the_next_one() -> None:
+    world = World()
+    await world.settle()
+    world.fake.remove("encodermodels", "demo", "minilm")
+    assert await world.look() is None
+    kinds = {kind for kind, _, _ in world.fake.objects}
+    assert kinds <= {"persistentvolumeclaims", "events"}
+    world.fake.put("encodermodels", model())
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_claim_that_was_made_again_is_filled_again() -> None:
+    world = World()
+    await world.settle()
+    world.fake.remove("persistentvolumeclaims", "demo", "minilm-artifacts")
+    for job in world.fake.of("jobs", component="prep"):
+        world.fake.remove("jobs", "demo", job["metadata"]["name"])
+    revision = world.status["activeRevision"]
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    assert world.status["activeRevision"] == revision
+    assert len(world.fake.of("jobs", component="prep")) == 1
+
+
+async def test_history_is_bounded() -> None:
+    world = World()
+    for length in range(64, 76):
+        world.change(maxModelLen=length)
+        await world.settle()
+    revisions = world.fake.of("controllerrevisions", component="revision")
+    assert len(revisions) <= 5
+    hashes = {found["metadata"]["labels"]["encoders.dev/revision"] for found in revisions}
+    verdicts = world.fake.of("controllerrevisions", component="verdict")
+    assert {found["metadata"]["labels"]["encoders.dev/revision"] for found in verdicts} <= hashes
+
+
+async def test_a_new_spec_during_a_comparison_replaces_the_candidate() -> None:
+    world = World()
+    await world.settle()
+    world.change(maxModelLen=64)
+    await world.look()
+    world.deployment()
+    world.deployment()
+    await world.look()
+    unfinished = [job for job in world.fake.of("jobs", component="parity") if "status" not in job]
+    assert len(unfinished) == 1
+    world.change(maxModelLen=65)
+    await world.look()
+    assert [job for job in world.fake.of("jobs", component="parity") if "status" not in job] == []
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_each_gpu_product_needs_its_own_proof() -> None:
+    world = World(model(accelerator="nvidia"))
+    for node, product in (("node", "NVIDIA-H200"), ("other", "NVIDIA-L4")):
+        world.fake.put("nodes", {"metadata": {"name": node, "labels": {"nvidia.com/gpu.product": product}}})
+    await world.settle()
+    assert world.status["parity"]["accelerator"] == "NVIDIA-H200"
+    world.change(replicas=2)
+    await world.look()
+    pod = copy.deepcopy(world.start_pod(world.fake.of("deployments")[0]["spec"]["template"]))
+    pod["spec"]["nodeName"] = "other"
+    world.fake.put("pods", pod)
+    world.parity = lambda job: report(job, "Failed", "0.5")
+    await world.settle()
+    assert len(world.endpoints()) == 1
+    assert world.condition("Available") == ("True", "Serving")
+    assert world.condition("Degraded") == ("True", "ParityFailed")
+
+
+async def test_an_unavailable_api_server_is_a_failure_to_try_again() -> None:
+    world = World()
+    world.fake.fail_next = [(429, {"Retry-After": "7"})]
+    with pytest.raises(Unavailable) as caught:
+        await world.look()
+    assert caught.value.retry_after == 7.0
+
+
+@pytest.mark.parametrize("parity", [passes, fails])
+async def test_an_operator_that_dies_after_any_write_converges_with_one_prep_job(parity: Any) -> None:
+    whole = World()
+    whole.parity = parity
+    await whole.settle()
+    total = len(whole.fake.writes)
+    for fatal in range(1, total):
+        world = World()
+        world.parity = parity
+        _die_after(world, fatal)
+        with pytest.raises(_Killed):
+            await world.settle()
+        world.reconciler = world.operator()
+        await world.settle()
+        assert world.condition("Ready") == whole.condition("Ready"), fatal
+        prep = [write for write in world.fake.writes if write.startswith("PATCH jobs") and write.endswith("-prep")]
+        assert len(prep) == 1, fatal
+        assert len(world.fake.of("jobs", component="parity")) == 1, fatal
+
+
+class _Killed(Exception):  # noqa: N818
+    """Stands for SIGKILL."""
+
+
+def _die_after(world: World, count: int) -> None:
+    class Dying(list[str]):
+        def append(self, write: str) -> None:
+            super().append(write)
+            if len(self) == count:
+                raise _Killed
+
+    world.fake.writes = Dying()

@@ -1,0 +1,249 @@
+"""The rest of a cluster, for tests: a kubelet and controllers that do one step when told to, on a ClusterFake."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from encoder_operator.cluster import Cluster
+from encoder_operator.facts import spelled
+from encoder_operator.reconcile import Reconciler
+from encoder_operator.settings import Images, Settings
+from encoder_operator.tests.cluster_fake import ClusterFake, Json
+
+PLUGIN = "sentence_transformer"
+SETTINGS = Settings(
+    images=Images(
+        operator="encoder-operator/operator:0.1.0",
+        engine={
+            "cpu": {PLUGIN: "encoder-operator/engine-sentence_transformer:0.1.0-cpu"},
+            "nvidia": {PLUGIN: "encoder-operator/engine-sentence_transformer:0.1.0-cuda"},
+        },
+        prep={PLUGIN: "encoder-operator/prep-sentence_transformer:0.1.0"},
+    )
+)
+ARTIFACT = "sha256:" + "a" * 64
+REFERENCE = "sha256:" + "b" * 64
+PREPARED = {
+    "code": "Prepared",
+    "digest": ARTIFACT,
+    "reference": REFERENCE,
+    "revision": "1" * 40,
+    "bytes": 91_000_000,
+    "files": 9,
+    "cases": 48,
+}
+
+
+def model(**serving: Any) -> Json:
+    """Return an EncoderModel's manifest."""
+    return {
+        "apiVersion": "encoders.dev/v1alpha1",
+        "kind": "EncoderModel",
+        "metadata": {"name": "minilm", "namespace": "demo"},
+        "spec": {
+            "plugin": PLUGIN,
+            "source": {"huggingFace": {"repo": "sentence-transformers/all-MiniLM-L6-v2", "revision": "1" * 40}},
+            "storage": {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, "policy": "Retain"},
+            "serving": {"accelerator": "cpu", "replicas": 1, **serving},
+        },
+    }
+
+
+def passes(job: Json) -> Json:
+    """Answer a parity Job as `encoder-plugins parity` does for an engine that is right."""
+    return report(job, "Passed", "0.9999999")
+
+
+def fails(job: Json) -> Json:
+    """Answer a parity Job as `encoder-plugins parity` does for an engine that is wrong."""
+    return report(job, "Failed", "0.8123")
+
+
+def report(job: Json, result: str, cosine: str) -> Json:
+    """Return a verdict on what the Job was asked."""
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return {
+        "result": result,
+        "artifact": ARTIFACT,
+        "reference": REFERENCE,
+        "binding": json.loads(args[args.index("--binding") + 1]),
+        "metrics": [{"name": "cosine", "value": cosine, "threshold": "0.99999"}],
+        "cases": 48,
+        "worst": ["long-1"],
+        "message": result,
+    }
+
+
+class World:
+    """A cluster with one EncoderModel in it."""
+
+    def __init__(self, manifest: Json | None = None) -> None:
+        self.fake = ClusterFake()
+        self.prep: Callable[[Json], tuple[int, Json]] = lambda job: (0, PREPARED)
+        self.parity: Callable[[Json], Json] = passes
+        self.reconciler = self.operator()
+        self.fake.put("encodermodels", manifest or model())
+
+    def operator(self, settings: Settings = SETTINGS) -> Reconciler:
+        """Return a fresh operator, as after a restart."""
+        return Reconciler(Cluster(config=ClusterFake.config(), transport=self.fake), settings)
+
+    @property
+    def live(self) -> Json:
+        """Return the EncoderModel."""
+        return self.fake.objects["encodermodels", "demo", "minilm"]
+
+    @property
+    def status(self) -> Json:
+        """Return its status."""
+        found: Json = self.live.get("status", {})
+        return found
+
+    def condition(self, name: str) -> tuple[str, str]:
+        """Return status and reason of a condition."""
+        entry = next(entry for entry in self.status["conditions"] if entry["type"] == name)
+        return entry["status"], entry["reason"]
+
+    def change(self, **serving: Any) -> None:
+        """Edit the spec as a person does."""
+        changed = copy.deepcopy(self.live)
+        changed["spec"]["serving"] |= serving
+        self.fake.put("encodermodels", changed)
+
+    def edit(self, change: Callable[[Json], Any]) -> None:
+        """Edit the whole object as a person does."""
+        changed = copy.deepcopy(self.live)
+        change(changed)
+        self.fake.put("encodermodels", changed)
+
+    async def look(self) -> float | None:
+        """Let the operator look once."""
+        return await self.reconciler.reconcile("demo", "minilm")
+
+    async def settle(self, rounds: int = 20) -> None:
+        """Let operator, controllers and kubelet take turns until nothing changes any more."""
+        for _ in range(rounds):
+            before = json.dumps([*self.fake.objects.values()], sort_keys=True, default=str)
+            await self.look()
+            self.jobs()
+            self.deployment()
+            if json.dumps([*self.fake.objects.values()], sort_keys=True, default=str) == before:
+                return
+        raise AssertionError(f"the cluster does not settle: {self.status}")
+
+    def jobs(self) -> None:
+        """Run every Job that has no pod yet."""
+        for job in self.fake.of("jobs"):
+            component = job["metadata"]["labels"]["encoders.dev/component"]
+            if any(job["metadata"]["uid"] in _owners(pod) for pod in self.fake.of("pods")):
+                continue
+            if component == "prep":
+                code, said = self.prep(job)
+            else:
+                said = self.parity(job)
+                code = {"Passed": 0, "Failed": 1}.get(said.get("result", ""), 2)
+            self.end_job(job, code, said)
+
+    def end_job(self, job: Json, code: int, said: Json) -> None:
+        """Give a Job a pod that has ended, and its final condition."""
+        ended = {"exitCode": code, "message": json.dumps(said), "finishedAt": spelled(datetime.now(UTC))}
+        self.fake.put(
+            "pods",
+            {
+                "metadata": {
+                    "name": f"{job['metadata']['name']}-x",
+                    "namespace": "demo",
+                    "labels": job["spec"]["template"]["metadata"]["labels"],
+                    "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}],
+                },
+                "spec": {"nodeName": "node"},
+                "status": {
+                    "phase": "Failed" if code else "Succeeded",
+                    "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
+                },
+            },
+        )
+        condition = {"type": "Failed" if code else "Complete", "status": "True", "reason": "BackoffLimitExceeded"}
+        job = copy.deepcopy(job)
+        job["status"] = {"conditions": [condition | {"lastTransitionTime": spelled(datetime.now(UTC))}]}
+        self.fake.put("jobs", job)
+
+    def deployment(self) -> None:
+        """Take one step of a rolling update (surge 1, unavailable 0), and let the kubelet follow the gates."""
+        found = self.fake.of("deployments")
+        if not found:
+            return
+        wanted, template = found[0]["spec"]["replicas"], found[0]["spec"]["template"]
+        revision = template["metadata"]["labels"]["encoders.dev/revision"]
+        pods = self.fake.of("pods", component="serving")
+        for pod in pods:
+            self._kubelet(pod)
+        new = [pod for pod in pods if pod["metadata"]["labels"]["encoders.dev/revision"] == revision]
+        old = [pod for pod in pods if pod not in new]
+        ready = [pod for pod in new if _is_ready(pod)]
+        surplus = [*old, *new][: max(0, len(pods) - wanted)] if not old or ready or wanted == 0 else []
+        # pods of a replica set that the rollout has left and that were never ready go first
+        surplus = [pod for pod in old if not _is_ready(pod)] or surplus
+        for pod in surplus:
+            self.fake.remove("pods", "demo", pod["metadata"]["name"])
+        left = len(pods) - len(surplus)
+        if len(new) < wanted and left < wanted + (1 if old else 0) and not surplus:
+            self.start_pod(template)
+
+    def start_pod(self, template: Json) -> Json:
+        """Start a serving pod whose engine answers at once."""
+        uid = str(uuid.uuid4())
+        labels = dict(template["metadata"]["labels"])
+        owner = self.fake.of("deployments")[0]["metadata"]["uid"]
+        return self.fake.put(
+            "pods",
+            {
+                "metadata": {
+                    "name": f"minilm-{uid[:5]}",
+                    "namespace": "demo",
+                    "uid": uid,
+                    "labels": labels,
+                    "ownerReferences": [{"kind": "ReplicaSet", "uid": owner}],
+                },
+                "spec": {"nodeName": "node", **copy.deepcopy(template["spec"])},
+                "status": {
+                    "phase": "Running",
+                    "podIP": "10.0.0.9",
+                    "conditions": [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}],
+                    "containerStatuses": [
+                        {"name": "engine", "containerID": f"containerd://{uid}", "imageID": "sha256:1", "state": {}}
+                    ],
+                },
+            },
+        )
+
+    def _kubelet(self, pod: Json) -> None:
+        conditions = {entry["type"]: entry for entry in pod["status"]["conditions"]}
+        both = all(conditions.get(t, {}).get("status") == "True" for t in ("ContainersReady", "encoders.dev/parity"))
+        if conditions["Ready"]["status"] != str(both):
+            changed = copy.deepcopy(pod)
+            for entry in changed["status"]["conditions"]:
+                if entry["type"] == "Ready":
+                    entry["status"] = str(both)
+            self.fake.put("pods", changed)
+
+    def endpoints(self) -> list[str]:
+        """Return the revisions of the pods that get traffic."""
+        return [
+            p["metadata"]["labels"]["encoders.dev/revision"]
+            for p in self.fake.of("pods", component="serving")
+            if _is_ready(p)
+        ]
+
+
+def _is_ready(pod: Json) -> bool:
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"]["conditions"])
+
+
+def _owners(live: Json) -> list[str]:
+    return [owner["uid"] for owner in live["metadata"].get("ownerReferences", [])]
