@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ def execute(cluster: clusters.Cluster, options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; what went wrong is said without a traceback."""
     options = parser().parse_args(arguments)
+    # a runner that has lost its patience sends SIGTERM: clean up as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return execute(clusters.detect(), options)
     except NodeError as error:

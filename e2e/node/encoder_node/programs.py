@@ -173,6 +173,7 @@ class Programs:
         partial = self.folder.with_name(self.folder.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
         versions = self.versions()
+        progress.say("tools", f"{len(STEPS)} steps to build, of which the first takes the longest …")
         for step in STEPS:
             clock = progress.Clock()
             if all((partial / name).exists() for name in step.outputs()):

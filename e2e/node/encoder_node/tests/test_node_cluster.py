@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from encoder_node import settings as settings_module
 from encoder_node import system_images
 from encoder_node.errors import NodeError
 from encoder_node.node import NodeCluster
-from encoder_node.settings import Network
+from encoder_node.settings import Network, Paths
 from encoder_node.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -70,14 +71,23 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NodeCluster]:
-    found = clusters.detect()
-    if not isinstance(found, NodeCluster):
+    usual = clusters.detect()
+    if not isinstance(usual, NodeCluster):
         pytest.skip("a Docker daemon answers: kind is used, and the node of our own is not needed")
-    if found.sandbox.init is not None:
-        pytest.skip("a cluster is up, and this would end it: `make demo-down` first")
-    found.build()
+    if usual.sandbox.init is not None:
+        pytest.skip("a cluster is up, and no second one fits beside it: `make demo-down` first")
+    usual.build()
+    # a cache of its own, with the same programs: the tests begin with no image, and leave none
+    place = usual.settings.paths.cache / "tests"
+    shutil.rmtree(place, ignore_errors=True)
+    found = NodeCluster(
+        replace(usual.settings, paths=Paths(settings_module.cache_folder({"ENCODER_CACHE": str(place)})))
+    )
+    found.settings.paths.cache.mkdir(parents=True)
+    found.settings.paths.bin.symlink_to(usual.settings.paths.bin)
     yield found
     found.down()
+    shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module")
@@ -259,12 +269,24 @@ def test_down_leaves_nothing(up: NodeCluster, untouched: Machine) -> None:
 )
 def test_killed_up_is_cleaned_away(moment: str, cluster: NodeCluster, untouched: Machine) -> None:
     cluster.down()
-    process = subprocess.Popen([sys.executable, "-m", "encoder_node", "up"], stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "ENCODER_CACHE": str(cluster.settings.paths.cache.parent)}
+    process = subprocess.Popen([sys.executable, "-m", "encoder_node", "up"], env=environment, stdout=subprocess.DEVNULL)
     wait_for(f"{moment} of the node", (cluster.settings.paths.run / moment).exists, seconds=60)
     process.send_signal(signal.SIGKILL)
     process.wait()
     # a new object, as a new command would have: it knows only what is on the disk
     NodeCluster(cluster.settings).down()
+    assert Machine.now(cluster) == untouched
+
+
+def test_terminated_up_cleans_up_by_itself(cluster: NodeCluster, untouched: Machine) -> None:
+    cluster.down()
+    environment = {**os.environ, "ENCODER_CACHE": str(cluster.settings.paths.cache.parent)}
+    process = subprocess.Popen([sys.executable, "-m", "encoder_node", "up"], env=environment, stderr=subprocess.PIPE)
+    wait_for("the API server's start", (cluster.settings.paths.run / "kube-apiserver.json").exists, seconds=60)
+    process.terminate()
+    _, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint) == (130, b"encoder_node: interrupted\n")
     assert Machine.now(cluster) == untouched
 
 
