@@ -2,6 +2,7 @@
 
 PluginError
 ├── UnknownPlugin
+├── BadArgument                a command line that says nothing sensible
 ├── InvalidRequest             also a ValueError: the client gets 400
 │   └── UnknownModel           404
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
@@ -36,6 +37,10 @@ class PluginError(Exception):
 
 class UnknownPlugin(PluginError):
     """No plugin has that name."""
+
+
+class BadArgument(PluginError):
+    """A command's argument has a value that it can't have."""
 
 
 class InvalidRequest(PluginError, ValueError):

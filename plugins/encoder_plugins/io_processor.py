@@ -83,7 +83,7 @@ class Shelf(Generic[P]):
         return len(self._kept)
 
 
-class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):
+class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # type: ignore[misc]
     """The verbs that every plugin has: prepare a request, name its prompts, answer from what was pooled.
 
     ``D`` is the plugin's request data, ``P`` what it is turned into: immutable, and holding all that the answer needs.

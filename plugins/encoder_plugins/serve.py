@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from encoder_plugins import catalog
+from encoder_plugins.errors import BadArgument
 from encoder_plugins.limits import Limits, Settings
 from encoder_plugins.plugin import Accelerator, Plugin
 
@@ -123,6 +126,23 @@ def usable_cores(affinity: int, cpu_max: str) -> int:
     return max(1, min(affinity, math.ceil(int(quota) / int(period))))
 
 
+def limits_from(assignments: Sequence[str], in_flight: int | None) -> Limits:
+    """Return the limits that ``name=value`` strings, and the flag for requests in flight, say.
+
+    Raises:
+        BadArgument: There is no such limit, or its value is no whole number above 0.
+    """
+    chosen: dict[str, str | int] = {} if in_flight is None else {"in_flight": in_flight}
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        chosen[name] = value
+    try:
+        return Limits.model_validate(chosen)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise BadArgument(f"--limit {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
 def plugin_of(artifact: Path) -> Plugin:
     """Return the plugin that an artifact was prepared for."""
     manifest = json.loads((artifact / "MANIFEST.json").read_text(encoding="utf-8"))
@@ -139,8 +159,6 @@ def run(service: Service, digest: str) -> None:
 
     artifact.verify(service.artifact, digest)
     cpu_max = Path("/sys/fs/cgroup/cpu.max")
-    cores = usable_cores(
-        len(os.sched_getaffinity(0)), cpu_max.read_text(encoding="ascii") if cpu_max.is_file() else ""
-    )
+    cores = usable_cores(len(os.sched_getaffinity(0)), cpu_max.read_text(encoding="ascii") if cpu_max.is_file() else "")
     arguments = command(service, plugin_of(service.artifact), sys.executable)
     os.execve(arguments[0], arguments, environment(os.environ, service, cores))

@@ -228,11 +228,13 @@ def _dense(folder: Path, path: str, width: int) -> int:
     if config.get("in_features") != width:
         raise Unsupported(f"{name}: in_features is {config.get('in_features')}, and the module before has {width}")
     out = config.get("out_features")
+    if not isinstance(out, int):
+        raise Unsupported(f"{name}: out_features is missing")
     shapes = _shapes(folder, f"{path}/model.safetensors")
     expected = {"linear.weight": [out, width]} | ({"linear.bias": [out]} if config.get("bias", True) else {})
     if shapes != expected:
         raise Unsupported(f"{path}/model.safetensors: holds {shapes}; expected is {expected}")
-    return int(out)
+    return out
 
 
 def _shapes(folder: Path, name: str) -> dict[str, list[int]]:

@@ -39,7 +39,8 @@ def finish(pooled: Vectors, *, checkpoint_normalizes: bool, dimensions: int | No
 def unit(vectors: Vectors) -> Vectors:
     """Return `[texts, width]` with rows of length 1: ``x / max(|x|, 1e-12)``."""
     lengths = np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]  # [texts, 1]
-    return vectors / np.maximum(lengths, EPSILON)
+    result: Vectors = vectors / np.maximum(lengths, EPSILON)
+    return result
 
 
 def encode_base64(vectors: Vectors) -> list[str]:
