@@ -28,9 +28,7 @@ def convert(source: Path, target: Path) -> list[str]:
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise PickleRefused(
-            f"{source.name} holds more than tensors, or is damaged: {str(error).splitlines()[0]}"
-        ) from error
+        raise PickleRefused(f"{source.name} holds more than tensors, or is damaged: {repr(error)[:200]}") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise PickleRefused(f"{source.name} is not a table of tensors by name")
     # clones, because safetensors refuses two names for one storage
