@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from encoder_node import kind, node
 from encoder_node import settings as settings_module
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a cluster is."""
-
-    up: bool
-    """Whether it can be used."""
-    lines: tuple[str, ...]
-    """What a person wants to know beyond that."""
+from encoder_node.status import Status
 
 
 class Cluster(Protocol):
@@ -89,7 +80,5 @@ def docker_answers() -> bool:
 
 def detect(settings: settings_module.Settings | None = None) -> Cluster:
     """Returns the cluster that fits this machine: kind where a Docker daemon answers, else the node of our own."""
-    from encoder_node import kind, node
-
     chosen = settings if settings is not None else settings_module.load()
     return kind.KindCluster(chosen) if docker_answers() else node.NodeCluster(chosen)

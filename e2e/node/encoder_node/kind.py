@@ -12,9 +12,9 @@ from typing import IO
 
 from encoder_node import image_store, manifests, prerequisites, progress, readiness, volumes
 from encoder_node.api_server import ApiServer
-from encoder_node.cluster import Status
 from encoder_node.errors import CommandFailedError, NodeError
 from encoder_node.settings import Settings
+from encoder_node.status import Status
 from encoder_node.waiting import wait_for
 
 NODE_IMAGE = "kindest/node:v1.36.1@sha256:3489c7674813ba5d8b1a9977baea8a6e553784dab7b84759d1014dbd78f7ebd5"
@@ -33,6 +33,11 @@ def create_command(name: str, kubeconfig: Path) -> list[str]:
 def configuration() -> str:
     """Returns kind's configuration. JSON is YAML."""
     return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": [{"role": "control-plane"}]})
+
+
+def export_command(name: str, kubeconfig: Path) -> list[str]:
+    """Returns the command that writes the kubeconfig of a cluster that is there."""
+    return ["kind", "export", "kubeconfig", "--name", name, "--kubeconfig", str(kubeconfig)]
 
 
 def delete_command(name: str, kubeconfig: Path) -> list[str]:
@@ -107,10 +112,12 @@ class KindCluster:
             self.build()
             command = create_command(self.name, self.kubeconfig())
             _execute(command, seconds=600, text=configuration())
+        else:
+            _execute(export_command(self.name, self.kubeconfig()))
         api = ApiServer(self.kubeconfig())
         wait_for("node Ready", lambda: readiness.node_ready(api, self.node_name), seconds=120)
-        if fresh:
-            self._provide_volumes(api)
+        # each time: an earlier `up` may have been interrupted before this
+        self._provide_volumes(api)
         wait_for("the default ServiceAccount", lambda: readiness.service_account_ready(api), seconds=60)
         api.close()
         self.recycle_volumes()

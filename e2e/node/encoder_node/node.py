@@ -24,10 +24,10 @@ from encoder_node import (
     volumes,
 )
 from encoder_node.api_server import ApiServer
-from encoder_node.cluster import Status
 from encoder_node.errors import CommandFailedError
 from encoder_node.sandbox import Sandbox
 from encoder_node.settings import DATA, Settings
+from encoder_node.status import Status
 from encoder_node.waiting import exclusive, wait_for
 
 

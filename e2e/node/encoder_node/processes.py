@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+
+MOMENTS = 20
+"""How often to look, 5 ms apart, for a command line that is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +53,19 @@ def parse_stat(text: str) -> tuple[str, int]:
 
 def observe(pid: int) -> Live | None:
     """Returns what is known of a process, None if there is none (or only its remains, which wait for their parent)."""
-    try:
-        state, started = parse_stat(Path(f"/proc/{pid}/stat").read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in "ZX" else Live(started, state, command)
+    for _ in range(MOMENTS):
+        try:
+            state, started = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        if state in "ZX":
+            return None
+        if command:
+            break
+        # in the middle of an exec there is no command line for a moment (and the kernel's own threads never have one)
+        time.sleep(0.005)
+    return Live(started, state, command)
 
 
 def is_ours(record: Record, live: Live | None, boot: str) -> bool:

@@ -1,8 +1,8 @@
 import pytest
 from encoder_node.__main__ import execute, parser
-from encoder_node.cluster import Status
 from encoder_node.node import NodeCluster
 from encoder_node.settings import Settings
+from encoder_node.status import Status
 
 
 @pytest.mark.parametrize(
