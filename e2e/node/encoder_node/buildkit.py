@@ -1,0 +1,232 @@
+"""Builds images with BuildKit, from the programs that `build` makes: no Docker, no registry, the same Dockerfiles.
+
+The daemon lives as long as a `with` block: in mount and process namespaces of its own, so that ending it ends all, but
+with the machine's network, by which RUN steps reach package archives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from encoder_node.control_groups import ROOT as CGROUPS
+from encoder_node.control_groups import ControlGroups
+from encoder_node.errors import CommandFailedError, NodeError
+from encoder_node.rootfs import Base
+from encoder_node.targets import ROOT, Target
+from encoder_node.waiting import exclusive, wait_for
+
+SHARED_SIZE = 1 << 20
+"""Smaller blobs are cheaper to copy than to think about, in bytes."""
+CGROUP = "encoder-buildkit"
+"""Where RUN steps are counted; the folder is removed with the daemon."""
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+"""Dockerfiles take these as build arguments without a declaration, and images do not keep them."""
+START = """\
+set -e
+cat /etc/resolv.conf > "$1/resolv.conf"
+mount -t tmpfs tmpfs /run
+# the name servers may have been a link into what is covered now
+test -e /etc/resolv.conf || { mkdir -p "$(dirname "$(readlink -m /etc/resolv.conf)")"; cp "$1/resolv.conf" "$(readlink -m /etc/resolv.conf)"; }
+shift
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildKit:
+    """A running daemon."""
+
+    programs: Path
+    state: Path
+    bases: Mapping[str, Base] = field(default_factory=dict)
+    """What a FROM line may name, and no registry is asked for."""
+    build_seconds: float = 1800
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"unix://{self.state}/socket"
+
+    def build(self, target: Target, layout: Path, *, context: Path = ROOT) -> str:
+        """Builds an image into a layout, and returns its manifest's digest.
+
+        Layers are not compressed, and those that the layout has are not written again.
+
+        Raises:
+            CommandFailedError: A step failed; the log is named.
+            NodeError: It took too long.
+        """
+        mark = layout / "shared" / heavy_inputs(target, context, self.bases)
+        if not mark.exists():
+            # BuildKit makes a layer's archive in a store of its own, and would then copy it to the layout: 6 GB, 44 s.
+            # So it makes them first, and the layout gets them as second names of the same files.
+            self._solve(target, context, "type=image,push=false")
+            share_blobs(self.blobs, layout)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        return self._solve(target, context, f"type=oci,tar=false,dest={layout}")
+
+    @property
+    def blobs(self) -> Path:
+        """The daemon's own store of archives."""
+        return self.state / "root/runc-overlayfs/content/blobs/sha256"
+
+    @property
+    def snapshots(self) -> Path:
+        """Where the daemon keeps layers unpacked."""
+        return self.state / "root/runc-overlayfs/snapshots/snapshots"
+
+    def _solve(self, target: Target, context: Path, output: str) -> str:
+        log = self.state / "log" / f"{target.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        result = self.state / "result.json"
+        result.unlink(missing_ok=True)
+        command = [str(self.programs / "buildctl"), "--addr", self.address, "build", "--progress", "plain"]
+        proxies = {name: os.environ[name] for name in PROXIES if name in os.environ}
+        command += build_options(target, context, self.bases, proxies)
+        command += ["--metadata-file", str(result)]
+        command += ["--output", f"{output},compression=uncompressed,oci-mediatypes=true"]
+        with log.open("wb") as out:
+            try:
+                code = subprocess.run(
+                    command, stdout=out, stderr=subprocess.STDOUT, check=False, timeout=self.build_seconds
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise NodeError(f"{target.name}: not built after {self.build_seconds:g} s", log=log) from None
+        if code != 0:
+            raise CommandFailedError(command, code, log=log)
+        digest: str = json.loads(result.read_text())["containerimage.digest"]
+        return digest
+
+    def answers(self) -> bool:
+        """Whether it takes orders; its socket is there some time before that."""
+        command = [str(self.programs / "buildctl"), "--addr", self.address, "debug", "workers"]
+        return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
+
+
+def heavy_inputs(target: Target, context: Path, bases: Mapping[str, Base]) -> str:
+    """Returns a name for what the large layers of an image follow from; our own code is not among it."""
+    digest = hashlib.sha256(repr((target.stage, sorted(target.arguments.items()))).encode())
+    for file in (target.dockerfile, "uv.lock"):
+        digest.update((context / file).read_bytes())
+    for base in sorted(base.digest for base in bases.values()):
+        digest.update(base.encode())
+    return digest.hexdigest()
+
+
+def share_blobs(store: Path, layout: Path) -> None:
+    """Gives every large blob of a store a second name in a layout; both must be on one file system."""
+    target = layout / "blobs" / "sha256"
+    target.mkdir(parents=True, exist_ok=True)
+    for blob in store.iterdir():
+        if blob.stat().st_size >= SHARED_SIZE and not (target / blob.name).exists():
+            os.link(blob, target / blob.name)
+
+
+def build_options(target: Target, context: Path, bases: Mapping[str, Base], proxies: Mapping[str, str]) -> list[str]:
+    """Returns the options of `buildctl build` that say what to build."""
+    dockerfile = context / target.dockerfile
+    options = [
+        "--frontend",
+        "dockerfile.v0",
+        "--local",
+        f"context={context}",
+        "--local",
+        f"dockerfile={dockerfile.parent}",
+    ]
+    options += ["--opt", f"filename={dockerfile.name}", "--opt", f"target={target.stage}"]
+    for name, value in {**proxies, **target.arguments}.items():
+        options += ["--opt", f"build-arg:{name}={value}"]
+    for number, (name, base) in enumerate(sorted(bases.items())):
+        # the key must be the short name: with a host in front it is not looked at
+        options += ["--opt", f"context:{name}=oci-layout://base{number}@{base.digest}"]
+        options += ["--oci-layout", f"base{number}={base.layout}"]
+    return options
+
+
+def configuration(state: Path, programs: Path) -> str:
+    """Returns the daemon's configuration."""
+    return f"""\
+root = "{state}/root"
+[grpc]
+  address = ["unix://{state}/socket"]
+[worker.oci]
+  # without this line the worker is skipped, whatever `binary` says
+  enabled = true
+  binary = "{programs}/runc"
+  snapshotter = "overlayfs"
+  networkMode = "host"
+  defaultCgroupParent = "/{CGROUP}"
+  gc = true
+  maxUsedSpace = "40GB"
+[worker.containerd]
+  enabled = false
+"""
+
+
+@contextmanager
+def running(programs: Path, state: Path, bases: Mapping[str, Base], *, seconds: float = 30) -> Iterator[BuildKit]:
+    """Runs the daemon for the length of a `with` block.
+
+    Args:
+        programs: The folder with buildkitd, buildctl and runc.
+        state: Where it keeps its cache and its log.
+        bases: What FROM lines may name.
+        seconds: The longest to wait for it.
+
+    Raises:
+        WaitTimeoutError: It did not start, or another one is at work.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    with exclusive(state / "lock", "the images' builder", seconds=1800):
+        (state / "buildkitd.toml").write_text(configuration(state, programs))
+        log = state / "buildkitd.log"
+        with log.open("wb") as out:
+            daemon = subprocess.Popen(
+                _daemon_command(programs, state), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        client = BuildKit(programs, state, bases)
+
+        def still_there() -> None:
+            if daemon.poll() is not None:
+                raise NodeError(f"buildkitd ended with {daemon.returncode}", log=log)
+
+        try:
+            wait_for("buildkitd", client.answers, seconds=seconds, log=log, check=still_there)
+            yield client
+        finally:
+            daemon.kill()
+            daemon.wait()
+            (state / "socket").unlink(missing_ok=True)
+            remove_groups()
+
+
+def _daemon_command(programs: Path, state: Path) -> list[str]:
+    # each of the three ends with the one before it: this program, setpriv's and unshare's child, everything in its namespace
+    namespaces = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+        "--mount-proc",
+        "--propagation",
+        "private",
+    ]
+    daemon = [str(programs / "buildkitd"), "--config", str(state / "buildkitd.toml")]
+    return ["setpriv", "--pdeathsig", "KILL", *namespaces, "sh", "-c", START, "-", str(state), *daemon]
+
+
+def remove_groups() -> None:
+    """Removes the control groups of RUN steps."""
+    ControlGroups(CGROUP).remove()
+    # on a machine with both versions runc makes one in the second, too, which has no controllers
+    for folder, _, _ in os.walk(CGROUPS / "unified" / CGROUP, topdown=False):
+        os.rmdir(folder)
