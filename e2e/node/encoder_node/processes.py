@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-
 MOMENTS = 20
 """How often to look, 5 ms apart, for a command line that is being replaced."""
 
