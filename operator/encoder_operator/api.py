@@ -241,7 +241,7 @@ class Serving(Part):
     resources: Resources | None = None
     """Resources of each pod; the operator's default if absent. nvidia pods get one GPU unless a limit says otherwise."""
     args: Annotated[
-        list[Annotated[str, StringConstraints(max_length=4096)]],
+        list[Annotated[str, StringConstraints(max_length=2048)]],
         Field(
             max_length=64,
             json_schema_extra=rules(
