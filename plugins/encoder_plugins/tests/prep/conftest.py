@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -120,8 +121,21 @@ class Hub:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.revision = self._get("/api")["repositories"]["demo/tiny"]["v1"]
-        self.second_revision = self._get("/api")["repositories"]["demo/tiny"]["v2"]
+        self._revisions: dict[str, dict[str, str]] = self._get("/api")["repositories"]
+
+    @property
+    def revision(self) -> str:
+        """The tiny checkpoint's commit."""
+        return self.revision_of("demo/tiny")
+
+    @property
+    def second_revision(self) -> str:
+        """Another commit of the tiny checkpoint."""
+        return self.revision_of("demo/tiny", "v2")
+
+    def revision_of(self, repository: str, tag: str = "v1") -> str:
+        """The commit that a tag of a repository names."""
+        return self._revisions[repository][tag]
 
     def requests(self, repository: str) -> dict[str, int]:
         """How often each route was asked about a repository."""
@@ -132,15 +146,29 @@ class Hub:
             return json.load(answer)
 
 
-@pytest.fixture(scope="session")
-def hub(models: Path) -> Iterator[Hub]:
-    command = [sys.executable, str(HUB), "--models", str(models), "--host", "127.0.0.1", "--port", "0"]
+@contextmanager
+def running_hub(*options: str) -> Iterator[Hub]:
+    """Run a hub server while the block lasts."""
+    command = [sys.executable, str(HUB), "--host", "127.0.0.1", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             yield Hub(server.stdout.readline().strip())
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="session")
+def run_hub() -> Callable[..., AbstractContextManager[Hub]]:
+    """Start a hub server with options of the test's own."""
+    return running_hub
+
+
+@pytest.fixture(scope="session")
+def hub(models: Path) -> Iterator[Hub]:
+    """The hub server that serves the tiny checkpoint."""
+    with running_hub("--models", str(models)) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,0 +1,132 @@
+"""The hub server speaks as the real one does: the stock client downloads from it, and meets each fault."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+HUB = Path(__file__).parents[1] / "hub.py"
+WEIGHTS = bytes(range(256)) * 4096
+REPOSITORY = "demo/model"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("models") / "demo" / "model"
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    command = [sys.executable, str(HUB), "--models", str(folder.parents[1]), "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def api(address: str) -> HfApi:
+    return HfApi(endpoint=address, token=False)
+
+
+def test_the_stock_client_downloads_a_repository(address: str, tmp_path: Path) -> None:
+    snapshot_download(REPOSITORY, local_dir=tmp_path, endpoint=address, token=False)
+    assert (tmp_path / "model.safetensors").read_bytes() == WEIGHTS
+    assert (tmp_path / "1_Pooling" / "config.json").read_text() == "{}"
+
+
+def test_a_listing_tells_sizes_and_hashes(api: HfApi) -> None:
+    info = api.model_info(REPOSITORY, files_metadata=True)
+    files = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    large, small = files["model.safetensors"], files["config.json"]
+    assert large.lfs is not None
+    assert large.lfs.sha256 == hashlib.sha256(WEIGHTS).hexdigest()
+    assert large.size == len(WEIGHTS)
+    assert (small.size, small.blob_id, small.lfs) == (2, hashlib.sha1(b"blob 2\0{}").hexdigest(), None)
+    tree = [entry.path for entry in api.list_repo_tree(REPOSITORY)]
+    assert tree == ["1_Pooling", "config.json", "model.safetensors"]
+    assert [entry.path for entry in api.list_repo_tree(REPOSITORY, "1_Pooling")] == ["1_Pooling/config.json"]
+
+
+def test_revisions_are_derived_from_content(api: HfApi) -> None:
+    first, second = (api.model_info(REPOSITORY, revision=tag).sha for tag in ("v1", "v2"))
+    assert first == api.model_info(REPOSITORY).sha
+    assert second is not None
+    assert first != second
+    assert api.model_info(REPOSITORY, revision=second).sha == second
+
+
+def test_a_range_is_the_rest_of_a_file(address: str) -> None:
+    request = Request(f"{address}/{REPOSITORY}/resolve/main/model.safetensors", headers={"Range": "bytes=1000000-"})
+    with urlopen(request) as answer:
+        assert answer.status == 206
+        assert answer.headers["Content-Range"] == f"bytes 1000000-{len(WEIGHTS) - 1}/{len(WEIGHTS)}"
+        assert answer.read() == WEIGHTS[1_000_000:]
+
+
+def test_what_is_missing_is_told_apart(api: HfApi, address: str, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryNotFoundError):
+        api.model_info("demo/other")
+    with pytest.raises(RevisionNotFoundError):
+        api.model_info(REPOSITORY, revision="0" * 40)
+    with pytest.raises(RemoteEntryNotFoundError):
+        hf_hub_download(REPOSITORY, "other", local_dir=tmp_path, endpoint=address, token=False)
+
+
+def test_a_gated_repository_wants_its_token(address: str, tmp_path: Path) -> None:
+    with pytest.raises(GatedRepoError):
+        hf_hub_download("gated/model", "config.json", local_dir=tmp_path, endpoint=address, token=False)
+    hf_hub_download("gated/model", "config.json", local_dir=tmp_path, endpoint=address, token="hf_test_token")
+
+
+@pytest.mark.parametrize(("name", "failures"), [("error/model", 2), ("busy/model", 2)])
+def test_some_faults_pass(api: HfApi, name: str, failures: int) -> None:
+    for _ in range(failures):
+        with pytest.raises(HfHubHTTPError):
+            api.model_info(name)
+    assert api.model_info(name).sha
+
+
+def test_some_faults_stay(api: HfApi) -> None:
+    for name in ["down/model", "limited/model"] * 3:
+        with pytest.raises(HfHubHTTPError):
+            api.model_info(name)
+
+
+def test_wrong_bytes_have_the_right_length(address: str) -> None:
+    with urlopen(f"{address}/corrupt/model/resolve/main/model.safetensors") as answer:
+        content = answer.read()
+    assert len(content) == len(WEIGHTS)
+    assert content != WEIGHTS
+
+
+def test_a_huge_repository_claims_its_size_everywhere(api: HfApi, address: str) -> None:
+    info = api.model_info("huge/model", files_metadata=True)
+    sizes = [sibling.size or 0 for sibling in info.siblings or [] if sibling.lfs]
+    assert sizes == [1 << 60]
+
+
+def test_the_packaged_model_has_a_fixed_revision() -> None:
+    def revision(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, str(HUB), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert revision("--revision") == "b1ae82044ee8447606cb57ea10a0f9b24659981b"
+    assert revision("--revision", "v2") != revision("--revision", "v1") == revision("--revision")
