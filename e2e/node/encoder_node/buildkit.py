@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from encoder_node import processes
 from encoder_node.control_groups import ROOT as CGROUPS
 from encoder_node.control_groups import ControlGroups
 from encoder_node.errors import CommandFailedError, NodeError
@@ -202,10 +204,20 @@ def running(programs: Path, state: Path, bases: Mapping[str, Base], *, seconds: 
             wait_for("buildkitd", client.answers, seconds=seconds, log=log, check=still_there)
             yield client
         finally:
-            daemon.kill()
-            daemon.wait()
+            _stop(daemon)
             (state / "socket").unlink(missing_ok=True)
             remove_groups()
+
+
+def _stop(daemon: subprocess.Popen[bytes], *, seconds: float = 15) -> None:
+    """Ends the daemon: politely, since it still writes down what it has in its cache; if need be not."""
+    for child in processes.children(daemon.pid):
+        os.kill(child, signal.SIGTERM)
+    try:
+        daemon.wait(seconds)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
 
 
 def _daemon_command(programs: Path, state: Path) -> list[str]:
