@@ -231,7 +231,7 @@ class HubSource:
         try:
             yield
         except HfHubHTTPError as error:
-            raise _refusal(error, what, self._host) from error
+            raise _refusal(error.response, what, self._host) from error
         except httpx2.TimeoutException as error:
             silence = time.monotonic() - self._heard
             message = f"{what}: no byte from {self._host} for {self._patience.stall_seconds:g} s"
@@ -253,12 +253,14 @@ class HubSource:
         return urlsplit(self._endpoint).hostname or self._endpoint
 
 
-def _refusal(error: HfHubHTTPError, what: str, host: str) -> Exception:
+def _refusal(response: httpx2.Response, what: str, hub: str) -> Exception:
     """Find the reason behind an HTTP status, by the code that a hub puts beside it where there is one."""
-    response = error.response
-    status, code = response.status_code, response.headers.get("X-Error-Code")
+    status, code, host = response.status_code, response.headers.get("X-Error-Code"), response.url.host
     said = response.headers.get("X-Error-Message", "")[:200]
     message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
+    if host != hub and status < 500 and status != 429:
+        # the storage that a hub sends its clients to knows nothing of tokens or repositories
+        return _TryAgain(DownloadFailed(message))
     if code == "RevisionNotFound":
         return RevisionNotFound(message)
     if code == "EntryNotFound":

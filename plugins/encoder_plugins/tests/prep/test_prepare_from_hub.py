@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -180,3 +182,62 @@ def test_progress_counts_every_byte(requested: Requested, progress: Progress, li
     assert last["bytes"] == last["total"] == size
     phases = list(dict.fromkeys(line["phase"] for line in lines))
     assert phases == ["listing", "download", "reference", "seal", "publish", "clean"]
+
+
+class Storage(BaseHTTPRequestHandler):
+    """A storage server that refuses everybody and remembers who sent a token."""
+
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        self.send_error(403)
+
+    def log_message(self, *_: object) -> None:
+        """Stay quiet."""
+
+
+class RedirectingHub(Storage):
+    """A hub that lists one file and sends its clients elsewhere for it."""
+
+    storage: ClassVar[str]
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        files = [{"rfilename": name, "size": 9, "blobId": "0" * 40} for name in ("config.json", "model.safetensors")]
+        listing = json.dumps({"id": "a/b", "sha": "1" * 40, "siblings": files})
+        if self.path.startswith("/api/"):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(listing)))
+            self.end_headers()
+            self.wfile.write(listing.encode())
+        else:
+            self.send_response(302)
+            self.send_header("Location", f"{self.storage}/file?signature=secret-signature")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+
+def test_a_token_goes_to_the_hub_and_nowhere_else(requested: Requested, progress: Progress, naps: list[float]) -> None:
+    seen: list[list[str | None]] = [[], []]
+    storage = type("ItsStorage", (Storage,), {"tokens": seen[1]})
+    with ThreadingHTTPServer(("127.0.0.1", 0), storage) as there:
+        address = {"tokens": seen[0], "storage": f"http://localhost:{there.server_port}"}
+        with (
+            ThreadingHTTPServer(("127.0.0.1", 0), type("ItsHub", (RedirectingHub,), address)) as here,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            pool.submit(here.serve_forever, 0.01)
+            pool.submit(there.serve_forever, 0.01)
+            try:
+                request = requested(
+                    "a/b", endpoint=f"http://127.0.0.1:{here.server_port}", token="hf_private", revision="1" * 40
+                )
+                with pytest.raises(errors.DownloadFailed, match="localhost answered 403") as caught:
+                    prepare(request, progress)
+            finally:
+                here.shutdown()
+                there.shutdown()
+    assert set(seen[0]) == {"Bearer hf_private"}
+    assert set(seen[1]) == {None}
+    assert "secret-signature" not in str(caught.value)
