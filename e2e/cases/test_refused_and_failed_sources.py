@@ -21,7 +21,7 @@ REFUSED = {
     "an unknown accelerator": ({"serving": {"accelerator": "tpu"}}, "accelerator"),
     "an unknown parity mode": ({"parity": {"mode": "Maybe"}}, "mode"),
     "a threshold that is no decimal": ({"parity": {"thresholds": {"cosine": "nearly"}}}, "thresholds"),
-    "an argument that would break the contract": ({"serving": {"accelerator": "cpu", "args": ["--port=9"]}}, "--port"),
+    "an argument that would break the contract": ({"serving": {"accelerator": "cpu", "args": ["--port=9"]}}, "serving.args"),
 }
 
 
@@ -73,7 +73,7 @@ def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space
         "unknown": (unknown, "artifacts", "RepositoryNotFound"),
         "missing": (missing, "artifacts", "RevisionNotFound"),
         "gated": ({"repo": "gated/all-MiniLM-L6-v2"}, "artifacts", "AuthFailed"),
-        "tokenless": (absent, "artifacts", "SecretMissing"),
+        "tokenless": (absent, "artifacts", "TokenSecretMissing"),
         "full": ({"repo": manifests.REPOSITORY}, small_volume, "InsufficientSpace"),
     }
     for name, (repository, claim, _) in cases.items():

@@ -1,6 +1,9 @@
 """`python -m encoder_platform demo | images | bench-start | bench-operator`: what the Makefile's targets run."""
 
 import argparse
+import sys
+
+from encoder_node.errors import NodeError
 
 from encoder_platform import bench_operator, bench_start, demo, install
 
@@ -21,7 +24,11 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="python -m encoder_platform", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
-    COMMANDS[parser.parse_args().command]()
+    command = COMMANDS[parser.parse_args().command]
+    try:
+        command()
+    except NodeError as error:
+        sys.exit(f"encoder_platform: {error.explain()}")
 
 
 if __name__ == "__main__":
