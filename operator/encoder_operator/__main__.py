@@ -1,4 +1,4 @@
-"""The commands: ``run`` the operator, print the ``crd``, ``render`` what would be applied for a manifest."""
+"""The commands: ``run`` the operator, write the ``crd``, ``render`` what would be applied for a manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from encoder_operator import crd, logs
+from encoder_operator import crd, logs, reference
 from encoder_operator.errors import NotAccepted
 from encoder_operator.settings import Settings
 
@@ -22,8 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parsed = _parser().parse_args(argv)
     if parsed.command == "crd":
-        sys.stdout.write(crd.text())
-        return 0
+        return _generate(parsed)
     try:
         settings = Settings()
     except ValidationError as error:
@@ -42,12 +41,33 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
-    commands.add_parser("crd", help="print the CustomResourceDefinition")
+    generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
+    generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
+    generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
+    generate.add_argument("--root", type=Path, default=Path(), help="the repository's root (default: here)")
     render = commands.add_parser("render", help="print what would be applied for an EncoderModel, without a cluster")
     render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
     render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
     render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
     return parser
+
+
+def _generate(parsed: argparse.Namespace) -> int:
+    if parsed.print:
+        sys.stdout.write(crd.text())
+        return 0
+    stale = {path: text for path, text in reference.files().items() if _read(parsed.root / path) != text}
+    for path, text in stale.items():
+        if parsed.check:
+            sys.stderr.write(f"{path} is not what `encoder-operator crd` writes: run `make generate`\n")
+        else:
+            (parsed.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (parsed.root / path).write_text(text)
+    return 1 if stale and parsed.check else 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
 
 
 def _render(file: Path, settings: Settings, digest: str, reference: str) -> int:

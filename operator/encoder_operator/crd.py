@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from encoder_plugins import catalog
 
 from encoder_operator import names
 from encoder_operator.api import Spec, Status, rule
 from encoder_operator.canonical import Json
+from encoder_plugins import catalog
 
 # the rules of the whole object; everything else stands beside its field in api.py
 _OBJECT_RULES = [

@@ -19,9 +19,9 @@ REQUESTS = Counter(
     ["verb", "kind", "code"],
     registry=REGISTRY,
 )
-CORRECTIONS = Counter(
-    "encoder_corrections",
-    "Children whose fields someone else had changed and that were put back.",
+UPDATES = Counter(
+    "encoder_child_updates",
+    "Children that were there, were not as they should be, and were changed.",
     ["kind"],
     registry=REGISTRY,
 )

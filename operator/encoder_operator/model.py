@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from encoder_plugins import catalog
-from encoder_plugins.errors import UnknownPlugin
-from encoder_plugins.plugin import Plugin
 from pydantic import ValidationError
 
 from encoder_operator import arguments, names
@@ -15,6 +12,9 @@ from encoder_operator.canonical import Json, digest
 from encoder_operator.errors import NotAccepted
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
+from encoder_plugins import catalog
+from encoder_plugins.errors import UnknownPlugin
+from encoder_plugins.plugin import Plugin
 
 # what the rendered pods rest on; a value of the model's own would be overwritten without a word
 OWNED_ENVIRONMENT = frozenset({"HOME", "LOGNAME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"})

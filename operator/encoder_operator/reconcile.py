@@ -83,7 +83,7 @@ class Reconciler:
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
         await self._cluster.apply(action.manifest)
         if action.live is not None:
-            metrics.CORRECTIONS.labels(kind).inc()
+            metrics.UPDATES.labels(kind).inc()
 
 
 def _event(live: Json, notice: Notice, facts: Facts) -> Json:

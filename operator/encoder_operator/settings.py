@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     """A download that brings no byte for this many seconds is given up and tried again."""
     prep_resources: Resources = Resources(requests={"cpu": "500m", "memory": "1Gi"})
     """Resources of a prep Job whose EncoderModel names none, as JSON."""
-    serving_resources: Resources = Resources(requests={"cpu": "1", "memory": "2Gi"})
+    serving_resources: Resources = Resources(requests={"cpu": "500m", "memory": "2Gi"})
     """Resources of serving pods whose EncoderModel names none, as JSON. Part of a revision, so a change only sets UpdateAvailable."""
     parity_resources: Resources = Resources(requests={"cpu": "50m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """Resources of parity Jobs, as JSON."""
