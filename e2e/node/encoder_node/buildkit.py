@@ -20,6 +20,7 @@ from encoder_node import processes
 from encoder_node.control_groups import ROOT as CGROUPS
 from encoder_node.control_groups import ControlGroups
 from encoder_node.errors import CommandFailedError, NodeError
+from encoder_node.layouts import is_hollow
 from encoder_node.rootfs import Base
 from encoder_node.targets import ROOT, Target
 from encoder_node.waiting import exclusive, wait_for
@@ -65,7 +66,7 @@ class BuildKit:
             CommandFailedError: A step failed; the log is named.
             NodeError: It took too long.
         """
-        mark = layout / "shared" / heavy_inputs(target, context, self.bases)
+        mark = layout / "shared" / heavy_inputs(target, context, self.bases, self.worker)
         if not mark.exists():
             # BuildKit makes a layer's archive in a store of its own, and would then copy it to the layout: 6 GB, 44 s.
             # So it makes them first, and the layout gets them as second names of the same files.
@@ -74,6 +75,11 @@ class BuildKit:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
         return self._solve(target, context, f"type=oci,tar=false,dest={layout}")
+
+    @property
+    def worker(self) -> str:
+        """What tells this cache from one that was there before it."""
+        return (self.state / "root/runc-overlayfs/workerid").read_text()
 
     @property
     def blobs(self) -> Path:
@@ -113,9 +119,9 @@ class BuildKit:
         return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
 
 
-def heavy_inputs(target: Target, context: Path, bases: Mapping[str, Base]) -> str:
+def heavy_inputs(target: Target, context: Path, bases: Mapping[str, Base], worker: str) -> str:
     """Returns a name for what the large layers of an image follow from; our own code is not among it."""
-    digest = hashlib.sha256(repr((target.stage, sorted(target.arguments.items()))).encode())
+    digest = hashlib.sha256(repr((worker, target.stage, sorted(target.arguments.items()))).encode())
     for file in (target.dockerfile, "uv.lock"):
         digest.update((context / file).read_bytes())
     for base in sorted(base.digest for base in bases.values()):
@@ -128,7 +134,11 @@ def share_blobs(store: Path, layout: Path) -> None:
     target = layout / "blobs" / "sha256"
     target.mkdir(parents=True, exist_ok=True)
     for blob in store.iterdir():
-        if blob.stat().st_size >= SHARED_SIZE and not (target / blob.name).exists():
+        if blob.stat().st_size < SHARED_SIZE:
+            continue
+        if (target / blob.name).exists() and is_hollow(target / blob.name):
+            (target / blob.name).unlink()
+        if not (target / blob.name).exists():
             os.link(blob, target / blob.name)
 
 

@@ -26,6 +26,7 @@ from encoder_node.node import NodeCluster
 from encoder_node.programs import Programs
 from encoder_node.settings import Settings
 from encoder_node.targets import Target
+from encoder_node.waiting import exclusive
 
 DEBIAN = "debian:bookworm-slim"
 
@@ -77,9 +78,7 @@ def build(chosen: Iterable[Target], settings: Settings, *, context: Path = targe
 
 
 @contextmanager
-def builder(
-    programs: Path, places: Places, wanted: Sequence[Target], context: Path
-) -> Iterator[buildkit.BuildKit]:
+def builder(programs: Path, places: Places, wanted: Sequence[Target], context: Path) -> Iterator[buildkit.BuildKit]:
     """Runs BuildKit with the bases that the targets need."""
     bases = {DEBIAN: rootfs.provide(places.bases)}
     if any(target.stage == "cuda" for target in wanted):
@@ -133,7 +132,7 @@ def load(cluster: NodeCluster, chosen: Iterable[Target], digests: Mapping[str, s
             cluster.import_image(stream)
         for layer, chain in linked.items():
             links.release(cluster.store, chain)
-            linking.hollow(layouts.blob_path(places.layout, layer.digest))
+            layouts.hollow(layouts.blob_path(places.layout, layer.digest))
         progress.say("images", f"{target.reference} on the node", clock.seconds())
 
 
@@ -163,7 +162,7 @@ def _archive(
         try:
             with os.fdopen(writing, "wb") as out:
                 layouts.write_archive(layout, name, image, layers, out)
-        except (OSError, ValueError) as error:
+        except (OSError, NodeError) as error:
             failure.append(error)
 
     thread = threading.Thread(target=write, name="image archive")
@@ -190,8 +189,10 @@ def provide(cluster: clusters.Cluster, chosen: Sequence[Target] | None = None) -
     """
     wanted = list(targets.for_cpu_nodes(targets.current()) if chosen is None else chosen)
     if isinstance(cluster, NodeCluster):
+        places = Places(cluster.settings.paths.cache)
         digests = build(wanted, cluster.settings)
-        load(cluster, wanted, digests, Places(cluster.settings.paths.cache))
+        with exclusive(places.layout.with_name("lock"), "putting images on the node", seconds=600):
+            load(cluster, wanted, digests, places)
     else:
         digests = _provide_by_docker(cluster, wanted)
     return {target.name: pinned(target.reference, digests[target.name]) for target in wanted}
@@ -216,7 +217,19 @@ def _provide_by_docker(cluster: clusters.Cluster, wanted: Sequence[Target]) -> d
 def docker_command(target: Target) -> list[str]:
     """Returns the command by which a user with Docker builds an image."""
     arguments = [option for name, value in target.arguments.items() for option in ("--build-arg", f"{name}={value}")]
-    return ["docker", "build", "--quiet", "-f", target.dockerfile, "--target", target.stage, *arguments, "-t", target.reference, "."]
+    return [
+        "docker",
+        "build",
+        "--quiet",
+        "-f",
+        target.dockerfile,
+        "--target",
+        target.stage,
+        *arguments,
+        "-t",
+        target.reference,
+        ".",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Collection, Sequence
@@ -70,6 +71,21 @@ def blob_path(layout: Path, digest: str) -> Path:
     return layout / "blobs" / digest.replace(":", "/")
 
 
+def is_hollow(path: Path) -> bool:
+    """Whether a file has lost its content."""
+    found = path.stat()
+    return found.st_size > 0 and found.st_blocks == 0
+
+
+def hollow(path: Path) -> None:
+    """Takes a file's content and keeps its size, under all its names."""
+    size = path.stat().st_size
+    path.chmod(0o644)
+    os.truncate(path, 0)
+    os.truncate(path, size)
+    path.chmod(0o444)
+
+
 def read_image(layout: Path, digest: str) -> Image:
     """Reads the image whose manifest has this digest.
 
@@ -107,7 +123,13 @@ def write_archive(layout: Path, reference: str, image: Image, layers: Sequence[D
         image: The image.
         layers: The layers to carry.
         out: A stream; it need not be seekable.
+
+    Raises:
+        NodeError: The layout has a layer's name and size only.
     """
+    lost = [layer.digest for layer in layers if is_hollow(blob_path(layout, layer.digest))]
+    if lost:
+        raise NodeError(f"{layout} no longer has the content of {', '.join(lost)}")
     entry = {"mediaType": MANIFEST, "digest": image.manifest.digest, "size": image.manifest.size}
     index = {
         "schemaVersion": 2,

@@ -5,7 +5,8 @@ layout (one file with two names, see `buildkit.py`), and unpacked on the node. T
 snapshots can share them. Once the node has the layer, nobody reads the archive any more: the image is known by digests.
 It becomes a file of the same size without content (`hollow`), and the layer is on the disk once.
 
-Whether a folder is the layer is not guessed: every entry of the archive must be there with the same type, size and time.
+Whether a folder is the layer is not guessed: it must have every entry of the archive, with the same type, size, time
+and first bytes, and of several such folders it is the smallest.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from encoder_node.errors import CommandFailedError, NodeError
 from encoder_node.image_store import ImageStore
-from encoder_node.layouts import Descriptor, blob_path
+from encoder_node.layouts import Descriptor, blob_path, is_hollow
 
 WORTHWHILE = 32 << 20
 """Smaller layers are sent as archives, in bytes."""
 WHITEOUT = ".wh."
 """In an archive, the name of a file that the layer removes begins so."""
+OPAQUE = ".wh..wh..opq"
+"""In an archive, says that a folder hides what is below it."""
+START = 4096
+"""So much of each file is compared, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,51 +40,48 @@ class Entry:
     """What identifies one entry of a layer."""
 
     kind: int
-    size: int
-    modified: int
+    size: int = 0
+    modified: int = 0
+    start: bytes = b""
+    """The beginning of a file's content."""
 
 
-def archive_entries(archive: Path) -> Iterator[tuple[str, Entry]]:
-    """Yields the path and the marks of each entry of an uncompressed layer, except for removals and hard links."""
+def archive_entries(archive: Path) -> Iterator[tuple[str, Entry | None]]:
+    """Yields the path of each entry of an uncompressed layer with its marks, None for one that is only counted."""
     kinds = {tarfile.REGTYPE: stat.S_IFREG, tarfile.DIRTYPE: stat.S_IFDIR, tarfile.SYMTYPE: stat.S_IFLNK}
     with tarfile.open(archive, "r:") as source:
         for member in source:
             kind = kinds.get(member.type)
-            if kind is None or WHITEOUT in member.name:
+            if PurePosixPath(member.name).name == OPAQUE:
+                # no file in a snapshot, but an attribute of the folder
                 continue
-            yield member.name, Entry(kind, member.size if kind == stat.S_IFREG else 0, int(member.mtime))
+            if kind is None or WHITEOUT in member.name:
+                yield member.name, None
+            elif kind == stat.S_IFREG:
+                content = source.extractfile(member)
+                start = content.read(START) if content is not None else b""
+                yield member.name, Entry(kind, member.size, int(member.mtime), start)
+            else:
+                # making a file in a folder changes the folder's time
+                yield member.name, Entry(kind, modified=int(member.mtime) if kind == stat.S_IFLNK else 0)
 
 
 def file_entry(path: Path) -> Entry | None:
     """Returns the marks of a file, None if there is none."""
     try:
         found = path.lstat()
+        kind = stat.S_IFMT(found.st_mode)
+        if kind == stat.S_IFREG:
+            with path.open("rb") as content:
+                return Entry(kind, found.st_size, int(found.st_mtime), content.read(START))
     except OSError:
         return None
-    kind = stat.S_IFMT(found.st_mode)
-    return Entry(kind, found.st_size if kind == stat.S_IFREG else 0, int(found.st_mtime))
+    return Entry(kind, modified=int(found.st_mtime) if kind == stat.S_IFLNK else 0)
 
 
-def same(expected: Entry, found: Entry | None) -> bool:
-    """Whether a file is the one of the archive. Times of folders do not count: making a file in one changes it."""
-    if found is None or expected.kind == stat.S_IFDIR:
-        return found is not None and found.kind == expected.kind
-    return expected == found
-
-
-def is_hollow(path: Path) -> bool:
-    """Whether a file has lost its content."""
-    found = path.stat()
-    return found.st_size > 0 and found.st_blocks == 0
-
-
-def hollow(path: Path) -> None:
-    """Takes a file's content and keeps its size, under all its names."""
-    size = path.stat().st_size
-    path.chmod(0o644)
-    os.truncate(path, 0)
-    os.truncate(path, size)
-    path.chmod(0o444)
+def count_files(folder: Path) -> int:
+    """Returns how many entries a folder has, at any depth."""
+    return sum(len(folders) + len(files) for _, folders, files in os.walk(folder))
 
 
 def writable_folder(mounts: str) -> Path:
@@ -113,7 +115,7 @@ class Links:
         archive = blob_path(self.layout, layer.digest)
         if is_hollow(archive):
             raise NodeError(
-                f"layer {layer.digest} is neither in {self.snapshots} nor in {self.layout}: remove {self.records.parent} and build again"
+                f"layer {layer.digest} is on neither side: remove {self.records.parent} and {self.layout}, and build again"
             )
         found = self._search(archive)
         if found is not None:
@@ -123,10 +125,12 @@ class Links:
     def _search(self, archive: Path) -> Path | None:
         candidates = [folder for folder in self.snapshots.glob("*/fs") if any(folder.iterdir())]
         for name, expected in archive_entries(archive):
-            candidates = [folder for folder in candidates if same(expected, file_entry(folder / name))]
+            if expected is not None:
+                candidates = [folder for folder in candidates if file_entry(folder / name) == expected]
             if not candidates:
                 return None
-        return candidates[0] if candidates else None
+        # an archive leaves out what a step touched and did not change, a folder does not; more than that is another layer
+        return min(candidates, key=count_files, default=None)
 
     def link(self, store: ImageStore, layer: Descriptor, chain: str, parent: str) -> bool:
         """Makes a layer an unpacked one of the node.
