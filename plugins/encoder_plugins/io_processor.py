@@ -128,11 +128,12 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
             UnknownModel: It asks for a model that is not served here.
         """
         envelope = request.parse_body(body, self.data_type)
-        if envelope.model not in self.names:
-            raise UnknownModel(f"no model {envelope.model[:200]!r} here; there is {self.names[0]!r}", param="model")
+        model = self.names[0] if envelope.model is None else envelope.model
+        if model not in self.names:
+            raise UnknownModel(f"no model {model[:200]!r} here; there is {self.names[0]!r}", param="model")
         ticket = secrets.token_hex(16)
         self._admitted.put(ticket, self.prepare(envelope.data))  # type: ignore[arg-type]
-        return {"model": envelope.model, "data": {TICKET: ticket}}
+        return {"model": model, "data": {TICKET: ticket}}
 
     def discard(self, admitted: dict[str, Any]) -> None:
         """Forget an admitted request that vLLM never asked for."""

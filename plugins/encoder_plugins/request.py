@@ -27,7 +27,8 @@ class Envelope(BaseModel, Generic[D]):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    model: str
+    model: str | None = None
+    """Checked where it is there; a server serves one model."""
     data: D
 
 
