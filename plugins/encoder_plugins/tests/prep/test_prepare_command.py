@@ -61,7 +61,7 @@ def test_a_finished_artifact_is_told_in_full(run: Run, requested: Requested, pro
         ("corrupt/tiny", [], 65, "ChecksumMismatch"),
         ("a b", [], 69, "Unsupported"),
         ("limited/tiny", [], 75, "RateLimited"),
-        ("stall/tiny", ["--stall-seconds", "0.4"], 75, "Stalled"),
+        ("stall/tiny", ["--stall-seconds", "1.5"], 75, "Stalled"),
     ],
 )
 def test_every_failure_has_its_status(run: Run, source: str, options: list[str], status: int, code: str) -> None:

@@ -100,8 +100,8 @@ def test_a_hub_that_stays_down_ends_the_attempt(requested: Requested, progress: 
 def test_a_stall_ends_the_attempt_and_keeps_the_bytes(
     requested: Requested, progress: Progress, naps: list[float]
 ) -> None:
-    request = requested("stall/tiny", stall_seconds=0.4)
-    with pytest.raises(errors.Stalled, match=r"no byte .* for 0\.4 s"):
+    request = requested("stall/tiny", stall_seconds=1.5)
+    with pytest.raises(errors.Stalled, match=r"no byte .* for 1\.5 s"):
         prepare(request, progress)
     assert not request.output.exists()
     partial = [path for path in staged(request) if "/partial/" in path]
@@ -113,7 +113,7 @@ def test_an_attempt_goes_on_from_what_the_last_one_brought(
     requested: Requested, progress: Progress, naps: list[float], hub: Any
 ) -> None:
     with pytest.raises(errors.Stalled):
-        prepare(requested("stall-resume/tiny", stall_seconds=0.4), progress)
+        prepare(requested("stall-resume/tiny", stall_seconds=1.5), progress)
     before = hub.requests("demo/tiny").get("GET resolve demo/tiny", 0)
     prepare(requested(), progress)
     # the small files were there already: one request brought the rest of the large one
