@@ -169,7 +169,7 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))
     if isinstance(error, httpx2.TransportError | asyncio.TimeoutError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
-    if isinstance(error, KeyError) and error.args == ("content-type",):
+    if isinstance(error, KeyError) and error.args == ("Content-Type",):
         # lightkube looks for a header that a proxy's bare error does not have
         return Unavailable(f"{what}: an error without a content type")
     return None

@@ -96,6 +96,7 @@ def _amount(value: Any) -> Any:
     text = str(value)
     head = text.rstrip(_LETTERS)
     try:
-        return Decimal(head) * _SUFFIXES[text[len(head) :]]
+        amount = Decimal(head) * _SUFFIXES[text[len(head) :]]
     except (InvalidOperation, KeyError):
         return text
+    return amount if amount.is_finite() else text

@@ -373,5 +373,5 @@ _FAILURES = frozenset(
 _TOLD = {
     "ArtifactReady": frozenset({Reason.PREPARED}),
     "Verified": frozenset({Reason.PARITY_PASSED}),
-    "Ready": frozenset({Reason.READY, Reason.SUSPENDED}),
+    "Ready": frozenset({Reason.READY}),
 }

@@ -42,7 +42,9 @@ class ClusterFake(httpx2.AsyncBaseTransport):
 
     @staticmethod
     def config() -> SingleConfig:
-        return KubeConfig.from_one(cluster=Cluster(server="http://cluster.test"), user=User()).get()
+        found = KubeConfig.from_one(cluster=Cluster(server="http://cluster.test"), user=User()).get()
+        assert found is not None
+        return found
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if self.fail_next:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from encoder_operator.errors import Unavailable
-from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.world import PLUGIN, SETTINGS, World, fails, model, passes, report
+from encoder_operator.tests.world import PLUGIN, SETTINGS, World, fails, model, passes
 
 
 def retry(token: str) -> Any:
@@ -57,19 +56,6 @@ async def test_a_wiped_status_comes_back_the_same() -> None:
     }
 
 
-async def test_a_first_revision_that_fails_never_serves_and_leaves_no_pod() -> None:
-    world = World()
-    world.parity = fails
-    await world.settle()
-    assert world.condition("Verified") == ("False", "ParityFailed")
-    assert world.condition("Ready") == ("False", "ParityFailed")
-    assert "0.8123" in next(e["message"] for e in world.status["conditions"] if e["type"] == "Verified")
-    assert world.status["phase"] == "Failed"
-    assert world.status["candidateParity"]["result"] == "Failed"
-    assert world.fake.of("pods", component="serving") == []
-    assert [event["reason"] for event in world.fake.of("events")].count("ParityFailed") == 1
-
-
 async def test_a_corrected_spec_recovers_by_itself() -> None:
     world = World()
     world.change(args=["--pooler-config", '{"pooling_type": "CLS"}'])
@@ -80,28 +66,6 @@ async def test_a_corrected_spec_recovers_by_itself() -> None:
     await world.settle()
     assert world.condition("Ready") == ("True", "Ready")
     assert len(world.fake.of("jobs", component="prep")) == 1
-
-
-async def test_a_failed_update_goes_back_to_the_verified_template_byte_for_byte() -> None:
-    world = World(model(replicas=2))
-    await world.settle()
-    first = world.status["activeRevision"]
-    template = copy.deepcopy(world.fake.of("deployments")[0]["spec"]["template"])
-    world.change(maxModelLen=64)
-    world.parity = fails
-    for _ in range(30):
-        await world.look()
-        world.jobs()
-        world.deployment()
-        assert set(world.endpoints()) == {first}
-    assert world.fake.of("deployments")[0]["spec"]["template"] == template
-    assert world.condition("Available") == ("True", "Serving")
-    assert world.condition("UpToDate") == ("False", "ParityFailed")
-    assert world.condition("Verified") == ("True", "ParityPassed")
-    assert world.condition("Degraded") == ("True", "ParityFailed")
-    assert world.status["phase"] == "Degraded"
-    assert world.status["activeRevision"] == first
-    assert world.status["candidateRevision"] != first
 
 
 async def test_a_passing_update_never_leaves_the_service_without_an_endpoint() -> None:
@@ -117,108 +81,6 @@ async def test_a_passing_update_never_leaves_the_service_without_an_endpoint() -
     assert world.status["activeRevision"] != first
     assert set(world.endpoints()) == {world.status["activeRevision"]}
     assert world.condition("Ready") == ("True", "Ready")
-
-
-async def test_going_back_to_an_earlier_spec_needs_no_new_proof() -> None:
-    world = World()
-    await world.settle()
-    first = world.status["activeRevision"]
-    world.change(maxModelLen=64)
-    await world.settle()
-    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
-    world.parity = fails
-    await world.settle()
-    assert world.status["activeRevision"] == first
-    assert world.condition("Ready") == ("True", "Ready")
-    assert len(world.fake.of("jobs", component="parity")) == 2
-
-
-async def test_scaling_up_and_down_reuses_the_verdict() -> None:
-    world = World()
-    await world.settle()
-    world.change(replicas=3)
-    await world.settle()
-    assert world.status["readyReplicas"] == 3
-    world.change(replicas=1)
-    await world.settle()
-    assert world.status["readyReplicas"] == 1
-    assert len(world.fake.of("jobs", component="parity")) == 1
-
-
-async def test_an_unverified_first_revision_runs_one_pod() -> None:
-    world = World(model(replicas=3))
-    world.parity = lambda job: {"result": "Inconclusive", "message": "the pod did not answer"}
-    await world.settle()
-    assert world.fake.of("deployments")[0]["spec"]["replicas"] == 1
-    assert world.condition("Verified") == ("False", "Inconclusive")
-    assert world.condition("Degraded") == ("False", "AsExpected")
-
-
-async def test_an_inconclusive_comparison_is_tried_again_later_and_never_promotes() -> None:
-    world = World()
-    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
-    await world.settle()
-    assert world.endpoints() == []
-    for job in world.fake.of("jobs", component="parity"):
-        job["status"]["conditions"][0]["lastTransitionTime"] = "2999-01-01T00:00:00Z"
-    assert (await world.look() or 0) > 100
-    for job in world.fake.of("jobs", component="parity"):
-        job["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
-    world.parity = passes
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"artifact": "sha256:" + "c" * 64},
-        {"reference": "sha256:" + "c" * 64},
-        {"binding": {"uid": "another"}},
-        {"result": "Great"},
-        {"result": None},
-    ],
-)
-async def test_a_verdict_that_speaks_of_something_else_is_not_accepted(change: Json) -> None:
-    world = World()
-    world.parity = lambda job: passes(job) | change
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.fake.of("controllerrevisions", component="verdict") == []
-    assert world.condition("Verified") == ("False", "Inconclusive")
-
-
-async def test_a_pod_that_restarted_during_the_comparison_proves_nothing() -> None:
-    world = World()
-
-    def restarted(job: Json) -> Json:
-        pod = world.fake.of("pods", component="serving")[0]
-        pod["status"]["containerStatuses"][0]["containerID"] = "containerd://another"
-        return passes(job)
-
-    world.parity = restarted
-    await world.look()
-    world.jobs()
-    await world.look()
-    world.deployment()
-    await world.look()
-    world.jobs()
-    await world.look()
-    assert world.endpoints() == []
-    assert world.fake.of("controllerrevisions", component="verdict") == []
-
-
-async def test_a_retry_annotation_gives_a_failed_revision_another_chance() -> None:
-    world = World()
-    world.parity = fails
-    await world.settle()
-    await world.settle()
-    assert len(world.fake.of("jobs", component="parity")) == 1
-    world.parity = passes
-    world.edit(retry("1"))
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-    assert [v["data"]["result"] for v in world.fake.of("controllerrevisions", component="verdict")] == ["Passed"]
 
 
 async def test_a_failed_preparation_says_why_and_is_not_tried_again() -> None:
@@ -296,52 +158,6 @@ async def test_a_model_that_is_born_suspended_starts_nothing() -> None:
     assert world.condition("ArtifactReady") == ("False", "Suspended")
 
 
-async def test_disabled_parity_serves_and_says_so() -> None:
-    manifest = model()
-    manifest["spec"]["parity"] = {"mode": "Disabled"}
-    world = World(manifest)
-    await world.settle()
-    assert world.condition("Verified") == ("False", "Disabled")
-    assert world.condition("Ready") == ("True", "Ready")
-    assert world.fake.of("jobs", component="parity") == []
-
-
-async def test_enforcing_later_closes_the_gate_until_there_is_proof() -> None:
-    manifest = model()
-    manifest["spec"]["parity"] = {"mode": "Disabled"}
-    world = World(manifest)
-    await world.settle()
-    world.parity = fails
-    world.edit(lambda live: live["spec"].update(parity={"mode": "Enforce"}))
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.condition("Verified") == ("False", "ParityFailed")
-
-
-async def test_warn_serves_a_failed_revision_and_says_so() -> None:
-    manifest = model()
-    manifest["spec"]["parity"] = {"mode": "Warn"}
-    world = World(manifest)
-    world.parity = fails
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    assert world.condition("Verified") == ("False", "ParityFailed")
-    assert world.condition("Ready") == ("True", "Ready")
-
-
-async def test_tighter_thresholds_are_checked_while_the_model_serves_on() -> None:
-    world = World()
-    await world.settle()
-    world.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
-    await world.look()
-    assert len(world.fake.of("jobs", component="parity")) == 2
-    assert len(world.endpoints()) == 1
-    world.parity = fails
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.condition("Verified") == ("False", "ParityFailed")
-
-
 async def test_a_foreign_edit_is_put_back_and_a_foreign_field_is_left_alone() -> None:
     world = World()
     await world.settle()
@@ -354,18 +170,6 @@ async def test_a_foreign_edit_is_put_back_and_a_foreign_field_is_left_alone() ->
     assert world.fake.writes == ["PATCH services minilm"]
     assert world.fake.of("services")[0]["spec"]["ports"][0]["targetPort"] == "http"
     assert world.fake.of("services")[0]["metadata"]["annotations"] == {"somebody": "else"}
-
-
-async def test_a_gate_opened_by_hand_is_closed_again() -> None:
-    world = World()
-    world.parity = lambda job: {"result": "Inconclusive", "message": "busy"}
-    await world.settle()
-    pod = copy.deepcopy(world.fake.of("pods", component="serving")[0])
-    pod["status"]["conditions"].append({"type": "encoders.dev/parity", "status": "True", "reason": "Me"})
-    world.fake.put("pods", pod)
-    await world.look()
-    conditions = {e["type"]: e["status"] for e in world.fake.of("pods", component="serving")[0]["status"]["conditions"]}
-    assert conditions["encoders.dev/parity"] == "False"
 
 
 async def test_a_refused_spec_leaves_what_serves_alone() -> None:
@@ -439,41 +243,6 @@ async def test_history_is_bounded() -> None:
     hashes = {found["metadata"]["labels"]["encoders.dev/revision"] for found in revisions}
     verdicts = world.fake.of("controllerrevisions", component="verdict")
     assert {found["metadata"]["labels"]["encoders.dev/revision"] for found in verdicts} <= hashes
-
-
-async def test_a_new_spec_during_a_comparison_replaces_the_candidate() -> None:
-    world = World()
-    await world.settle()
-    world.change(maxModelLen=64)
-    await world.look()
-    world.deployment()
-    world.deployment()
-    await world.look()
-    unfinished = [job for job in world.fake.of("jobs", component="parity") if "status" not in job]
-    assert len(unfinished) == 1
-    world.change(maxModelLen=65)
-    await world.look()
-    assert [job for job in world.fake.of("jobs", component="parity") if "status" not in job] == []
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-
-
-async def test_each_gpu_product_needs_its_own_proof() -> None:
-    world = World(model(accelerator="nvidia"))
-    for node, product in (("node", "NVIDIA-H200"), ("other", "NVIDIA-L4")):
-        world.fake.put("nodes", {"metadata": {"name": node, "labels": {"nvidia.com/gpu.product": product}}})
-    await world.settle()
-    assert world.status["parity"]["accelerator"] == "NVIDIA-H200"
-    world.change(replicas=2)
-    await world.look()
-    pod = copy.deepcopy(world.start_pod(world.fake.of("deployments")[0]["spec"]["template"]))
-    pod["spec"]["nodeName"] = "other"
-    world.fake.put("pods", pod)
-    world.parity = lambda job: report(job, "Failed", "0.5")
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    assert world.condition("Available") == ("True", "Serving")
-    assert world.condition("Degraded") == ("True", "ParityFailed")
 
 
 async def test_an_unavailable_api_server_is_a_failure_to_try_again() -> None:

@@ -54,6 +54,11 @@ def model(**serving: Any) -> Json:
     }
 
 
+def claim() -> Json:
+    """Return a claim as the API server has it."""
+    return {"metadata": {"name": "minilm-artifacts"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
+
+
 def passes(job: Json) -> Json:
     """Answer a parity Job as `encoder-plugins parity` does for an engine that is right."""
     return report(job, "Passed", "0.9999999")

@@ -1,0 +1,89 @@
+"""Every child of an EncoderModel, byte for byte: a change of what the operator renders shows in a diff of golden/*.yaml.
+
+After an intended change, `encoder-operator render golden/X.cr.yaml > golden/X.yaml` with the settings below writes them again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from encoder_operator import __main__, manifests
+from encoder_operator.canonical import Json
+from encoder_operator.tests.world import SETTINGS
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
+
+
+def pod_specs(found: list[Json]) -> list[Json]:
+    return [entry["spec"]["template"]["spec"] for entry in found if "template" in entry.get("spec", {})]
+
+
+@pytest.fixture
+def rendered(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
+    assert __main__.main(["render", str(GOLDEN / f"{request.param}.cr.yaml")]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "rendered"), [(name, name) for name in CASES], indirect=["rendered"], ids=CASES)
+def test_children_are_what_they_were(name: str, rendered: str) -> None:
+    assert rendered == (GOLDEN / f"{name}.yaml").read_text(), manifests.__doc__
+
+
+@pytest.mark.parametrize("rendered", CASES, indirect=True)
+def test_every_pod_fits_the_restricted_profile(rendered: str) -> None:
+    specs = pod_specs(list(yaml.safe_load_all(rendered)))
+    assert len(specs) == 3
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("rendered", CASES, indirect=True)
+def test_only_the_prep_pod_may_write_the_artifacts_or_see_a_token(rendered: str) -> None:
+    for entry in yaml.safe_load_all(rendered):
+        component = entry["metadata"]["labels"]["encoders.dev/component"]
+        for spec in pod_specs([entry]):
+            mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+            assert mounts["artifacts"].get("readOnly", False) == (component != "prep")
+            assert component == "prep" or "token" not in mounts
+            assert not any("secret" in str(variable).lower() for variable in spec["containers"][0]["env"])
+
+
+@pytest.mark.parametrize("rendered", CASES, indirect=True)
+def test_names_fit_a_label_also_of_the_longest_model_name(rendered: str) -> None:
+    for entry in yaml.safe_load_all(rendered):
+        meta = entry["metadata"]
+        model = meta["labels"]["encoders.dev/model"]
+        assert entry["kind"] == "ControllerRevision" or len(meta["name"]) - len(model) + 40 <= 63
+        assert all(len(value) <= 63 for value in meta["labels"].values())
+
+
+def test_a_refused_model_is_said_and_ends_with_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCODER_IMAGES", "{}")
+    file = tmp_path / "cr.yaml"
+    file.write_text((GOLDEN / "cpu.cr.yaml").read_text())
+    assert __main__.main(["render", str(file)]) == 65
+    assert "NoImage" in capsys.readouterr().err
+
+
+def test_wrong_settings_are_said_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCODER_PREP_STALL_SECONDS", "1")
+    assert __main__.main(["run"]) == 64
+    assert "prep_stall_seconds" in capsys.readouterr().err
