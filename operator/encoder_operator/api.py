@@ -218,7 +218,7 @@ class Parity(Part):
     """How the served model is compared with the original library before it gets traffic."""
 
     mode: Mode = "Enforce"
-    """Enforce: no traffic without proof. Warn: traffic anyway, and a condition that says so. Disabled: no comparison."""
+    """Enforce: no traffic without proof. Warn: traffic once it was compared, whatever came out, and a condition that says so. Disabled: no comparison."""
     thresholds: Annotated[dict[str, Decimal], Field(max_length=16)] = Field(default_factory=dict)
     """Override the plugin's own thresholds, by metric; decimals as strings."""
     timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 300

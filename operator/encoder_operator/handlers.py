@@ -13,7 +13,7 @@ from encoder_operator import names
 from encoder_operator.wakeups import Key, WakeUps
 from encoder_operator.watching import Watchdog
 
-_CHILDREN = (("", "v1", "pods"), ("batch", "v1", "jobs"), ("apps", "v1", "deployments"))
+_CHILDREN = (("", "v1", "pods"), ("", "v1", "services"), ("batch", "v1", "jobs"), ("apps", "v1", "deployments"))
 
 
 def registry(wakeups: WakeUps, watchdog: Watchdog) -> kopf.OperatorRegistry:

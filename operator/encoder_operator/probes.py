@@ -34,6 +34,7 @@ async def serving(port: int, watchdog: Watchdog, ready: Callable[[], bool]) -> A
     site = web.TCPSite(runner, None, port)
     await site.start()
     try:
-        yield runner.addresses[0][1]
+        # IPv4 and IPv6 have a socket each, and where any free port will do also a port each: the shorter address is IPv4's
+        yield min(runner.addresses, key=len)[1]
     finally:
         await runner.cleanup()

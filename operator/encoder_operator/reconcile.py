@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from encoder_operator import decide, metrics, model, names, observation, ownership, status
+from encoder_operator import decide, metrics, model, names, observation, ownership, status, verification
 from encoder_operator.canonical import Json, digest
 from encoder_operator.cluster import Cluster
 from encoder_operator.errors import NotAccepted
@@ -55,7 +55,10 @@ class Reconciler:
             shown = status.refused(live, error, facts)
             wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=(), notices=status.notices(live.get("status", {}), shown), status=shown, wake_after=wake
+                actions=verification.kept_open(facts),
+                notices=status.notices(live.get("status", {}), shown),
+                status=shown,
+                wake_after=wake,
             )
 
     async def _act(self, namespace: str, action: Action) -> None:

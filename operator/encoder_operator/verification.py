@@ -157,6 +157,20 @@ def gates(model: Model, facts: Facts) -> tuple[SetGate, ...]:
     return tuple(found)
 
 
+def kept_open(facts: Facts) -> tuple[SetGate, ...]:
+    """Return the gates to open while the spec can't be acted on: what was proved before still is, also on a pod that is new."""
+    passed = {(v.revision, v.product): v for v in facts.verdicts if v.passed}
+    return tuple(
+        SetGate(
+            pod.name,
+            pod.uid,
+            Gate(open=True, reason=Reason.PARITY_PASSED, message=said(passed[pod.revision, pod.product])),
+        )
+        for pod in facts.pods
+        if (pod.revision, pod.product) in passed and not pod.deleting and not (pod.gate and pod.gate.open)
+    )
+
+
 def _gate(model: Model, facts: Facts, pod: Pod) -> Gate | None:
     if model.spec.parity.mode == "Disabled":
         return Gate(open=True, reason=Reason.DISABLED, message="spec.parity.mode is Disabled")

@@ -42,7 +42,7 @@ class ClusterFake(httpx2.AsyncBaseTransport):
 
     @staticmethod
     def config() -> SingleConfig:
-        found = KubeConfig.from_one(cluster=Cluster(server="http://cluster.test"), user=User()).get()
+        found = KubeConfig.from_one(cluster=Cluster(server="http://cluster.test", insecure=True), user=User()).get()
         assert found is not None
         return found
 

@@ -182,6 +182,10 @@ async def test_a_refused_spec_leaves_what_serves_alone() -> None:
     assert world.condition("Available") == ("True", "Serving")
     assert world.condition("Ready") == ("False", "ArgumentDenied")
     assert [write for write in world.fake.writes if "events" not in write] == ["PATCH encodermodels/status minilm"]
+    pod = world.fake.of("pods", component="serving")[0]
+    world.fake.remove("pods", "demo", pod["metadata"]["name"])
+    await world.settle()
+    assert len(world.endpoints()) == 1
 
 
 async def test_somebody_elses_service_of_the_same_name_is_never_taken_over() -> None:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from encoder_operator import handlers
+from encoder_operator.wakeups import Key, WakeUps
+from encoder_operator.watching import Watchdog
+
+
+class Woken(WakeUps):
+    """Notes who was woken, and runs nothing."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+
+    def wake(self, key: Key, after: float = 0.0) -> None:
+        self.keys.append(key)
+
+    def forget(self, key: Key) -> None:
+        self.keys.append(Key("gone", key.name))
+
+
+@pytest.mark.parametrize("plural", ["pods", "jobs", "deployments", "services"])
+def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> None:
+    selectors = handlers.settings().watching.label_selectors
+    assert {selector.any_name: value for selector, value in selectors.items()}[plural] == "encoders.dev/model"
+
+
+def test_kopf_posts_and_scans_nothing_and_ends_in_time() -> None:
+    found = handlers.settings()
+    assert found.posting.enabled is False
+    assert found.scanning.disabled is True
+    assert (found.process.ultimate_exiting_timeout or 99) <= 5
+
+
+def test_handlers_leave_no_trace_on_objects() -> None:
+    registry = handlers.registry(Woken(), Watchdog())
+    assert len(registry._watching.get_all_handlers()) == 5
+    assert list(registry._changing.get_all_handlers()) == []
+    assert list(registry._spawning.get_all_handlers()) == []
+
+
+async def test_events_wake_the_model_that_they_are_about() -> None:
+    woken, watchdog = Woken(), Watchdog(grace=0.0)
+    registry = handlers.registry(woken, watchdog)
+    functions = {str(handler.id): handler.fn for handler in registry._watching.get_all_handlers()}
+    changed = {"event": {"type": "MODIFIED"}, "name": "m", "namespace": "n", "meta": {"resourceVersion": "7"}}
+    await functions["model_changed"](**changed)  # type: ignore[misc,arg-type,call-arg]
+    await watchdog.compare({Key("n", "m"): "7"})
+    assert watchdog.behind == ()
+    labels = {"encoders.dev/model": "other"}
+    await functions["pods_changed"](namespace="n", labels=labels)  # type: ignore[misc,call-arg]
+    await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})  # type: ignore[misc,arg-type,call-arg]
+    assert woken.keys == [Key("n", "m"), Key("n", "other"), Key("gone", "m")]
+
+
+def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:
+    program = (
+        "import sys, json, encoder_operator.run; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"torch", "vllm", "transformers", "numpy", "encoder_kernels"} & set(json.loads(done.stdout))
