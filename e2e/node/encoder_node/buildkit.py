@@ -27,8 +27,6 @@ from encoder_node.waiting import exclusive, wait_for
 
 SHARED_SIZE = 1 << 20
 """Smaller blobs are cheaper to copy than to think about, in bytes."""
-CGROUP = "encoder-buildkit"
-"""Where RUN steps are counted; the folder is removed with the daemon."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 """Dockerfiles take these as build arguments without a declaration, and images do not keep them."""
 START = """\
@@ -163,6 +161,11 @@ def build_options(target: Target, context: Path, bases: Mapping[str, Base], prox
     return options
 
 
+def group(state: Path) -> str:
+    """Returns the name of the control group of RUN steps; builders with different caches do not share it."""
+    return f"encoder-buildkit-{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
+
+
 def configuration(state: Path, programs: Path) -> str:
     """Returns the daemon's configuration."""
     return f"""\
@@ -175,7 +178,7 @@ root = "{state}/root"
   binary = "{programs}/runc"
   snapshotter = "overlayfs"
   networkMode = "host"
-  defaultCgroupParent = "/{CGROUP}"
+  defaultCgroupParent = "/{group(state)}"
   gc = true
   maxUsedSpace = "40GB"
 [worker.containerd]
@@ -216,7 +219,7 @@ def running(programs: Path, state: Path, bases: Mapping[str, Base], *, seconds: 
         finally:
             _stop(daemon)
             (state / "socket").unlink(missing_ok=True)
-            remove_groups()
+            remove_groups(group(state))
 
 
 def _stop(daemon: subprocess.Popen[bytes], *, seconds: float = 15) -> None:
@@ -246,9 +249,9 @@ def _daemon_command(programs: Path, state: Path) -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", *namespaces, "sh", "-c", START, "-", str(state), *daemon]
 
 
-def remove_groups() -> None:
+def remove_groups(name: str) -> None:
     """Removes the control groups of RUN steps."""
-    ControlGroups(CGROUP).remove()
+    ControlGroups(name).remove()
     # on a machine with both versions runc makes one in the second, too, which has no controllers
-    for folder, _, _ in os.walk(CGROUPS / "unified" / CGROUP, topdown=False):
+    for folder, _, _ in os.walk(CGROUPS / "unified" / name, topdown=False):
         os.rmdir(folder)

@@ -177,12 +177,15 @@ def _archive(
         raise NodeError(f"the archive of {name} could not be written: {failure[0]}") from failure[0]
 
 
-def provide(cluster: clusters.Cluster, chosen: Sequence[Target] | None = None) -> dict[str, str]:
+def provide(
+    cluster: clusters.Cluster, chosen: Sequence[Target] | None = None, *, context: Path = targets.ROOT
+) -> dict[str, str]:
     """Builds images and puts them on a cluster; returns what pods name them by, by target.
 
     Args:
         cluster: The node of ours, or kind.
         chosen: The images; without it, all that a node without GPUs can use.
+        context: The checkout to build.
 
     Raises:
         NodeError: A build or the cluster failed.
@@ -190,19 +193,19 @@ def provide(cluster: clusters.Cluster, chosen: Sequence[Target] | None = None) -
     wanted = list(targets.for_cpu_nodes(targets.current()) if chosen is None else chosen)
     if isinstance(cluster, NodeCluster):
         places = Places(cluster.settings.paths.cache)
-        digests = build(wanted, cluster.settings)
+        digests = build(wanted, cluster.settings, context=context)
         with exclusive(places.layout.with_name("lock"), "putting images on the node", seconds=600):
             load(cluster, wanted, digests, places)
     else:
-        digests = _provide_by_docker(cluster, wanted)
+        digests = _provide_by_docker(cluster, wanted, context)
     return {target.name: pinned(target.reference, digests[target.name]) for target in wanted}
 
 
-def _provide_by_docker(cluster: clusters.Cluster, wanted: Sequence[Target]) -> dict[str, str]:
+def _provide_by_docker(cluster: clusters.Cluster, wanted: Sequence[Target], context: Path) -> dict[str, str]:
     for target in wanted:
         clock = progress.Clock()
         command = docker_command(target)
-        done = subprocess.run(command, cwd=targets.ROOT, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, cwd=context, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             raise CommandFailedError(command, done.returncode, done.stderr)
         with tempfile.TemporaryFile() as archive:
