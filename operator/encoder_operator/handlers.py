@@ -25,7 +25,7 @@ def registry(wakeups: WakeUps, watchdog: Watchdog) -> kopf.OperatorRegistry:
     def login(**fields: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**fields) or kopf.login_with_kubeconfig(**fields)
 
-    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=found)
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
     async def model_changed(event: Any, name: str, namespace: str | None, meta: Any, **_: Any) -> None:
         key = Key(namespace or "", name)
         if event["type"] == "DELETED":

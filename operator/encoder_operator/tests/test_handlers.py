@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Woken(WakeUps):
 
 @pytest.mark.parametrize("plural", ["pods", "jobs", "deployments", "services"])
 def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> None:
-    selectors = handlers.settings().watching.label_selectors
+    selectors: Any = handlers.settings().watching.label_selectors
     assert {selector.any_name: value for selector, value in selectors.items()}[plural] == "encoders.dev/model"
 
 
@@ -47,14 +48,16 @@ def test_handlers_leave_no_trace_on_objects() -> None:
 async def test_events_wake_the_model_that_they_are_about() -> None:
     woken, watchdog = Woken(), Watchdog(grace=0.0)
     registry = handlers.registry(woken, watchdog)
-    functions = {str(handler.id): handler.fn for handler in registry._watching.get_all_handlers()}
+    functions: dict[str, Any] = {
+        str(entry.id).split("/")[0]: entry.fn for entry in registry._watching.get_all_handlers()
+    }
     changed = {"event": {"type": "MODIFIED"}, "name": "m", "namespace": "n", "meta": {"resourceVersion": "7"}}
-    await functions["model_changed"](**changed)  # type: ignore[misc,arg-type,call-arg]
+    await functions["model_changed"](**changed)
     await watchdog.compare({Key("n", "m"): "7"})
     assert watchdog.behind == ()
     labels = {"encoders.dev/model": "other"}
-    await functions["pods_changed"](namespace="n", labels=labels)  # type: ignore[misc,call-arg]
-    await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})  # type: ignore[misc,arg-type,call-arg]
+    await functions["pods_changed"](namespace="n", labels=labels)
+    await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})
     assert woken.keys == [Key("n", "m"), Key("n", "other"), Key("gone", "m")]
 
 
