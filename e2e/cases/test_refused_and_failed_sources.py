@@ -21,7 +21,10 @@ REFUSED = {
     "an unknown accelerator": ({"serving": {"accelerator": "tpu"}}, "accelerator"),
     "an unknown parity mode": ({"parity": {"mode": "Maybe"}}, "mode"),
     "a threshold that is no decimal": ({"parity": {"thresholds": {"cosine": "nearly"}}}, "thresholds"),
-    "an argument that would break the contract": ({"serving": {"accelerator": "cpu", "args": ["--port=9"]}}, "serving.args"),
+    "an argument that would break the contract": (
+        {"serving": {"accelerator": "cpu", "args": ["--port=9"]}},
+        "serving.args",
+    ),
 }
 
 
