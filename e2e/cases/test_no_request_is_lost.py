@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+
 from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, Body, condition
 from encoder_platform.space import Space, make_space

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiException
+
 from encoder_platform import manifests
 from encoder_platform.kube import MODELS, SECRET, Kube, condition, refusal
 from encoder_platform.space import Space
-from kubernetes.client import ApiException
 
 UNKNOWN_REVISION = "0123456789abcdef0123456789abcdef01234567"
 BOTH_SOURCES = {"huggingFace": {"repo": "a/b", "revision": UNKNOWN_REVISION}, "pvc": {"claimName": "c", "path": "p"}}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from encoder_platform.kube import DEPLOYMENT, POD, SLICES, Body, condition
 from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for

@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from encoder_node.errors import NodeError
-
 from encoder_platform import bench_operator, bench_start, demo, install
 
 

@@ -6,7 +6,6 @@ import time
 from itertools import combinations, pairwise
 
 from encoder_node import progress
-
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import MODELS, Body, Kube, condition, is_true
 from encoder_platform.waiting import wait_for

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
 from encoder_node import cluster as clusters
 from encoder_node import images as image_store
 from encoder_node import progress
-
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube
 from encoder_platform.waiting import wait_for

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from encoder_node.settings import Paths, Settings
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from encoder_node import cluster as clusters
 from encoder_node import settings as settings_module
 from encoder_node import system_images

@@ -1,4 +1,5 @@
 import pytest
+
 from encoder_node.__main__ import execute, parser
 from encoder_node.node import NodeCluster
 from encoder_node.settings import Settings

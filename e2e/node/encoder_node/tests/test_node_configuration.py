@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from encoder_node import configuration
 from encoder_node.errors import NodeError
 from encoder_node.settings import DATA, Settings, cache_folder

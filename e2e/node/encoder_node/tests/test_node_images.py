@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
 from encoder_node import image_store
 
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from encoder_node import cluster, kind
 from encoder_node.errors import MissingPrerequisiteError
 from encoder_node.node import NodeCluster

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from encoder_node import manifests, volumes
 from encoder_node.api_server import PLURALS, path_of
 from encoder_node.errors import NodeError

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from encoder_node import prerequisites
 from encoder_node.errors import MissingPrerequisiteError
 from encoder_node.prerequisites import Missing, Program

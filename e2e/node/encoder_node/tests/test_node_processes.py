@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from encoder_node import processes
 from encoder_node.processes import Live, Record
 

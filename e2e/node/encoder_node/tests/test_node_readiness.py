@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+
 from encoder_node import readiness
 
 

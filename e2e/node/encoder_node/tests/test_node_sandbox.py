@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from encoder_node import control_groups, sandbox
 from encoder_node.control_groups import ControlGroups
 from encoder_node.errors import WrongStateError

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from encoder_node import progress
 from encoder_node.errors import CommandFailedError, NodeError, WaitTimeoutError
 from encoder_node.waiting import exclusive, wait_for
