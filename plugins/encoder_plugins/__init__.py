@@ -26,5 +26,8 @@ def register() -> None:
 
 
 def io_processor() -> str:
-    """Return the qualified name of the function that builds the plugin's IO processor."""
-    return "encoder_plugins.io_processor.create"
+    """Return the qualified name of the function that builds the plugin's IO processor (IO processor plugin).
+
+    No module of this package may be called like this function: once imported, it would take the function's place.
+    """
+    return "encoder_plugins.processor.create"

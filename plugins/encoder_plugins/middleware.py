@@ -17,7 +17,7 @@ from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Limits
 
 if TYPE_CHECKING:
-    from encoder_plugins.io_processor import EncoderProcessor
+    from encoder_plugins.processor import EncoderProcessor
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -1,11 +1,13 @@
 """The catalogue, and what every declaration in it must hold."""
 
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import encoder_plugins
 from encoder_plugins import catalog, models
 from encoder_plugins.errors import UnknownPlugin
 from encoder_plugins.plugin import Plugin, resolve
@@ -24,7 +26,12 @@ def test_looking_at_the_catalogue_imports_nothing_heavy() -> None:
         "print(io_processor()); print(sorted({'torch', 'vllm', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
-    assert shown == ["encoder_plugins.io_processor.create", "[]"]
+    assert shown == ["encoder_plugins.processor.create", "[]"]
+
+
+def test_the_entry_points_are_still_functions_when_everything_is_imported() -> None:
+    modules = {entry.name for entry in pkgutil.iter_modules(encoder_plugins.__path__)}
+    assert not modules & {"register", "io_processor"}
 
 
 @pytest.mark.parametrize("plugin", EVERY)

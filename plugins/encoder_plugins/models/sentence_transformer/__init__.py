@@ -12,6 +12,8 @@ PLUGIN = Plugin(
     prep_version=1,
     prep_extra="prep-sentence-transformer",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    engine_args=("--no-enable-prefix-caching",),
+    # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 can't read a RoBERTa without it;
+    # checkpoint.py refuses checkpoints that say something else there
+    engine_args=("--no-enable-prefix-caching", "--hf-overrides", '{"position_embedding_type": "absolute"}'),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
 )

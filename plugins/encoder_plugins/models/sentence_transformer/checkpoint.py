@@ -128,6 +128,10 @@ def read(folder: Path) -> Checkpoint:
         raise Unsupported(
             f"config.json: architectures is {architectures}; served are: {', '.join(sorted(ARCHITECTURES))}"
         )
+    if trunk.get("position_embedding_type", "absolute") != "absolute":
+        raise Unsupported(
+            f"config.json: position_embedding_type is {trunk['position_embedding_type']}; served is absolute"
+        )
     modules = [_module(entry) for entry in _json(folder, "modules.json")]
     kinds = [kind for kind, _ in modules]
     dense = kinds.count("Dense")

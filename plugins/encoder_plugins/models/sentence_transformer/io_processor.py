@@ -22,10 +22,10 @@ from vllm.inputs import PromptType, TokensPrompt
 from vllm.renderers import BaseRenderer
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.io_processor import EncoderProcessor
 from encoder_plugins.limits import Limits
 from encoder_plugins.models.sentence_transformer import checkpoint, vectors
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
+from encoder_plugins.processor import EncoderProcessor
 from encoder_plugins.request import Data
 
 # controls that no text needs, and that usually mean that something binary was sent by mistake

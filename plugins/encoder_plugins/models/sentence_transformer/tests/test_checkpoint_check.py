@@ -133,6 +133,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (without("2_Dense/model.safetensors"), SourceFileNotFound, "2_Dense/model.safetensors"),
         (change("config.json", architectures=["MPNetModel"]), Unsupported, "MPNetModel"),
         (change("config.json", architectures=...), Unsupported, "architectures"),
+        (change("config.json", position_embedding_type="relative_key"), Unsupported, "relative_key"),
         (lambda folder: write(folder, "config.json", "{"), Unsupported, "config.json"),
         (lambda folder: write(folder, "config.json", "[]"), Unsupported, "config.json"),
         (modules(f"{MODELS}.Transformer", "custom_st.Pooling"), RemoteCodeRefused, "custom_st.Pooling"),

@@ -1,0 +1,133 @@
+"""Every trunk that is served, on real vLLM in this process, against sentence-transformers itself.
+
+One engine for each tiny checkpoint: the cheapest way to have the real thing. Requests go in as `LLM.encode` takes them,
+which is the IO processor's way without the middleware.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from encoder_plugins.models.sentence_transformer import PLUGIN, checkpoint, parity
+
+pytestmark = [
+    pytest.mark.engine,
+    # vLLM, torch and transformers warn a lot about themselves
+    pytest.mark.filterwarnings("ignore"),
+]
+
+TINY_MODULE = Path(__file__).with_name("tiny.py")
+
+
+def _tiny() -> Any:
+    """Import the builder beside this file; tests are no package."""
+    if "sentence_transformer_tiny" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("sentence_transformer_tiny", TINY_MODULE)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["sentence_transformer_tiny"]
+
+
+NAMES = ["bert", "bert-cls-raw", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
+    """Starts engines in this process; each gives a function from request data to the answer's data."""
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_PLUGINS": "encoder",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    from vllm import LLM
+
+    def start(model: Path, **more: Any) -> Ask:
+        llm = LLM(
+            str(model),
+            runner="pooling",
+            dtype="float32",
+            enforce_eager=True,
+            enable_prefix_caching=False,
+            hf_overrides=json.loads(PLUGIN.engine_args[PLUGIN.engine_args.index("--hf-overrides") + 1]),
+            io_processor_plugin="encoder",
+            additional_config={"encoder": {"plugin": "sentence_transformer"}},
+            **more,
+        )
+
+        def ask(**data: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
+            return answer
+
+        return ask
+
+    return start
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trunk_gives_the_vectors_of_the_reference(
+    name: str, engine: Callable[..., Ask], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from encoder_plugins.models.sentence_transformer import reference
+
+    tiny = _tiny()
+    model = tiny.build(next(entry for entry in tiny.TINY if entry.name == name), tmp_path)
+    checkpoint.check(model)
+    library: SentenceTransformer = reference.load(model)
+    ask = engine(model)
+    cases = parity.cases(checkpoint.read(model))
+    worst = 0.0
+    for case in cases:
+        expected = reference.answer(library, case)
+        asked = {key: value for key, value in case.items() if key != "id"}
+        found = np.array(ask(**asked)["embeddings"][0], dtype=np.float32)
+        metrics = parity.PARITY.compare(found, expected)
+        worst = max(worst, metrics["max_abs_error"])
+        assert all(bound.holds(metrics[bound.metric]) for bound in parity.PARITY.tolerances["float32"]), (case, metrics)
+    record_property("worst", worst)
+    texts = [case["text"] for case in cases]
+    together = np.array(ask(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
+    np.testing.assert_allclose(together, library.encode(texts), atol=1e-5 * max(1.0, float(np.abs(together).max())))
+
+
+def test_another_pooling_gives_other_vectors(engine: Callable[..., Ask], tmp_path: Path) -> None:
+    from encoder_plugins.models.sentence_transformer import reference
+
+    tiny = _tiny()
+    model = tiny.build(tiny.TINY[0], tmp_path)
+    case = parity.cases(checkpoint.read(model))[2]
+    found = np.array(
+        engine(model, pooler_config={"pooling_type": "CLS"})(text=case["text"])["embeddings"][0], np.float32
+    )
+    metrics = parity.PARITY.compare(found, reference.answer(reference.load(model), case))
+    assert not parity.PARITY.tolerances["bfloat16"][0].holds(metrics["cosine"]), metrics
+
+
+def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:
+    from vllm.transformers_utils import config
+
+    assert config._ST_POOLING_MODULE_TYPES == checkpoint.POOLING
+    assert config._ST_NORMALIZE_MODULE_TYPES == checkpoint.NORMALIZE
+    assert config._DENSE_MODULE_TYPES - {"pylate.models.Dense.Dense"} == checkpoint.DENSE
+
+
+def test_the_architectures_that_are_checked_are_those_that_were_compared() -> None:
+    compared = {tiny.architecture for tiny in _tiny().TINY}
+    # the same trunk under the name that its causal language model has
+    assert compared | {"Qwen3ForCausalLM"} == checkpoint.ARCHITECTURES

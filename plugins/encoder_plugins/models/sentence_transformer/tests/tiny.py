@@ -1,0 +1,161 @@
+"""Tiny checkpoints with random weights, one for each trunk that is served, saved by sentence-transformers itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+from encoder_plugins.models.sentence_transformer.parity import TEXTS
+
+# heads of 32 are the smallest that vLLM's CPU attention has
+WIDTH, HEADS, LAYERS, VOCABULARY = 64, 2, 2, 600
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """What a tiny checkpoint is made of."""
+
+    name: str
+    config: Callable[[], PretrainedConfig]
+    architecture: str
+    template: str = "<s> $A </s>"
+    pooling: str = "mean"
+    dense: tuple[int, ...] = ()
+    normalize: bool = True
+    max_tokens: int = 48
+    # how checkpoints said these before sentence-transformers 6 moved them into the tokenizer
+    legacy: dict[str, Any] | None = None
+    padding_side: str = "right"
+
+
+def _sizes(**more: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 96,
+        "max_position_embeddings": 128,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        **more,
+    }
+
+
+TINY = [
+    Tiny(
+        "bert",
+        lambda: transformers.BertConfig(**_sizes()),
+        "BertModel",
+        legacy={"max_seq_length": 40, "do_lower_case": True},
+    ),
+    Tiny("bert-cls-raw", lambda: transformers.BertConfig(**_sizes()), "BertModel", pooling="cls", normalize=False),
+    Tiny("roberta", lambda: transformers.RobertaConfig(**_sizes(max_position_embeddings=130)), "RobertaModel"),
+    Tiny(
+        "xlm-roberta",
+        lambda: transformers.XLMRobertaConfig(**_sizes(max_position_embeddings=130)),
+        "XLMRobertaModel",
+        pooling="cls",
+        dense=(32,),
+    ),
+    Tiny(
+        "modernbert",
+        lambda: transformers.ModernBertConfig(
+            **_sizes(
+                num_hidden_layers=4, local_attention=16, global_attn_every_n_layers=3, cls_token_id=0, sep_token_id=2
+            )
+        ),
+        "ModernBertModel",
+    ),
+    Tiny(
+        "qwen3",
+        lambda: transformers.Qwen3Config(**_sizes(num_key_value_heads=1, head_dim=32, tie_word_embeddings=True)),
+        "Qwen3Model",
+        template="$A </s>",
+        pooling="lasttoken",
+        padding_side="left",
+    ),
+    Tiny(
+        "gemma3",
+        lambda: transformers.Gemma3TextConfig(
+            **_sizes(
+                num_key_value_heads=1,
+                head_dim=32,
+                num_hidden_layers=6,
+                sliding_window=16,
+                use_bidirectional_attention=True,
+            )
+        ),
+        "Gemma3TextModel",
+        dense=(128, 64),
+    ),
+]
+
+
+def build(tiny: Tiny, folder: Path) -> Path:
+    """Save a tiny checkpoint below ``folder`` and return where it is."""
+    torch.manual_seed(7)
+    trunk, saved = folder / "trunk", folder / tiny.name
+    model = transformers.AutoModel.from_config(tiny.config())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # random weights give vectors that hardly differ; larger ones make neighbours and positions count
+            parameter.copy_(
+                torch.randn_like(parameter) * (0.15 if parameter.ndim > 1 else 0.02)
+                + float("norm.weight" in name.lower())
+            )
+    model.save_pretrained(trunk)
+    _tokenizer(tiny).save_pretrained(trunk)
+    modules: list[torch.nn.Module] = [Transformer(str(trunk), max_seq_length=tiny.max_tokens)]
+    modules.append(Pooling(WIDTH, pooling_mode=tiny.pooling))
+    width = WIDTH
+    for out in tiny.dense:
+        modules.append(Dense(width, out, bias=False, activation_function=torch.nn.Identity()))
+        width = out
+    if tiny.normalize:
+        modules.append(Normalize())
+    prompts = {"query": "query: ", "passage": "passage: "}
+    SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(saved), create_model_card=False)
+    if tiny.legacy is not None:
+        (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
+    return saved
+
+
+def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS.values(), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single=tiny.template, special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        cls_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        padding_side=tiny.padding_side,
+    )
