@@ -17,6 +17,7 @@ MODEL = Checkpoint(
     normalize=True,
     max_tokens=256,
     max_positions=512,
+    padding_token=None,
     lower_case=False,
     prompts={"query": "q: ", "document": "", "other": "o: "},
     default_prompt=None,

@@ -91,6 +91,8 @@ class Checkpoint:
         normalize: Whether the last module makes vectors of length 1.
         max_tokens: Tokens kept of a text, special ones included; None leaves that to the tokenizer's own configuration.
         max_positions: Positions that the trunk has; None where it says nothing.
+        padding_token: The token that a text must not hold, because the trunk's library counts positions without it,
+            and vLLM with it; None where it makes no difference.
         lower_case: Whether text is lower-cased before anything else.
         prompts: Text to put before a text, by name.
         default_prompt: The name of the prompt for a request that names none; None for no prompt.
@@ -100,6 +102,7 @@ class Checkpoint:
     normalize: bool
     max_tokens: int | None
     max_positions: int | None
+    padding_token: int | None
     lower_case: bool
     prompts: dict[str, str]
     default_prompt: str | None
@@ -152,6 +155,7 @@ def read(folder: Path) -> Checkpoint:
         normalize=kinds[-1] == "Normalize",
         max_tokens=transformer.get("max_seq_length"),
         max_positions=_positions(trunk),
+        padding_token=_padding_token(trunk),
         lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=default_prompt,
@@ -266,9 +270,13 @@ def _positions(trunk: dict[str, Any]) -> int | None:
     positions = trunk.get("max_position_embeddings")
     if not isinstance(positions, int) or positions < 1:
         return None
-    # RoBERTa counts positions from behind the padding token's
-    offset = trunk.get("pad_token_id", 1) + 1 if trunk.get("model_type") in ("roberta", "xlm-roberta") else 0
-    return positions - offset
+    padding = _padding_token(trunk)
+    return positions if padding is None else positions - padding - 1
+
+
+def _padding_token(trunk: dict[str, Any]) -> int | None:
+    """Return the padding token of a trunk that numbers positions from behind it: RoBERTa and its kin."""
+    return int(trunk.get("pad_token_id", 1)) if trunk.get("model_type") in ("roberta", "xlm-roberta") else None
 
 
 def _object(folder: Path, name: str) -> dict[str, Any]:

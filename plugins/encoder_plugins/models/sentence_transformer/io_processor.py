@@ -84,11 +84,8 @@ class SentenceTransformerProcessor(EncoderProcessor[Request, Prepared]):
         encoded = self.tokenizer.encode_batch_fast([prompt + text for text in texts] if prompt else texts)
         token_ids = [encoding.ids for encoding in encoded]
         for position, ids in enumerate(token_ids):
-            if not 0 < len(ids) <= self.max_tokens:
-                raise InvalidRequest(
-                    f"the text has {len(ids)} tokens; this server takes 1 to {self.max_tokens}",
-                    param=_param(data, position),
-                )
+            if problem := token_problem(ids, self.max_tokens, self.checkpoint.padding_token):
+                raise InvalidRequest(problem, param=_param(data, position))
         return Prepared(token_ids, data.dimensions, data.normalize, data.encoding)
 
     def prompts(self, prepared: Prepared) -> Sequence[PromptType]:
@@ -149,6 +146,15 @@ def token_limit(model: Checkpoint, tokenizer_limit: int) -> int | None:
         return model.max_tokens
     limit = min(tokenizer_limit, model.max_positions or UNLIMITED)
     return None if limit >= UNLIMITED else limit
+
+
+def token_problem(ids: Sequence[int], most: int, padding_token: int | None) -> str | None:
+    """Return why the engine can't answer for these tokens as the reference does; None if it can."""
+    if not 0 < len(ids) <= most:
+        return f"the text has {len(ids)} tokens; this server takes 1 to {most}"
+    if padding_token is not None and padding_token in ids:
+        return "the text holds the model's padding token, which the reference does not count as text"
+    return None
 
 
 def texts_of(data: Request, limits: Limits) -> list[str]:

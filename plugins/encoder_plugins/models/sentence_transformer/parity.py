@@ -77,7 +77,7 @@ TEXTS: Mapping[str, str] = {
     "repeated-word": "buffalo " * 60,
     "repeated-letter": "x" * 1_000,
     "repeated-sentence": (SENTENCE + " ") * 12,
-    "special-tokens": "[CLS] not [SEP] a [MASK] real <s> token </s> <pad> <|endoftext|> <bos>",
+    "special-tokens": "[CLS] not [SEP] a [MASK] real <s> token </s> <|endoftext|> <bos>",
     "code": "def add(a: int, b: int) -> int:\n    return a + b  # sums\n",
     "json": '{"name": "value", "list": [1, 2, null], "nested": {"a": true}}',
     "markup": '<p class="x">Hello &amp; <b>goodbye</b></p>',

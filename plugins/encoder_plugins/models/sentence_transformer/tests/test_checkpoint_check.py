@@ -92,6 +92,7 @@ def test_a_sound_checkpoint_is_read(folder: Path) -> None:
         normalize=True,
         max_tokens=128,
         max_positions=512,
+        padding_token=None,
         lower_case=True,
         prompts={"query": "query: ", "document": "", "passage": "passage: "},
         default_prompt="passage",
@@ -185,7 +186,8 @@ def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> No
     change(
         "config.json", architectures=["RobertaModel"], model_type="roberta", max_position_embeddings=514, pad_token_id=1
     )(folder)
-    assert checkpoint.read(folder).max_positions == 512
+    model = checkpoint.read(folder)
+    assert (model.max_positions, model.padding_token) == (512, 1)
 
 
 def test_a_demo_checkpoint_is_taken() -> None:
