@@ -180,7 +180,7 @@ root = "{state}/root"
   networkMode = "host"
   defaultCgroupParent = "/{group(state)}"
   gc = true
-  maxUsedSpace = "40GB"
+  maxUsedSpace = "25GB"
 [worker.containerd]
   enabled = false
 """
