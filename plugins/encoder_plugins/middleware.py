@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from encoder_plugins.drain import Drain
 from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Limits
 
@@ -28,7 +29,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 PATHS = frozenset({"/pooling", "/health", "/metrics", "/v1/models", "/version"})
 
 # how much of a refused body is read and thrown away: a client that is cut off while it still sends may never read our answer
-DRAIN_BYTES = 64 * 1024 * 1024
+DISCARD_BYTES = 64 * 1024 * 1024
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure
@@ -47,19 +48,21 @@ class Door:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._in_flight = 0
+        self._drain = Drain()
         # tokenizers release the GIL; as many threads as cores keep a long text from delaying short ones
         self._threads = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))), thread_name_prefix="admit")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
+            self._drain.take_over()
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["path"] not in PATHS:
             await _refuse(Refusal(404, f"no such path; there is: {', '.join(sorted(PATHS))}"), send)
         elif scope["path"] == "/pooling" and scope["method"] == "POST":
+            send = _closing(send) if self._drain.stopping else send
             try:
                 await self._pool(scope, receive, send)
             except Refusal as refusal:
@@ -71,24 +74,21 @@ class Door:
         processor = processor_of(scope["app"])
         limits = processor.settings.limits
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if self._in_flight >= limits.in_flight:
-            await _drain(receive, limits.body_seconds)
+        if self._drain.at_work >= limits.in_flight:
+            await _discard(receive, limits.body_seconds)
             raise Refusal(503, f"{limits.in_flight} requests are at work, the limit", retry_after=1)
-        self._in_flight += 1
-        try:
-            check_headers(headers, limits)
-            body = await _read(receive, limits)
-            admitted = await self._admit(processor, body)
+        with self._drain.working():
+            try:
+                check_headers(headers, limits)
+                admitted = await self._admit(processor, await _read(receive, limits))
+            except Refusal as refusal:
+                if refusal.status == 413:
+                    await _discard(receive, limits.body_seconds)
+                raise
             try:
                 await self._app(*_replaced(scope, receive, json.dumps(admitted).encode()), send)
             finally:
                 processor.discard(admitted)
-        except Refusal as refusal:
-            if refusal.status == 413:
-                await _drain(receive, limits.body_seconds)
-            raise
-        finally:
-            self._in_flight -= 1
 
     async def _admit(self, processor: EncoderProcessor[Any, Any], body: bytes) -> dict[str, Any]:
         try:
@@ -152,13 +152,13 @@ async def _read(receive: Receive, limits: Limits) -> bytes:
     return b"".join(chunks)
 
 
-async def _drain(receive: Receive, seconds: int) -> None:
+async def _discard(receive: Receive, seconds: int) -> None:
     size = 0
     try:
         async with asyncio.timeout(seconds):
             async for chunk in _chunks(receive):
                 size += len(chunk)
-                if size > DRAIN_BYTES:
+                if size > DISCARD_BYTES:
                     return
     except (TimeoutError, Refusal):
         return
@@ -173,6 +173,17 @@ async def _chunks(receive: Receive) -> Any:
         yield message.get("body", b"")
         if not message.get("more_body", False):
             return
+
+
+def _closing(send: Send) -> Send:
+    """Tell the client to come back on another connection, which will lead to another server."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 def _replaced(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:

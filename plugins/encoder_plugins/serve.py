@@ -21,9 +21,6 @@ from encoder_plugins.errors import BadArgument
 from encoder_plugins.limits import Limits, Settings
 from encoder_plugins.plugin import Accelerator, Plugin
 
-# longer than any request should take; the pod's grace period must be longer still
-DRAIN_SECONDS = 60
-
 MIDDLEWARE = "encoder_plugins.middleware.Door"
 
 # no call home, no question to a hub, no plugin of somebody else
@@ -77,7 +74,6 @@ def command(service: Service, plugin: Plugin, python: str) -> list[str]:
         "--io-processor-plugin": "encoder",
         "--middleware": MIDDLEWARE,
         "--additional-config": json.dumps({"encoder": settings.model_dump()}),
-        "--shutdown-timeout": str(DRAIN_SECONDS),
     }
     if service.max_model_len is not None:
         arguments["--max-model-len"] = str(service.max_model_len)
@@ -107,6 +103,8 @@ def environment(given: Mapping[str, str], service: Service, cores: int) -> dict[
         ours |= {
             # vLLM leaves torch one thread unless this is set
             "OMP_NUM_THREADS": str(cores),
+            # threads that spin while they wait take the cores from the process that parses and answers
+            "OMP_WAIT_POLICY": "PASSIVE",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             # the engine's process does the work itself, instead of starting a third one for it
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -62,10 +62,10 @@ class Serving:
 
     def __init__(self, **limits: int) -> None:
         self.application = ApplicationFake(Limits.model_validate(limits))
-        door = Door(self.application)
+        self.door = Door(self.application)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await door({**scope, "app": self.application}, receive, send)
+            await self.door({**scope, "app": self.application}, receive, send)
 
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door")
 
@@ -200,3 +200,11 @@ async def test_a_websocket_is_closed() -> None:
 
     await Door(ApplicationFake(Limits()))({"type": "websocket", "path": "/pooling"}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_a_stopping_server_answers_and_sends_its_clients_away() -> None:
+    serving = Serving()
+    serving.door._drain.stopping = True
+    for content, status in ((b"hello", 200), (b"bad", 400)):
+        response = await serving.post(content)
+        assert (response.status_code, response.headers["connection"]) == (status, "close")
