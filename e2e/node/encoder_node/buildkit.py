@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +161,19 @@ def build_options(target: Target, context: Path, bases: Mapping[str, Base], prox
     return options
 
 
+def sweep(layout: Path, kept: Collection[str]) -> None:
+    """Removes large blobs from a layout that BuildKit has dropped from its cache.
+
+    Args:
+        layout: The layout.
+        kept: Digests of blobs that stay in any case.
+    """
+    for blob in (layout / "blobs" / "sha256").iterdir():
+        found = blob.stat()
+        if found.st_size >= SHARED_SIZE and found.st_nlink == 1 and f"sha256:{blob.name}" not in kept:
+            blob.unlink()
+
+
 def group(state: Path) -> str:
     """Returns the name of the control group of RUN steps; builders with different caches do not share it."""
     return f"encoder-buildkit-{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
@@ -180,7 +193,12 @@ root = "{state}/root"
   networkMode = "host"
   defaultCgroupParent = "/{group(state)}"
   gc = true
-  maxUsedSpace = "25GB"
+  # the sizes that BuildKit adds up count a large layer twice, and its order of removal knows nothing of what costs minutes
+  # to make again: what was used these days stays, whatever its size
+  [[worker.oci.gcpolicy]]
+    all = true
+    keepDuration = "48h"
+    maxUsedSpace = "30GB"
 [worker.containerd]
   enabled = false
 """

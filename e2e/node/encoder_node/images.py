@@ -67,13 +67,16 @@ def build(chosen: Iterable[Target], settings: Settings, *, context: Path = targe
     places, programs = Places(settings.paths.cache), Programs(settings)
     programs.build()
     wanted = list(chosen)
-    digests = {}
+    digests: dict[str, str] = {}
+    kept: set[str] = set()
     with builder(programs.folder, places, wanted, context) as daemon:
         for target in wanted:
             clock = progress.Clock()
             digests[target.name] = daemon.build(target, places.layout, context=context)
-            size = layouts.read_image(places.layout, digests[target.name]).size
-            progress.say("images", f"{target.reference} ({size / 1e6:.0f} MB)", clock.seconds())
+            image = layouts.read_image(places.layout, digests[target.name])
+            kept.update(layer.digest for layer in image.layers)
+            progress.say("images", f"{target.reference} ({image.size / 1e6:.0f} MB)", clock.seconds())
+        buildkit.sweep(places.layout, kept)
     return digests
 
 

@@ -60,6 +60,18 @@ def test_blobs_are_shared_not_copied(tmp_path: Path) -> None:
     assert not (layout / "blobs/sha256/small").exists()
 
 
+def test_blobs_that_only_the_layout_has_are_swept(tmp_path: Path) -> None:
+    store, layout = tmp_path / "store", tmp_path / "layout"
+    store.mkdir()
+    for name in ("kept", "dropped", "shared"):
+        (store / name).write_bytes(b"x" * buildkit.SHARED_SIZE)
+    buildkit.share_blobs(store, layout)
+    for name in ("kept", "dropped"):
+        (store / name).unlink()
+    buildkit.sweep(layout, {"sha256:kept"})
+    assert sorted(blob.name for blob in (layout / "blobs/sha256").iterdir()) == ["kept", "shared"]
+
+
 def test_another_file_of_the_machine_is_another_base() -> None:
     assert rootfs.fingerprint({}) != rootfs.fingerprint({"/etc/pip.conf": b""})
 
