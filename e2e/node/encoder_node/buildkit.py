@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
@@ -220,10 +221,14 @@ def running(programs: Path, state: Path, bases: Mapping[str, Base], *, seconds: 
     state.mkdir(parents=True, exist_ok=True)
     with exclusive(state / "lock", "the images' builder", seconds=1800):
         (state / "buildkitd.toml").write_text(configuration(state, programs))
-        log = state / "buildkitd.log"
+        log, scratch = state / "buildkitd.log", state / "tmp"
+        # the daemon leaves its mount points behind, empty: in the machine's own /tmp there would be more with each build
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        environment = {**os.environ, "TMPDIR": str(scratch)}
         with log.open("wb") as out:
             daemon = subprocess.Popen(
-                _daemon_command(programs, state), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                _daemon_command(programs, state), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             )
         client = BuildKit(programs, state, bases)
 
