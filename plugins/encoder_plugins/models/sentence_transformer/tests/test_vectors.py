@@ -11,7 +11,8 @@ POOLED: Vectors = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32
 
 
 def lengths(found: Vectors) -> npt.NDArray[np.float32]:
-    return np.linalg.norm(found, axis=1)
+    measured: npt.NDArray[np.float32] = np.linalg.norm(found, axis=1)
+    return measured
 
 
 def test_by_default_the_checkpoint_decides() -> None:
