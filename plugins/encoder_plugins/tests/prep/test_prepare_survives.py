@@ -161,20 +161,21 @@ def test_an_empty_folder_is_filled(requested: Requested, progress: Progress) -> 
     assert prepare(request, progress).files
 
 
-@pytest.fixture
+@contextmanager
 def small_files_only() -> Iterator[None]:
-    """Let this process write no file above 4 KiB, as on a volume that is full."""
+    """Let this process write no file above 4 KiB, as on a volume that is full: pytest's own report included, so not for long."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("small_files_only")
 @pytest.mark.parametrize("source", ["demo/tiny", "folder"])
 def test_a_volume_that_fills_up_is_cleaned(requested: Requested, progress: Progress, models: Path, source: str) -> None:
     request = requested(str(models / "demo" / "tiny") if source == "folder" else source)
-    with pytest.raises(errors.InsufficientSpace):
+    with pytest.raises(errors.InsufficientSpace), small_files_only():
         prepare(request, progress)
     assert not request.output.exists()
     assert os.listdir(request.output.parent / ".staging") == []
