@@ -139,10 +139,7 @@ def encode_each(library: SentenceTransformer, batches: Sequence[list[str]], size
 def best_batch_size(library: SentenceTransformer, batches: Sequence[list[str]]) -> int:
     """Return the library's fastest batch size on these requests."""
     encode_each(library, batches[:1], TEXTS_A_REQUEST)
-    took = {
-        size: min(timed(lambda size=size: encode_each(library, batches, size)) for _ in range(2))
-        for size in BATCH_SIZES
-    }
+    took = {size: min(timed(partial(encode_each, library, batches, size)) for _ in range(2)) for size in BATCH_SIZES}
     return min(took, key=lambda size: took[size])
 
 
@@ -161,7 +158,7 @@ async def throughput(
         await server.ask_all(batches, clients)
         for _ in range(rounds):
             timings.server.append(await server.ask_all(batches, clients))
-            timings.library.append(timed(lambda: encode_each(library, batches, size)))
+            timings.library.append(timed(partial(encode_each, library, batches, size)))
     count = sum(map(len, batches))
     ours, theirs = (count / statistics.median(taken) for taken in (timings.server, timings.library))
     print(
