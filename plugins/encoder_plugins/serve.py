@@ -103,8 +103,9 @@ def environment(given: Mapping[str, str], service: Service, cores: int) -> dict[
         ours |= {
             # vLLM leaves torch one thread unless this is set
             "OMP_NUM_THREADS": str(cores),
-            # threads that spin while they wait take the cores from the process that parses and answers
-            "OMP_WAIT_POLICY": "PASSIVE",
+            # threads that spin for long while they wait take the cores from the process that parses and answers,
+            # and such that never spin sleep through every small step
+            "GOMP_SPINCOUNT": "10000",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             # the engine's process does the work itself, instead of starting a third one for it
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
