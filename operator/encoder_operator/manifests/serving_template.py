@@ -18,7 +18,7 @@ NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 # endpoints must have spread before the engine is told to stop; then it has 60 s to finish what it has begun
 # (encoder_plugins.drain), and a little more to end
 _SPREAD_SECONDS = 5
-_GRACE_SECONDS = 80
+_GRACE_SECONDS = 90
 # digests of a large checkpoint on a slow disk, then imports, compilation and graph capture
 _START_SECONDS = 1800
 
