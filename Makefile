@@ -3,6 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 export UV_PYTHON_PREFERENCE ?= system
+# vLLM's imports take half as long the second time; where bytecode is never written there is no second time
+unexport PYTHONDONTWRITEBYTECODE
 EXTRAS := --extra operator --extra serving-cpu --extra prep-sentence-transformer
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
