@@ -55,12 +55,15 @@ def _reached(kube: Kube, name: str) -> bool:
 
 
 def _bare_start(kube: Kube, template: Body) -> float:
+    # the same clock as for the model: the API server's own stamps have whole seconds
+    begun = time.time()
     spec = {key: value for key, value in template["spec"].items() if key != "readinessGates"}
     kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": NAMESPACE}, "spec": spec})
-    pod = wait_for("the bare engine", lambda: _ready(kube, "bare"), seconds=300)
+    wait_for("the bare engine", lambda: _ready(kube, "bare"), seconds=300, every=0.05)
+    took = time.time() - begun
     kube.delete(POD, "bare", NAMESPACE)
     wait_for("the bare engine gone", lambda: kube.get(POD, "bare", NAMESPACE) is None, seconds=90)
-    return _seconds(pod["metadata"]["creationTimestamp"], condition(pod, "Ready")["lastTransitionTime"])
+    return took
 
 
 def _ready(kube: Kube, name: str) -> Body | None:
@@ -87,7 +90,7 @@ def _seconds(begin: str, end: str) -> float:
 
 def _print(bare: list[float], applied: list[dict[str, float]]) -> None:
     print(f"\n{ROUNDS} rounds, alternating; seconds, median [min … max]")
-    print(f"  {'bare engine: pod created -> Ready':42s} {_spread(bare)}")
+    print(f"  {'bare engine: apply -> Ready':42s} {_spread(bare)}")
     for name in applied[0]:
         print(f"  {'apply -> ' + name if name[0].isupper() else name:42s} {_spread([a[name] for a in applied])}")
     ready = sorted(a["Ready"] for a in applied)[ROUNDS // 2]
