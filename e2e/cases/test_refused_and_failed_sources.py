@@ -40,7 +40,7 @@ def test_bad_model_is_refused_with_a_sentence(kube: Kube, name: str) -> None:
     assert phrase in refusal(refused.value)
 
 
-def test_plugin_cannot_be_changed_and_names_are_short(kube: Kube) -> None:
+def test_a_name_that_leaves_no_room_for_its_children_is_refused(kube: Kube) -> None:
     body = manifests.encoder_model("n" * 41, "default", revision=UNKNOWN_REVISION)
     with pytest.raises(ApiException) as refused:
         kube.apply(body)
