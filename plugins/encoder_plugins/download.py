@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
-import httpx2
+import httpx
 from huggingface_hub import HfApi, get_hf_file_metadata, get_session, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -81,7 +81,7 @@ class HubSource:
         self._patience = patience
         # a silent hub is asked once more on a new connection before the whole time is up
         silence = patience.stall_seconds / 2
-        self._timeout = httpx2.Timeout(silence, connect=min(silence, 30.0))
+        self._timeout = httpx.Timeout(silence, connect=min(silence, 30.0))
         self._heard = time.monotonic()
         self._received = 0
 
@@ -232,7 +232,7 @@ class HubSource:
             yield
         except HfHubHTTPError as error:
             raise _refusal(error.response, what, self._host) from error
-        except httpx2.TimeoutException as error:
+        except httpx.TimeoutException as error:
             silence = time.monotonic() - self._heard
             message = f"{what}: no byte from {self._host} for {self._patience.stall_seconds:g} s"
             if silence >= self._patience.stall_seconds * 0.9:
@@ -242,7 +242,7 @@ class HubSource:
             raise RepositoryNotFound(f"{self.repository!r} is no repository's name: {error}") from error
         except OfflineModeIsEnabled as error:
             raise DownloadFailed("HF_HUB_OFFLINE is set, so that nothing can be downloaded") from error
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise _TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error
         except (ValueError, KeyError, TypeError) as error:
             raise _TryAgain(DownloadFailed(f"{what}: {self._host} gave an answer that is not a hub's")) from error
@@ -253,7 +253,7 @@ class HubSource:
         return urlsplit(self._endpoint).hostname or self._endpoint
 
 
-def _refusal(response: httpx2.Response, what: str, hub: str) -> Exception:
+def _refusal(response: httpx.Response, what: str, hub: str) -> Exception:
     """Find the reason behind an HTTP status, by the code that a hub puts beside it where there is one."""
     status, code, host = response.status_code, response.headers.get("X-Error-Code"), response.url.host
     said = response.headers.get("X-Error-Message", "")[:200]
@@ -276,7 +276,7 @@ def _refusal(response: httpx2.Response, what: str, hub: str) -> Exception:
     return _TryAgain(DownloadFailed(message))
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _retry_after(response: httpx.Response) -> float | None:
     """Read for how many seconds the hub asks to be left alone."""
     value = response.headers.get("Retry-After", "").strip()
     return float(value) if value.isdecimal() else None

@@ -109,7 +109,7 @@ def build(tiny: Tiny, folder: Path) -> Path:
     """Save a tiny checkpoint below ``folder`` and return where it is."""
     torch.manual_seed(7)
     trunk, saved = folder / "trunk", folder / tiny.name
-    model = transformers.AutoModel.from_config(tiny.config())  # type: ignore[no-untyped-call]
+    model = transformers.AutoModel.from_config(tiny.config())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # random weights give vectors that hardly differ; larger ones make neighbours and positions count
@@ -148,7 +148,7 @@ def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:
     backend.post_processor = processors.TemplateProcessing(
         single=tiny.template, special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token="<s>",
         cls_token="<s>",

@@ -1,0 +1,51 @@
+"""The part of an artifact's ``config.json`` that is GLiNER's own: written by prep, read by pooler and IO processor.
+
+``config.json`` is the encoder's own configuration with two changes: ``architectures`` names our model class, and
+``gliner`` holds this object. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+KEY = "gliner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlinerConfig:
+    """What decides an answer, beside weights, encoder and tokenizer. Names in brackets are gliner_config.json's.
+
+    Attributes:
+        hidden_size: Width of words, spans and labels [hidden_size].
+        max_width: Words of the longest span [max_width].
+        max_words: Words taken of a text [max_len].
+        class_token: Stands before each label [ent_token].
+        class_token_id: Its id in the tokenizer [class_token_index].
+        separator_token: Stands between labels and words [sep_token].
+        separator_token_id: Its id in the tokenizer.
+        embed_class_token: A label is read at its class token; at the token behind it otherwise [embed_ent_token].
+        lstm_layers: Layers of the LSTM over words; 0 for none [num_rnn_layers].
+        projection: Whether a linear layer leads from the encoder's width to ``hidden_size``.
+    """
+
+    hidden_size: int
+    max_width: int
+    max_words: int
+    class_token: str
+    class_token_id: int
+    separator_token: str
+    separator_token_id: int
+    embed_class_token: bool
+    lstm_layers: int
+    projection: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what goes under ``gliner`` in config.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GlinerConfig:
+        """Read what ``to_dict`` wrote; raises TypeError where a field is missing or unknown."""
+        return cls(**values)
