@@ -1,0 +1,269 @@
+"""Encoder attention with position terms, behind vLLM's own extension point: an attention layer with a backend of ours.
+
+Through it come from vLLM: the borders of the packed sequences (without asking the device), the split of a compiled model
+at each attention (so the rest runs as CUDA graphs), and both of its model runners. Ours are only the kernels
+of ``encoder_kernels``, and the position tables that they read, which are computed once after loading.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from encoder_kernels.disentangled_attention import disentangled_attention
+from encoder_kernels.relative_bias_attention import relative_bias_attention
+from torch import Tensor
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Borders(AttentionMetadata):  # type: ignore[misc]
+    """Where the sequences of a packed batch begin and end.
+
+    Attributes:
+        cu_seqlens: `[sequences + 1]` int32 on the device: the first token of each sequence, and the end of the last.
+        max_seqlen: Tokens of the longest sequence.
+        tokens: Tokens of all sequences. Rows behind them are padding for a CUDA graph.
+    """
+
+    cu_seqlens: Tensor
+    max_seqlen: int
+    tokens: int
+
+
+class BordersBuilder(AttentionMetadataBuilder[Borders]):  # type: ignore[misc]
+    """Takes the borders from what vLLM's model runner knows; everything is on the host already or stays on the device."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> Borders:
+        """Return the borders of one batch, shared by all layers."""
+        del common_prefix_len, fast_build
+        sequences = common_attn_metadata.num_reqs
+        return Borders(
+            cu_seqlens=common_attn_metadata.query_start_loc[: sequences + 1],
+            max_seqlen=int(common_attn_metadata.max_query_len),
+            tokens=int(common_attn_metadata.query_start_loc_cpu[sequences]),
+        )
+
+
+class EncoderBackend(AttentionBackend):  # type: ignore[misc]
+    """What vLLM asks about an attention: no cache, any float type, encoders only."""
+
+    supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]  # noqa: RUF012 (vLLM's own class variable)
+
+    @staticmethod
+    def get_name() -> str:
+        """Return vLLM's name for backends that it does not have itself."""
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[EncoderImpl]:
+        """Return the class that calls the kernel."""
+        return EncoderImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[BordersBuilder]:
+        """Return the class that makes the metadata of a batch."""
+        return BordersBuilder
+
+    @classmethod
+    def supports_attn_type(cls, attn_type: str) -> bool:
+        """Return whether ``attn_type`` is that of encoders."""
+        return bool(attn_type == AttentionType.ENCODER_ONLY)
+
+
+class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
+    """Runs the layer's kernel over the sequences of a batch."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.ENCODER_ONLY,
+        kv_sharing_target_layer_name: str | None = None,
+    ) -> None:
+        given = {
+            "alibi_slopes": alibi_slopes,
+            "sliding_window": sliding_window,
+            "logits_soft_cap": logits_soft_cap,
+            "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
+        }
+        if unknown := {name: value for name, value in given.items() if value is not None}:
+            raise ValueError(f"encoder attention has no {', '.join(unknown)}; got {unknown}")
+        if attn_type != AttentionType.ENCODER_ONLY or num_kv_heads not in (None, num_heads):
+            raise ValueError(
+                "encoder attention is for encoders whose queries and keys have as many heads; "
+                f"got attn_type={attn_type!r}, num_heads={num_heads}, num_kv_heads={num_kv_heads}"
+            )
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads
+        self.head_size = head_size
+        self.scale = float(scale)
+        self.kv_cache_dtype = kv_cache_dtype
+
+    def forward(
+        self,
+        layer: EncoderAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Borders | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        """Write attention of `[tokens, heads, head_size]` into ``output`` of that shape, and return it."""
+        del kv_cache
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("encoder attention does not quantise its output")
+        if attn_metadata is None:
+            # a profile run: there are no sequences, and the kernels need no memory beside their output
+            return output.zero_()
+        tokens = attn_metadata.tokens
+        if tokens:
+            layer.attend(query[:tokens], key[:tokens], value[:tokens], attn_metadata, output[:tokens])
+        if tokens < output.shape[0]:
+            # padding rows: never NaN, because a quantised layer behind may scale by the largest number of all rows
+            output[tokens:].zero_()
+        return output
+
+
+class EncoderAttention(Attention):  # type: ignore[misc]
+    """An attention layer of vLLM whose scores get a position term; subclasses say which.
+
+    Args:
+        heads: Heads on this rank.
+        head_size: Width of a head.
+        scale: What scores are multiplied by.
+        prefix: The layer's name in the model; must be unique.
+    """
+
+    def __init__(self, heads: int, head_size: int, scale: float, *, prefix: str) -> None:
+        super().__init__(
+            heads, head_size, scale, prefix=prefix, attn_type=AttentionType.ENCODER_ONLY, attn_backend=EncoderBackend
+        )
+        self.scale = scale
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        """Compute the position tables. vLLM calls this when all linear layers have their final, perhaps quantised, weights."""
+        super().process_weights_after_loading(act_dtype)
+        with torch.no_grad():
+            self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compute what depends on weights only."""
+
+    @abstractmethod
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+        """Write attention over `[tokens, heads, head_size]` into ``output``."""
+
+
+# position keys and position queries, `[rows, heads * head_size]` each; None for a term that the model has not
+PositionTables = tuple[Tensor | None, Tensor | None]
+
+
+class DisentangledAttention(EncoderAttention):
+    """DeBERTa's attention: ``scale * (q_i . k_j + q_i . pk[row(i - j)] + k_j . pq[row(i - j)])``.
+
+    Args:
+        heads: Heads on this rank.
+        head_size: Width of a head.
+        scale: What scores are multiplied by.
+        position_index: `[2 * limit + 1]` int32: the tables' row of each distance.
+        tables: Gives position keys and position queries of this rank's heads; called after loading.
+        prefix: The layer's name in the model.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        head_size: int,
+        scale: float,
+        *,
+        position_index: Tensor,
+        tables: Callable[[], PositionTables],
+        prefix: str,
+    ) -> None:
+        super().__init__(heads, head_size, scale, prefix=prefix)
+        self._tables = tables
+        self._index = position_index
+        self.position_key: Tensor | None = None
+        self.position_query: Tensor | None = None
+        self.position_index: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Project the relative embeddings, `[heads, rows, head_size]`."""
+        self.position_key, self.position_query = (self._by_head(table) for table in self._tables())
+        self.position_index = self._index.to(self._k_scale.device)
+
+    def _by_head(self, table: Tensor | None) -> Tensor | None:
+        if table is None:
+            return None
+        return table.unflatten(-1, (self.num_heads, self.head_size)).transpose(0, 1).contiguous()
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+        """Write attention over `[tokens, heads, head_size]` into ``output``."""
+        disentangled_attention(
+            query,
+            key,
+            value,
+            self.position_key,
+            self.position_query,
+            self.position_index,
+            borders.cu_seqlens,
+            borders.max_seqlen,
+            scale=self.scale,
+            out=output,
+        )
+
+
+class RelativeBiasAttention(EncoderAttention):
+    """T5's attention: ``scale * q_i . k_j + bias[j - i]``.
+
+    Args:
+        heads: Heads on this rank.
+        head_size: Width of a head.
+        scale: What the products are multiplied by; 1 in T5.
+        bias: Gives the bias of this rank's heads, `[heads, 2 * limit + 1]` float32; called after loading.
+        prefix: The layer's name in the model.
+    """
+
+    def __init__(
+        self, heads: int, head_size: int, scale: float = 1.0, *, bias: Callable[[], Tensor], prefix: str
+    ) -> None:
+        super().__init__(heads, head_size, scale, prefix=prefix)
+        self._bias = bias
+        self.bias: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Spread the bucket table over distances."""
+        self.bias = self._bias()
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+        """Write attention over `[tokens, heads, head_size]` into ``output``."""
+        relative_bias_attention(
+            query, key, value, self.bias, borders.cu_seqlens, borders.max_seqlen, scale=self.scale, out=output
+        )
