@@ -1,0 +1,83 @@
+"""DeBERTa's disentangled self-attention over packed sequences."""
+
+from __future__ import annotations
+
+import torch
+
+from encoder_kernels import checks
+from encoder_kernels.disentangled_attention import reference
+from encoder_kernels.disentangled_attention.index import linear_index, log_bucket_index
+from encoder_kernels.dispatch import runs_triton
+
+__all__ = ["disentangled_attention", "linear_index", "log_bucket_index"]
+
+
+def disentangled_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position_key: torch.Tensor | None,
+    position_query: torch.Tensor | None,
+    position_index: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    *,
+    scale: float,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return softmax(scores) value, each sequence on its own, where a pair's score has up to three terms.
+
+    ``score[i, j] = scale * (query_i · key_j + query_i · position_key[row(i - j)] + key_j · position_query[row(i - j)])``,
+    and ``row(d) = position_index[clamp(d, -limit, limit) + limit]``. One index serves both position terms, because the bucket of a distance
+    is an odd function of it. Sums are in float32, of products of the inputs' type; on a GPU the position terms pass through memory in the
+    inputs' type, as they do in transformers.
+
+    Args:
+        query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.
+        key: Likewise.
+        value: Likewise.
+        position_key: `[heads, rows, head_size]`: the projected relative embeddings for content-to-position, or None for none.
+        position_query: `[heads, rows, head_size]`: those for position-to-content, or None for none.
+        position_index: `[2 * limit + 1]` int32, from ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1).
+        cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
+        max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
+        scale: Commonly ``1 / sqrt(head_size * terms)``.
+        out: `[tokens, heads, head_size]`, written to when given. Rows beyond ``cu_seqlens[-1]`` (graph padding) stay as they are; in a
+            fresh tensor they are undefined.
+
+    Returns:
+        ``out``, `[tokens, heads, head_size]`.
+
+    Raises:
+        ValueError: When an argument's shape, type or device does not fit; the message begins with its name.
+
+    Source: He et al., "DeBERTa: Decoding-enhanced BERT with disentangled attention", equations 2 to 4; transformers'
+    ``DisentangledSelfAttention``.
+    """
+    checks.packed(query, key, value, cu_seqlens, max_seqlen, out)
+    _, heads, head_size = query.shape
+    for name, table in (("position_key", position_key), ("position_query", position_query)):
+        if table is None:
+            continue
+        checks.floating(name, table, 3)
+        checks.like(name, table, query)
+        if table.shape[0] != heads or table.shape[2] != head_size:
+            raise ValueError(f"{name}: expected shape ({heads}, rows, {head_size}), found {tuple(table.shape)}")
+    if position_key is not None and position_query is not None and position_key.shape != position_query.shape:
+        raise ValueError(
+            f"position_query: expected shape {tuple(position_key.shape)}, found {tuple(position_query.shape)}"
+        )
+    checks.index("position_index", position_index, query)
+    if position_index.shape[0] % 2 != 1:
+        raise ValueError(f"position_index: expected 2 * limit + 1 entries, found {position_index.shape[0]}")
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if runs_triton(query):
+        from encoder_kernels.disentangled_attention import kernel
+
+        kernel.launch(
+            query, key, value, position_key, position_query, position_index, cu_seqlens, max_seqlen, scale, out
+        )
+    else:
+        reference.attend(query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out)
+    return out
