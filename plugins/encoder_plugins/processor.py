@@ -12,16 +12,18 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, TypeVar
 
 from vllm import PoolingParams, PoolingRequestOutput
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs import PromptType
 from vllm.plugins.io_processors.interface import IOProcessor
 from vllm.renderers import BaseRenderer
+from vllm.tasks import PoolingTask
 
 from encoder_plugins import catalog, request
 from encoder_plugins.errors import InvalidRequest, UnknownModel
@@ -32,6 +34,9 @@ D = TypeVar("D", bound=request.Data)
 P = TypeVar("P")
 
 TICKET = "ticket"
+
+# from vLLM's second call to its third: it makes both at once, in the same context
+_pooling: ContextVar[PoolingParams | deque[PoolingParams]] = ContextVar("pooling")
 
 
 def create(vllm_config: VllmConfig, renderer: BaseRenderer) -> EncoderProcessor[Any, Any]:
@@ -83,6 +88,23 @@ class Shelf(Generic[P]):
         return len(self._kept)
 
 
+class EachItsOwn(list[PoolingParams]):
+    """The parameters of each prompt of a request, in the one place where vLLM expects those of all of them.
+
+    vLLM reads ``task`` there, calls ``verify``, and gives a sequence's items to the prompts.
+    """
+
+    @property
+    def task(self) -> PoolingTask | None:
+        """The task, which all have in common."""
+        return self[0].task
+
+    def verify(self, model_config: ModelConfig) -> None:
+        """Check each of them, and complete it, as vLLM would."""
+        for params in self:
+            params.verify(model_config)
+
+
 class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # type: ignore[misc]
     """The verbs that every plugin has: prepare a request, name its prompts, answer from what was pooled.
 
@@ -113,8 +135,8 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         """Return the engine's prompts, in the order in which ``answer`` gets their outputs."""
 
     @abstractmethod
-    def pooling_params(self) -> PoolingParams:
-        """Return how the engine is to pool."""
+    def pooling_params(self, prepared: P) -> PoolingParams | Sequence[PoolingParams]:
+        """Return how the engine is to pool: once for all prompts, or once for each of them, in their order."""
 
     @abstractmethod
     def answer(self, prepared: P, outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:
@@ -153,11 +175,21 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
     def pre_process(self, prompt: P, request_id: str | None = None, **kwargs: object) -> Sequence[PromptType]:
         """Return the prompts, and keep what the answer will need (vLLM's second call)."""
         self._at_work.put(id(request_id), prompt, owner=request_id)
+        pooling = self.pooling_params(prompt)
+        _pooling.set(pooling if isinstance(pooling, PoolingParams) else deque(pooling))
         return self.prompts(prompt)
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Return the parameters of all prompts of a request (vLLM's third call)."""
-        return self.pooling_params()
+        """Return the parameters of all prompts of a request (vLLM's third call).
+
+        In process vLLM passes ``params`` of its own and calls once for each prompt, in order.
+        """
+        pooling = _pooling.get()
+        if isinstance(pooling, PoolingParams):
+            return pooling
+        if params is None:
+            return EachItsOwn(pooling)
+        return pooling.popleft()
 
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput], request_id: str | None = None, **kwargs: object

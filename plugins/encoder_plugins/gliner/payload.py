@@ -37,7 +37,10 @@ class Item:
     classes: int = 0
 
 
-def encode(words: Sequence[int], labels: Sequence[int], threshold: float, classes: int = 0) -> dict[str, Any]:
+Positions = Sequence[int] | NDArray[np.int32]
+
+
+def encode(words: Positions, labels: Positions, threshold: float, classes: int = 0) -> dict[str, Any]:
     """Return the ``extra_kwargs`` of one prompt's PoolingParams."""
     return {
         "words": np.asarray(words, _POSITION).tobytes(),

@@ -92,7 +92,7 @@ class SentenceTransformerProcessor(EncoderProcessor[Request, Prepared]):
         """Return one prompt for each text."""
         return [TokensPrompt(prompt_token_ids=ids) for ids in prepared.token_ids]
 
-    def pooling_params(self) -> PoolingParams:
+    def pooling_params(self, prepared: Prepared) -> PoolingParams:
         """Return pooled vectors as the last module before Normalize leaves them."""
         return PoolingParams(task="embed", use_activation=False)
 

@@ -1,0 +1,96 @@
+"""Candidates to entities: the library's greedy search, in time that grows with the candidates and not with their square.
+
+Two facts make that possible. What the search does with a span is decided when it meets the span's best class: whatever
+stands in the way then still stands there for its other classes, and once the span is kept nothing that crosses it can
+be. And spans are at most ``max_width`` words wide, so that looking at the words around a span finds all that cross it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+def keep(
+    start: Ints,
+    width: Ints,
+    label: Ints,
+    score: Floats,
+    *,
+    words: int,
+    threshold: float,
+    flat: bool,
+    multi_label: bool,
+    allowed: Collection[tuple[int, int]] | None = None,
+) -> Ints:
+    """Return which candidates are entities, as indices in the answer's order.
+
+    A span is kept if its score is above ``threshold`` and nothing better is in its way: for ``flat`` whatever shares a
+    word with it, else whatever shares some of its words and not all. Of a span's labels the best is kept, with
+    ``multi_label`` all. Of equal scores the one with the lower start, width and label is the better.
+
+    Args:
+        start: `[candidates]`: the first word.
+        width: `[candidates]`: how many words further the last word is.
+        label: `[candidates]`: the label's number.
+        score: `[candidates]`: the probability.
+        words: How many words the text has; candidates that go beyond are none.
+        threshold: Between 0 and 1; compared as float32, as the library's tensors are.
+        flat: Entities share no words.
+        multi_label: A span may have several labels.
+        allowed: The only (first word, last word) that count; None for all.
+    """
+    wanted = (score > np.float32(threshold)) & (start + width < words)
+    if allowed is not None:
+        wanted &= np.isin(start * words + width, [first * words + last - first for first, last in allowed])
+    rows = np.flatnonzero(wanted)
+    if not rows.size:
+        return rows
+    # by span and label first, as the library enumerates them, so that a stable sort settles ties as its does
+    rows = rows[np.lexsort((label[rows], width[rows], start[rows]))]
+    first, further, value = start[rows], width[rows], score[rows]
+    span = np.concatenate(
+        ([0], np.cumsum((np.diff(first) != 0) | (np.diff(further) != 0)))
+    )  # [rows]: number of the span
+    by_score = np.argsort(-value, kind="stable")
+    _, best = np.unique(span[by_score], return_index=True)  # the first row of each span in order of score
+    best = by_score[np.sort(best)]
+    begin, end = first[best], first[best] + further[best]
+    chosen = np.fromiter(
+        (disjoint if flat else nested)(zip(begin.tolist(), end.tolist(), strict=True), words), bool, best.size
+    )
+    if multi_label:
+        spans = np.zeros(span[-1] + 1, bool)
+        spans[span[best[chosen]]] = True
+        kept = by_score[spans[span[by_score]]]
+    else:
+        kept = best[chosen]
+    entities: Ints = rows[kept[np.argsort(first[kept], kind="stable")]]
+    return entities
+
+
+def disjoint(spans: Iterable[tuple[int, int]], words: int) -> Iterable[bool]:
+    """Say of each span, best first, whether none of its words is taken; if so it takes them."""
+    taken = bytearray(words)
+    for begin, end in spans:
+        free = taken.find(1, begin, end + 1) < 0
+        if free:
+            taken[begin : end + 1] = b"\x01" * (end + 1 - begin)
+        yield free
+
+
+def nested(spans: Iterable[tuple[int, int]], words: int) -> Iterable[bool]:
+    """Say of each span, best first, whether no kept one crosses it; if so it is kept."""
+    last = list(range(words))  # of the kept spans that begin at a word, the last word of the longest
+    first = list(range(words))  # of the kept spans that end at a word, the first word of the longest
+    for begin, end in spans:
+        free = begin == end or (max(last[begin + 1 : end + 1]) <= end and min(first[begin:end]) >= begin)
+        if free:
+            last[begin] = max(last[begin], end)
+            first[end] = min(first[end], begin)
+        yield free
