@@ -1,7 +1,9 @@
 """Encoder families for vLLM: what it serves natively and what our own models add, behind one IO processor.
 
 This module holds vLLM's two entry points. vLLM calls them in every process it starts, more than once,
-before a device is chosen: they import neither torch nor vLLM, and do nothing that a second call would repeat.
+before a device is chosen: they import no torch, touch no device, and do nothing that a second call would repeat.
+``VLLM_PLUGINS`` (vLLM's allow-list; ours is ``encoder``) decides whether they are called at all, and
+``ENCODER_PLUGINS_DISABLED`` (ours) what they do: ``1`` turns every plugin off, names with commas between only those.
 """
 
 from __future__ import annotations
@@ -10,24 +12,48 @@ from __future__ import annotations
 def register() -> None:
     """Make the architectures of our own models known to vLLM (general plugin).
 
-    Families that vLLM serves with its own model classes register nothing, and where none is left vLLM is not even imported.
+    Families that vLLM serves with its own model classes register nothing, and where none is left vLLM is not even
+    imported. With another vLLM than the supported one nothing is registered and one line is logged: raising would also
+    end a server that has nothing to do with us, since vLLM calls every installed plugin and catches nothing.
     """
-    from encoder_plugins import catalog
+    import os
 
-    own = [plugin for plugin in catalog.plugins().values() if plugin.architecture and plugin.model]
+    from encoder_plugins import catalog, supported
+
+    found = catalog.plugins()
+    off = supported.disabled(found, os.environ)
+    own = [
+        (plugin.architecture, plugin.model)
+        for plugin in found.values()
+        if plugin.name not in off and plugin.architecture is not None and plugin.model is not None
+    ]
     if not own:
+        return
+    if (reason := supported.refusal(supported.installed_vllm())) is not None:
+        import logging
+
+        logging.getLogger(__name__).error(reason)
         return
     from vllm import ModelRegistry
 
-    known = set(ModelRegistry.get_supported_archs())
-    for plugin in own:
-        if plugin.architecture not in known:
-            ModelRegistry.register_model(plugin.architecture, plugin.model)
+    for architecture, model in own:
+        # only a string goes in: the class is imported by the process that builds it
+        ModelRegistry.register_model(architecture, model)
 
 
-def io_processor() -> str:
+def io_processor() -> str | None:
     """Return the qualified name of the function that builds the plugin's IO processor (IO processor plugin).
 
+    None, which vLLM takes for "not installed", where vLLM is not the supported one or every plugin is switched off.
     No module of this package may be called like this function: once imported, it would take the function's place.
     """
+    import os
+
+    from encoder_plugins import catalog, supported
+
+    found = catalog.plugins()
+    if supported.refusal(supported.installed_vllm()) is not None or not set(found) - supported.disabled(
+        found, os.environ
+    ):
+        return None
     return "encoder_plugins.processor.create"

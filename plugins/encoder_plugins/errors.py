@@ -3,6 +3,7 @@
 PluginError
 ├── UnknownPlugin
 ├── BadArgument                a command line that says nothing sensible
+├── NotServable                an installation that can't serve this artifact
 ├── InvalidRequest             also a ValueError: the client gets 400
 │   └── UnknownModel           404
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
@@ -41,6 +42,10 @@ class UnknownPlugin(PluginError):
 
 class BadArgument(PluginError):
     """A command's argument has a value that it can't have."""
+
+
+class NotServable(PluginError):
+    """vLLM is not the supported one, or the plugin is switched off."""
 
 
 class InvalidRequest(PluginError, ValueError):

@@ -31,6 +31,17 @@ class Limits(BaseModel):
     """Requests at work at the same time; one more is answered 503 with Retry-After."""
 
 
+class Census(BaseModel):
+    """Where several server processes behind one port count together; see ``encoder_plugins.census``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    """The file that they share."""
+    processes: Bound
+    """How many there will be."""
+
+
 class Settings(BaseModel):
     """What ``serve`` puts under ``encoder`` in vLLM's ``--additional-config``."""
 
@@ -38,3 +49,5 @@ class Settings(BaseModel):
 
     plugin: str
     limits: Limits = Limits()
+    census: Census | None = None
+    """None where a single process serves."""

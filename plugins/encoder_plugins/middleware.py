@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from encoder_plugins import census
 from encoder_plugins.drain import Drain
 from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Limits
@@ -49,6 +51,7 @@ class Door:
     def __init__(self, app: App) -> None:
         self._app = app
         self._drain = Drain()
+        self._census: census.Census = census.Alone()
         # tokenizers release the GIL; as many threads as cores keep a long text from delaying short ones
         self._threads = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))), thread_name_prefix="admit")
 
@@ -56,6 +59,8 @@ class Door:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
             self._drain.take_over()
+            self._census = census.of(processor_of(scope["app"]).settings.census)
+            self._census.open()
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
@@ -67,6 +72,8 @@ class Door:
                 await self._pool(scope, receive, send)
             except Refusal as refusal:
                 await _refuse(refusal, send)
+        elif scope["path"] == "/health" and not self._census.complete():
+            await _refuse(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
         else:
             await self._app(scope, receive, send)
 
@@ -74,10 +81,10 @@ class Door:
         processor = processor_of(scope["app"])
         limits = processor.settings.limits
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if self._drain.at_work >= limits.in_flight:
+        if self._census.total() >= limits.in_flight:
             await _discard(receive, limits.body_seconds)
             raise Refusal(503, f"{limits.in_flight} requests are at work, the limit", retry_after=1)
-        with self._drain.working():
+        with self._working():
             try:
                 check_headers(headers, limits)
                 admitted = await self._admit(processor, await _read(receive, limits))
@@ -89,6 +96,16 @@ class Door:
                 await self._app(*_replaced(scope, receive, json.dumps(admitted).encode()), send)
             finally:
                 processor.discard(admitted)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Count one request, here and among all processes, for as long as the block runs."""
+        try:
+            with self._drain.working():
+                self._census.publish(self._drain.at_work)
+                yield
+        finally:
+            self._census.publish(self._drain.at_work)
 
     async def _admit(self, processor: EncoderProcessor[Any, Any], body: bytes) -> dict[str, Any]:
         try:

@@ -22,11 +22,11 @@ def test_an_unknown_plugin_is_refused_with_the_known_ones() -> None:
 
 def test_looking_at_the_catalogue_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from encoder_plugins import catalog, io_processor, register; catalog.plugins(); register(); register();"
-        "print(io_processor()); print(sorted({'torch', 'vllm', 'pydantic', 'numpy'} & set(sys.modules)))"
+        "import sys; from encoder_plugins import catalog; catalog.plugins();"
+        "print(sorted({'torch', 'vllm', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
-    assert shown == ["encoder_plugins.processor.create", "[]"]
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
 
 
 def test_the_entry_points_are_still_functions_when_everything_is_imported() -> None:

@@ -20,7 +20,7 @@ class ProcessorFake:
     """Admits every body but two, and remembers which were given back."""
 
     def __init__(self, limits: Limits) -> None:
-        self.settings = SimpleNamespace(limits=limits)
+        self.settings = SimpleNamespace(limits=limits, census=None)
         self.discarded: list[Any] = []
 
     def admit(self, body: bytes) -> dict[str, Any]:
