@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -33,7 +34,7 @@ class Group:
 def groups(cu_seqlens: torch.Tensor) -> Iterator[Group]:
     """Yield the batch's sequences, longest first, in groups of similar length; empty ones are left out."""
     borders = cu_seqlens.tolist()
-    sequences = [(end - start, start) for start, end in zip(borders, borders[1:], strict=False) if end > start]
+    sequences = [(end - start, start) for start, end in pairwise(borders) if end > start]
     sequences.sort(key=lambda sequence: (-sequence[0], sequence[1]))
     first = 0
     while first < len(sequences):

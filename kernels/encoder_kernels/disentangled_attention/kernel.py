@@ -1,0 +1,314 @@
+"""Disentangled attention in Triton, in two launches.
+
+First the position terms of every query and key with every relative embedding they can meet, as two tables in memory; then an attention that
+adds, pair by pair, what it finds there. The tables are the larger part of the traffic, so that they hold only what a block's place in its
+own sequence can reach. Both are read along their rows: the key's term as a tile of keys by queries, transposed in registers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+LOG2E = 1.4426950408889634
+
+
+@triton.jit
+def _column(distance, index, limit, longest, BY_DISTANCE: tl.constexpr):
+    if BY_DISTANCE:
+        column = distance + (longest - 1)
+    else:
+        column = tl.load(index + tl.minimum(tl.maximum(distance, -limit), limit) + limit)
+    return column
+
+
+@triton.jit(do_not_specialize=["limit", "longest", "rows"])
+def position_terms_kernel(
+    query,
+    key,
+    position_key,
+    position_query,
+    query_terms,
+    key_terms,
+    index,
+    cu_seqlens,
+    query_token,
+    query_head,
+    key_token,
+    key_head,
+    position_key_head,
+    position_key_row,
+    position_query_head,
+    position_query_row,
+    terms_head,
+    terms_token,
+    limit,
+    longest,
+    rows,
+    factor,
+    HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BY_DISTANCE: tl.constexpr,
+    HAS_C2P: tl.constexpr,
+    HAS_P2C: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Write one block's table: `[BLOCK_M, columns it can reach]`, multiplied by ``factor``."""
+    sequence = tl.program_id(2)
+    start = tl.load(cu_seqlens + sequence)
+    length = tl.minimum(tl.load(cu_seqlens + sequence + 1) - start, longest)
+    first = tl.program_id(0) * BLOCK_M
+    if first >= length:
+        return
+    head = tl.program_id(1).to(tl.int64)
+    is_key = not HAS_C2P
+    if HAS_C2P and HAS_P2C:
+        is_key = head >= HEADS
+        head = head % HEADS
+    last = tl.minimum(first + BLOCK_M, length) - 1
+    if is_key:
+        rows_from, token_stride, head_stride = key, key_token, key_head
+        table, table_head, table_row = position_query, position_query_head, position_query_row
+        terms = key_terms
+        nearest, farthest = -last, length - 1 - first
+    else:
+        rows_from, token_stride, head_stride = query, query_token, query_head
+        table, table_head, table_row = position_key, position_key_head, position_key_row
+        terms = query_terms
+        nearest, farthest = first - length + 1, last
+
+    offsets = tl.arange(0, BLOCK_D)
+    places = tl.arange(0, BLOCK_M)
+    tokens = start.to(tl.int64) + first + tl.minimum(places, last - first)
+    pointers = rows_from + head * head_stride + tokens[:, None] * token_stride + offsets[None, :]
+    block = tl.load(pointers, mask=offsets[None, :] < HEAD_SIZE, other=0.0)
+
+    low = _column(nearest, index, limit, longest, BY_DISTANCE) // BLOCK_R * BLOCK_R
+    high = _column(farthest, index, limit, longest, BY_DISTANCE) + 1
+    terms += head * terms_head + tokens[:, None] * terms_token
+    table += head * table_head
+    for begin in range(low, high, BLOCK_R):
+        columns = begin + tl.arange(0, BLOCK_R)
+        if BY_DISTANCE:
+            distances = tl.minimum(tl.maximum(columns - (longest - 1), -limit), limit)
+            chosen = tl.load(index + distances + limit)
+        else:
+            chosen = tl.minimum(columns, rows - 1)
+        embeddings = tl.load(
+            table + chosen[None, :] * table_row + offsets[:, None], mask=offsets[:, None] < HEAD_SIZE, other=0.0
+        )
+        products = tl.dot(block, embeddings, input_precision=PRECISION) * factor
+        tl.store(terms + columns[None, :], products.to(terms.dtype.element_ty), mask=(places <= last - first)[:, None])
+
+
+@triton.jit(do_not_specialize=["limit", "longest"])
+def disentangled_attention_kernel(
+    query,
+    key,
+    value,
+    out,
+    query_terms,
+    key_terms,
+    index,
+    cu_seqlens,
+    query_token,
+    query_head,
+    key_token,
+    key_head,
+    value_token,
+    value_head,
+    out_token,
+    out_head,
+    terms_head,
+    terms_token,
+    limit,
+    longest,
+    factor,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BY_DISTANCE: tl.constexpr,
+    HAS_C2P: tl.constexpr,
+    HAS_P2C: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Write the attention of one block of one sequence's queries in one head."""
+    sequence = tl.program_id(2)
+    start = tl.load(cu_seqlens + sequence)
+    length = tl.minimum(tl.load(cu_seqlens + sequence + 1) - start, longest)
+    first = tl.program_id(0) * BLOCK_M
+    if first >= length:
+        return
+    head = tl.program_id(1).to(tl.int64)
+    start = start.to(tl.int64)
+    offsets = tl.arange(0, BLOCK_D)
+    inside = offsets < HEAD_SIZE
+    places = first + tl.arange(0, BLOCK_M)
+    # rows behind the end repeat the last one, which keeps every address valid; they are never stored
+    ours = tl.minimum(places, length - 1)
+    query += head * query_head + start * query_token
+    key += head * key_head + start * key_token
+    value += head * value_head + start * value_token
+    block = tl.load(query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0)
+    if HAS_C2P:
+        query_terms += head * terms_head + start * terms_token
+        query_rows = query_terms + ours.to(tl.int64) * terms_token
+    if HAS_P2C:
+        key_terms += head * terms_head + start * terms_token
+
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for begin in range(0, length, BLOCK_N):
+        others = begin + tl.arange(0, BLOCK_N)
+        theirs = tl.minimum(others, length - 1)
+        if HAS_C2P:
+            column = _column(ours[:, None] - theirs[None, :], index, limit, longest, BY_DISTANCE)
+            query_term = tl.load(query_rows[:, None] + column)
+        if HAS_P2C:
+            column = _column(ours[None, :] - theirs[:, None], index, limit, longest, BY_DISTANCE)
+            key_term = tl.load((key_terms + theirs.to(tl.int64) * terms_token)[:, None] + column)
+        keys = tl.load(key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0)
+        scores = tl.dot(block, keys, input_precision=PRECISION) * factor
+        if HAS_C2P:
+            scores += query_term.to(tl.float32)
+        if HAS_P2C:
+            scores += tl.trans(key_term).to(tl.float32)
+        scores = tl.where(others[None, :] < length, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+        fade = tl.exp2(highest - higher)
+        total = total * fade + tl.sum(weights, 1)
+        values = tl.load(value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
+        highest = higher
+    result = result / total[:, None]
+    out += head * out_head + start * out_token
+    mask = (places < length)[:, None] & inside[None, :]
+    tl.store(out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask)
+
+
+def terms_width(rows: int, longest: int) -> tuple[int, bool]:
+    """Return how many columns a table row has, and whether they are distances (else rows of the embeddings)."""
+    by_distance = 2 * longest - 1 <= rows
+    return triton.cdiv(2 * longest - 1 if by_distance else rows, 64) * 64, by_distance
+
+
+def settings(head_size: int, dtype: torch.dtype, longest: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the launch settings of the two kernels: chosen on an H200, by nothing that changes from batch to batch but two lengths."""
+    if dtype == torch.float32:
+        return {"BLOCK_M": 32, "BLOCK_R": 32, "num_warps": 4, "num_stages": 1}, {
+            "BLOCK_M": 32,
+            "BLOCK_N": 32,
+            "num_warps": 4,
+            "num_stages": 1,
+        }
+    return {"BLOCK_M": 64, "BLOCK_R": 64, "num_warps": 4, "num_stages": 2}, {
+        "BLOCK_M": 64,
+        "BLOCK_N": 64 if head_size <= 64 else 32,
+        "num_warps": 4,
+        "num_stages": 2,
+    }
+
+
+def launch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position_key: torch.Tensor | None,
+    position_query: torch.Tensor | None,
+    position_index: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    out: torch.Tensor,
+    chosen: tuple[dict[str, int], dict[str, int]] | None = None,
+) -> None:
+    """Run both kernels; arguments as in ``disentangled_attention``, and the launch settings when they are not to be the usual ones."""
+    tokens, heads, head_size = query.shape
+    sequences = cu_seqlens.shape[0] - 1
+    longest = min(max_seqlen, tokens)
+    if not (tokens and heads and sequences and longest):
+        return
+    first, second = chosen or settings(head_size, query.dtype, longest)
+    limit = position_index.shape[0] // 2
+    constants = {
+        "HEAD_SIZE": head_size,
+        "BLOCK_D": max(16, triton.next_power_of_2(head_size)),
+        "HAS_C2P": position_key is not None,
+        "HAS_P2C": position_query is not None,
+        "PRECISION": "ieee" if query.dtype == torch.float32 else "tf32",
+    }
+    query_terms = key_terms = query
+    terms_head = terms_token = 0
+    by_distance = False
+    table = position_key if position_key is not None else position_query
+    if table is not None:
+        width, by_distance = terms_width(table.shape[1], longest)
+        both = position_key is not None and position_query is not None
+        terms = torch.empty((2 if both else 1, heads, tokens, width), dtype=query.dtype, device=query.device)
+        query_terms, key_terms = terms[0], terms[-1]
+        terms_head, terms_token = tokens * width, width
+        keys = table if position_key is None else position_key
+        queries = table if position_query is None else position_query
+        if keys.stride(2) != 1 or queries.stride(2) != 1:
+            keys, queries = keys.contiguous(), queries.contiguous()
+        position_terms_kernel[(triton.cdiv(longest, first["BLOCK_M"]), heads * (2 if both else 1), sequences)](
+            query,
+            key,
+            keys,
+            queries,
+            query_terms,
+            key_terms,
+            position_index,
+            cu_seqlens,
+            query.stride(0),
+            query.stride(1),
+            key.stride(0),
+            key.stride(1),
+            keys.stride(0),
+            keys.stride(1),
+            queries.stride(0),
+            queries.stride(1),
+            terms_head,
+            terms_token,
+            limit,
+            longest,
+            table.shape[1],
+            scale * LOG2E,
+            HEADS=heads,
+            BY_DISTANCE=by_distance,
+            **constants,
+            **first,
+        )
+    disentangled_attention_kernel[(triton.cdiv(longest, second["BLOCK_M"]), heads, sequences)](
+        query,
+        key,
+        value,
+        out,
+        query_terms,
+        key_terms,
+        position_index,
+        cu_seqlens,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        out.stride(0),
+        out.stride(1),
+        terms_head,
+        terms_token,
+        limit,
+        longest,
+        scale * LOG2E,
+        BY_DISTANCE=by_distance,
+        **constants,
+        **second,
+    )

@@ -1,0 +1,128 @@
+"""Attention with a bias by distance in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+LOG2E = 1.4426950408889634
+
+
+@triton.jit(do_not_specialize=["limit", "longest"])
+def relative_bias_attention_kernel(
+    query,
+    key,
+    value,
+    out,
+    bias,
+    cu_seqlens,
+    query_token,
+    query_head,
+    key_token,
+    key_head,
+    value_token,
+    value_head,
+    out_token,
+    out_head,
+    limit,
+    longest,
+    factor,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Write the attention of one block of one sequence's queries in one head."""
+    sequence = tl.program_id(2)
+    start = tl.load(cu_seqlens + sequence)
+    length = tl.minimum(tl.load(cu_seqlens + sequence + 1) - start, longest)
+    first = tl.program_id(0) * BLOCK_M
+    if first >= length:
+        return
+    head = tl.program_id(1).to(tl.int64)
+    start = start.to(tl.int64)
+    offsets = tl.arange(0, BLOCK_D)
+    inside = offsets < HEAD_SIZE
+    places = first + tl.arange(0, BLOCK_M)
+    # rows behind the end repeat the last one, which keeps every address valid; they are never stored
+    ours = tl.minimum(places, length - 1)
+    query += head * query_head + start * query_token
+    key += head * key_head + start * key_token
+    value += head * value_head + start * value_token
+    bias += head * (2 * limit + 1) + limit
+    block = tl.load(query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0)
+
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for begin in range(0, length, BLOCK_N):
+        others = begin + tl.arange(0, BLOCK_N)
+        theirs = tl.minimum(others, length - 1)
+        distance = tl.minimum(tl.maximum(others[None, :] - places[:, None], -limit), limit)
+        terms = tl.load(bias + distance)
+        keys = tl.load(key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0)
+        scores = tl.dot(block, keys, input_precision=PRECISION) * factor + terms * 1.4426950408889634
+        scores = tl.where(others[None, :] < length, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+        fade = tl.exp2(highest - higher)
+        total = total * fade + tl.sum(weights, 1)
+        values = tl.load(value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
+        highest = higher
+    result = result / total[:, None]
+    out += head * out_head + start * out_token
+    mask = (places < length)[:, None] & inside[None, :]
+    tl.store(out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask)
+
+
+def settings(head_size: int, dtype: torch.dtype, longest: int) -> dict[str, int]:
+    """Return the launch settings: chosen on an H200, by nothing that changes from batch to batch but one length."""
+    if dtype == torch.float32:
+        return {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
+    return {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "num_warps": 4, "num_stages": 2}
+
+
+def launch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    scale: float,
+    out: torch.Tensor,
+    chosen: dict[str, int] | None = None,
+) -> None:
+    """Run the kernel; arguments as in ``relative_bias_attention``, and the launch settings when they are not to be the usual ones."""
+    tokens, heads, head_size = query.shape
+    sequences = cu_seqlens.shape[0] - 1
+    longest = min(max_seqlen, tokens)
+    if not (tokens and heads and sequences and longest):
+        return
+    config = chosen or settings(head_size, query.dtype, longest)
+    relative_bias_attention_kernel[(triton.cdiv(longest, config["BLOCK_M"]), heads, sequences)](
+        query,
+        key,
+        value,
+        out,
+        bias,
+        cu_seqlens,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        out.stride(0),
+        out.stride(1),
+        bias.shape[1] // 2,
+        longest,
+        scale * LOG2E,
+        HEAD_SIZE=head_size,
+        BLOCK_D=max(16, triton.next_power_of_2(head_size)),
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        **config,
+    )
