@@ -187,7 +187,9 @@ class DebertaV2Attention(nn.Module):
             prefix=f"{prefix}.qkv_proj",
         )
         own = settings.relative and not settings.share_keys
-        self.pos_key_proj = self._projection("pos_key_proj", quant_config, prefix, wanted=own and settings.content_to_position)
+        self.pos_key_proj = self._projection(
+            "pos_key_proj", quant_config, prefix, wanted=own and settings.content_to_position
+        )
         self.pos_query_proj = self._projection(
             "pos_query_proj", quant_config, prefix, wanted=own and settings.position_to_content
         )
@@ -305,8 +307,10 @@ class DebertaV2Encoder(nn.Module):
 def layout(config: Any) -> Layout:
     """Return what a checkpoint of transformers' ``DebertaV2Model`` holds."""
     settings = Settings.read(config)
-    # older transformers saved this buffer
-    return Layout(shapes=_shapes(settings), place=place, ignored=frozenset({"embeddings.position_ids"}))
+    ignored = {"embeddings.position_ids": "a buffer that counts from 0, saved by transformers before 4.31"}
+    if not settings.positions:
+        ignored["embeddings.position_embeddings.weight"] = "of pretraining; position_biased_input is false"
+    return Layout(shapes=_shapes(settings), place=place, ignored=ignored)
 
 
 def _shapes(settings: Settings) -> dict[str, Shape]:

@@ -22,7 +22,8 @@ def activation(name: str) -> nn.Module:
 
 def gated(name: str) -> nn.Module:
     """Return ``act(first half) * second half`` over the last dimension for "gelu" (erf) or "gelu_tanh"."""
-    return {"gelu": GeluAndMul(approximate="none"), "gelu_tanh": GeluAndMul(approximate="tanh")}[name]
+    module: nn.Module = GeluAndMul(approximate={"gelu": "none", "gelu_tanh": "tanh"}[name])
+    return module
 
 
 class LayerNorm(nn.Module):

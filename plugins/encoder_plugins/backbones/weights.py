@@ -40,13 +40,13 @@ class Layout:
         shapes: Name and shape of every tensor that must be there.
         place: From a tensor's name to its place.
         aliases: Other names that published checkpoints use for a tensor of ``shapes``; the same tensor may come under both.
-        ignored: Names that published checkpoints carry, and that nothing is computed from.
+        ignored: Names that published checkpoints carry and that nothing is computed from, with the reason.
     """
 
     shapes: Shapes
     place: Callable[[str], Place]
     aliases: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, prefix: str, parameter_prefix: str) -> Layout:
         """Return this layout as part of a bigger one: below ``prefix`` in a checkpoint, and ``parameter_prefix`` in a model."""
@@ -59,7 +59,7 @@ class Layout:
             shapes={prefix + name: shape for name, shape in self.shapes.items()},
             place=place,
             aliases={prefix + alias: prefix + name for alias, name in self.aliases.items()},
-            ignored=frozenset(prefix + name for name in self.ignored),
+            ignored={prefix + name: reason for name, reason in self.ignored.items()},
         )
 
 
@@ -70,7 +70,7 @@ def join(*layouts: Layout) -> Layout:
         shapes={name: shape for layout in layouts for name, shape in layout.shapes.items()},
         place=lambda name: owner[name].place(name),
         aliases={alias: name for layout in layouts for alias, name in layout.aliases.items()},
-        ignored=frozenset(name for layout in layouts for name in layout.ignored),
+        ignored={name: reason for layout in layouts for name, reason in layout.ignored.items()},
     )
 
 
@@ -114,7 +114,12 @@ def load(model: nn.Module, weights: Iterable[tuple[str, Tensor]], layout: Layout
             place = layout.place(name)
             _copy(parameters[place.parameter], tensor, place.part)
             loaded.add(place.parameter)
-    report(missing=[name for name in layout.shapes if name not in arrived], surplus=surplus, twice=twice, misshaped=misshaped)
+    report(
+        missing=[name for name in layout.shapes if name not in arrived],
+        surplus=surplus,
+        twice=twice,
+        misshaped=misshaped,
+    )
     return loaded
 
 

@@ -1,0 +1,187 @@
+"""Encoders of ours without an engine: vLLM's layers in one process, and a forward pass over packed sequences."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[None]:
+    """A group of one process, as vLLM's layers want one."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import (
+        cleanup_dist_env_and_memory,
+        ensure_model_parallel_initialized,
+        init_distributed_environment,
+    )
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{port}", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+    yield
+    cleanup_dist_env_and_memory()
+
+
+@dataclass
+class Encoder:
+    """An encoder of ours, with the configuration that it was built in."""
+
+    module: torch.nn.Module
+    vllm_config: Any
+
+    def load(self, weights: dict[str, torch.Tensor], layout: Any) -> set[str]:
+        """Load weights as vLLM does."""
+        from encoder_plugins.backbones import weights as checkpoint_weights
+        from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+        loaded = checkpoint_weights.load(self.module, weights.items(), layout)
+        process_weights_after_loading(self.module, self.vllm_config.model_config, torch.device("cpu"))
+        return loaded
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[torch.Tensor], padding: int = 0) -> list[torch.Tensor]:
+        """Return `[tokens, hidden]` of each of the packed ``texts``, with rows of padding behind, as a CUDA graph has them."""
+        from vllm.config import set_current_vllm_config
+        from vllm.forward_context import set_forward_context
+        from vllm.v1.attention.backend import CommonAttentionMetadata
+
+        lengths = [len(text) for text in texts]
+        borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+        zeros = torch.zeros(padding, dtype=torch.int64)
+        ids = torch.cat([*texts, zeros + 1])
+        positions = torch.cat([*(torch.arange(length) for length in lengths), zeros])
+        total = sum(lengths)
+        layers = self.vllm_config.compilation_config.static_forward_context
+        common = CommonAttentionMetadata(
+            query_start_loc=borders,
+            query_start_loc_cpu=borders,
+            seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            num_reqs=len(lengths),
+            num_actual_tokens=total,
+            max_query_len=max(lengths),
+            max_seq_len=max(lengths),
+            block_table_tensor=torch.zeros(len(lengths), 1, dtype=torch.int32),
+            slot_mapping=torch.zeros(total, dtype=torch.int64),
+            causal=False,
+            positions=positions[:total],
+        )
+        with set_current_vllm_config(self.vllm_config):
+            metadata = {name: self._builder(layer, name).build(0, common) for name, layer in layers.items()}
+            with set_forward_context(metadata, self.vllm_config, num_tokens=total, slot_mapping={}):
+                hidden = self.module(ids, positions)
+        assert hidden.shape[0] == total + padding
+        return list(hidden[:total].split(lengths))
+
+    def _builder(self, layer: Any, name: str) -> Any:
+        from vllm.v1.kv_cache_interface import EncoderOnlyAttentionSpec
+
+        spec = EncoderOnlyAttentionSpec(
+            block_size=32, num_kv_heads=layer.num_kv_heads, head_size=layer.head_size, dtype=torch.float32
+        )
+        return layer.get_attn_backend().get_builder_cls()(spec, [name], self.vllm_config, torch.device("cpu"))
+
+
+Build = Callable[..., Encoder]
+
+
+@pytest.fixture
+def build(world: None) -> Build:
+    """Builds an encoder for a configuration of transformers'."""
+
+    def make(encoder_class: type[torch.nn.Module], config: Any, dtype: torch.dtype = torch.float32) -> Encoder:
+        from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+
+        vllm_config = VllmConfig(compilation_config=CompilationConfig(mode=0))
+        vllm_config.model_config = SimpleNamespace(
+            hf_config=config,
+            dtype=dtype,
+            is_mm_prefix_lm=False,
+            quantization=None,
+            word_embeddings_untied_by_checkpoint=False,
+        )
+        with set_current_vllm_config(vllm_config), default_dtype(dtype):
+            return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
+
+    return make
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new tensors of this type, as vLLM does while it builds a model."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """Draw weights that show an error: no norm is 1, no bias 0, attention is far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.1, generator=generator)
+            else:
+                spread = (
+                    1.0 if "mbedding" in name or "relative" in name or "shared" in name else parameter.shape[1] ** -0.5
+                )
+                parameter.normal_(0.0, spread, generator=generator)
+    return model.eval()
+
+
+def texts(count: int, longest: int, vocabulary: int, seed: int = 0) -> list[torch.Tensor]:
+    """Return ``count`` token sequences of 1 to ``longest`` tokens, in no order; both ends are among them."""
+    generator = torch.Generator().manual_seed(seed + count)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    lengths[0] = longest
+    lengths[-1] = 1 if count > 1 else longest
+    return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths]
+
+
+@torch.inference_mode()
+def worst(encoder: Encoder, reference: torch.nn.Module, batch: Sequence[torch.Tensor], padding: int = 0) -> float:
+    """Return the largest difference between ours on a packed batch and transformers' text by text."""
+    found = encoder(batch, padding)
+    return max(
+        (rows - reference(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None]).last_hidden_state[0])
+        .abs()
+        .max()
+        .item()
+        for rows, ids in zip(found, batch, strict=True)
+    )
+
+
+@pytest.fixture
+def compare() -> Callable[..., float]:
+    """Gives ``worst``."""
+    return worst
+
+
+@pytest.fixture
+def draw() -> Callable[..., torch.nn.Module]:
+    """Gives ``randomize``."""
+    return randomize
+
+
+@pytest.fixture
+def batches() -> Callable[..., list[torch.Tensor]]:
+    """Gives ``texts``."""
+    return texts
+
+
+def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a model's tensors as a checkpoint has them."""
+    return {name: tensor for name, tensor in model.state_dict().items() if "inv_freq" not in name}
