@@ -1,8 +1,11 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """Disentangled attention in Triton, in two launches.
 
-First the position terms of every query and key with every relative embedding they can meet, as two tables in memory; then an attention that
-adds, pair by pair, what it finds there. The tables are the larger part of the traffic, so that they hold only what a block's place in its
-own sequence can reach. Both are read along their rows: the key's term as a tile of keys by queries, transposed in registers.
+First the position terms of every query and key, as two tables in memory; then an attention that adds them pair by pair. The tables are the
+larger part of the traffic, so they hold only what a block can meet from its place in its own sequence. Up to as many tokens as there are
+relative embeddings, a table's row holds the term of every other token (`ALIGNED`): products by distance, each row moved by its own place as
+it is stored, so that the attention reads dense tiles. Beyond that a row holds the term of every embedding, and the attention looks up each
+pair's. The key's terms are read along their rows too, as a tile of keys by queries, and transposed in registers.
 """
 
 from __future__ import annotations
@@ -15,12 +18,8 @@ LOG2E = 1.4426950408889634
 
 
 @triton.jit
-def _column(distance, index, limit, longest, BY_DISTANCE: tl.constexpr):
-    if BY_DISTANCE:
-        column = distance + (longest - 1)
-    else:
-        column = tl.load(index + tl.minimum(tl.maximum(distance, -limit), limit) + limit)
-    return column
+def _row(distance, index, limit):
+    return tl.load(index + tl.minimum(tl.maximum(distance, -limit), limit) + limit)
 
 
 @triton.jit(do_not_specialize=["limit", "longest", "rows"])
@@ -52,12 +51,12 @@ def position_terms_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    BY_DISTANCE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Write one block's table: `[BLOCK_M, columns it can reach]`, multiplied by ``factor``."""
+    """Write one block's rows of one table, multiplied by ``factor``."""
     sequence = tl.program_id(2)
     start = tl.load(cu_seqlens + sequence)
     length = tl.minimum(tl.load(cu_seqlens + sequence + 1) - start, longest)
@@ -69,40 +68,39 @@ def position_terms_kernel(
     if HAS_C2P and HAS_P2C:
         is_key = head >= HEADS
         head = head % HEADS
-    last = tl.minimum(first + BLOCK_M, length) - 1
+    # a distance is query - key: seen from a query's place the other token lies against its sign, seen from a key's with it
     if is_key:
-        rows_from, token_stride, head_stride = key, key_token, key_head
-        table, table_head, table_row = position_query, position_query_head, position_query_row
-        terms = key_terms
-        nearest, farthest = -last, length - 1 - first
+        source, token_stride, head_stride, sign = key, key_token, key_head, 1
+        table, table_head, table_row, terms = position_query, position_query_head, position_query_row, key_terms
     else:
-        rows_from, token_stride, head_stride = query, query_token, query_head
-        table, table_head, table_row = position_key, position_key_head, position_key_row
-        terms = query_terms
-        nearest, farthest = first - length + 1, last
+        source, token_stride, head_stride, sign = query, query_token, query_head, -1
+        table, table_head, table_row, terms = position_key, position_key_head, position_key_row, query_terms
 
+    last = tl.minimum(first + BLOCK_M, length) - 1
+    lowest, highest = -last, length - 1 - first
     offsets = tl.arange(0, BLOCK_D)
-    places = tl.arange(0, BLOCK_M)
-    tokens = start.to(tl.int64) + first + tl.minimum(places, last - first)
-    pointers = rows_from + head * head_stride + tokens[:, None] * token_stride + offsets[None, :]
-    block = tl.load(pointers, mask=offsets[None, :] < HEAD_SIZE, other=0.0)
-
-    low = _column(nearest, index, limit, longest, BY_DISTANCE) // BLOCK_R * BLOCK_R
-    high = _column(farthest, index, limit, longest, BY_DISTANCE) + 1
+    inside = offsets < HEAD_SIZE
+    places = first + tl.arange(0, BLOCK_M)
+    stored = places < length
+    tokens = start.to(tl.int64) + tl.minimum(places, last)
+    block = tl.load(
+        source + head * head_stride + tokens[:, None] * token_stride + offsets[None, :], mask=inside[None, :], other=0.0
+    )
     terms += head * terms_head + tokens[:, None] * terms_token
     table += head * table_head
-    for begin in range(low, high, BLOCK_R):
-        columns = begin + tl.arange(0, BLOCK_R)
-        if BY_DISTANCE:
-            distances = tl.minimum(tl.maximum(columns - (longest - 1), -limit), limit)
-            chosen = tl.load(index + distances + limit)
+    if not ALIGNED:
+        one, other = _row(sign * lowest, index, limit), _row(sign * highest, index, limit)
+        lowest, highest = tl.minimum(one, other) // BLOCK_R * BLOCK_R, tl.maximum(one, other)
+    for begin in range(lowest, highest + 1, BLOCK_R):
+        steps = begin + tl.arange(0, BLOCK_R)
+        chosen = _row(sign * steps, index, limit) if ALIGNED else tl.minimum(steps, rows - 1)
+        embeddings = tl.load(table + chosen[None, :] * table_row + offsets[:, None], mask=inside[:, None], other=0.0)
+        products = (tl.dot(block, embeddings, input_precision=PRECISION) * factor).to(terms.dtype.element_ty)
+        if ALIGNED:
+            others = places[:, None] + steps[None, :]
+            tl.store(terms + others, products, mask=stored[:, None] & (others >= 0) & (others < length))
         else:
-            chosen = tl.minimum(columns, rows - 1)
-        embeddings = tl.load(
-            table + chosen[None, :] * table_row + offsets[:, None], mask=offsets[:, None] < HEAD_SIZE, other=0.0
-        )
-        products = tl.dot(block, embeddings, input_precision=PRECISION) * factor
-        tl.store(terms + columns[None, :], products.to(terms.dtype.element_ty), mask=(places <= last - first)[:, None])
+            tl.store(terms + steps[None, :], products, mask=stored[:, None])
 
 
 @triton.jit(do_not_specialize=["limit", "longest"])
@@ -132,7 +130,8 @@ def disentangled_attention_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BY_DISTANCE: tl.constexpr,
+    LOOP_STAGES: tl.constexpr,
+    ALIGNED: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -154,7 +153,9 @@ def disentangled_attention_kernel(
     query += head * query_head + start * query_token
     key += head * key_head + start * key_token
     value += head * value_head + start * value_token
-    block = tl.load(query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0)
+    block = tl.load(
+        query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0
+    )
     if HAS_C2P:
         query_terms += head * terms_head + start * terms_token
         query_rows = query_terms + ours.to(tl.int64) * terms_token
@@ -164,16 +165,23 @@ def disentangled_attention_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for begin in range(0, length, BLOCK_N):
+    for begin in tl.range(0, length, BLOCK_N, num_stages=LOOP_STAGES):
         others = begin + tl.arange(0, BLOCK_N)
         theirs = tl.minimum(others, length - 1)
         if HAS_C2P:
-            column = _column(ours[:, None] - theirs[None, :], index, limit, longest, BY_DISTANCE)
-            query_term = tl.load(query_rows[:, None] + column)
+            if ALIGNED:
+                query_term = tl.load(query_rows[:, None] + others[None, :])
+            else:
+                query_term = tl.load(query_rows[:, None] + _row(ours[:, None] - theirs[None, :], index, limit))
         if HAS_P2C:
-            column = _column(ours[None, :] - theirs[:, None], index, limit, longest, BY_DISTANCE)
-            key_term = tl.load((key_terms + theirs.to(tl.int64) * terms_token)[:, None] + column)
-        keys = tl.load(key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0)
+            key_rows = key_terms + theirs.to(tl.int64) * terms_token
+            if ALIGNED:
+                key_term = tl.load(key_rows[:, None] + places[None, :])
+            else:
+                key_term = tl.load(key_rows[:, None] + _row(ours[None, :] - theirs[:, None], index, limit))
+        keys = tl.load(
+            key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
+        )
         scores = tl.dot(block, keys, input_precision=PRECISION) * factor
         if HAS_C2P:
             scores += query_term.to(tl.float32)
@@ -184,36 +192,30 @@ def disentangled_attention_kernel(
         weights = tl.exp2(scores - higher[:, None])
         fade = tl.exp2(highest - higher)
         total = total * fade + tl.sum(weights, 1)
-        values = tl.load(value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        values = tl.load(
+            value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
+        )
         result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
         highest = higher
     result = result / total[:, None]
     out += head * out_head + start * out_token
     mask = (places < length)[:, None] & inside[None, :]
-    tl.store(out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask)
+    tl.store(
+        out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask
+    )
 
 
-def terms_width(rows: int, longest: int) -> tuple[int, bool]:
-    """Return how many columns a table row has, and whether they are distances (else rows of the embeddings)."""
-    by_distance = 2 * longest - 1 <= rows
-    return triton.cdiv(2 * longest - 1 if by_distance else rows, 64) * 64, by_distance
-
-
-def settings(head_size: int, dtype: torch.dtype, longest: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the launch settings of the two kernels: chosen on an H200, by nothing that changes from batch to batch but two lengths."""
+def settings(head_size: int, dtype: torch.dtype, aligned: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the launch settings of the two kernels, chosen on an H200."""
     if dtype == torch.float32:
-        return {"BLOCK_M": 32, "BLOCK_R": 32, "num_warps": 4, "num_stages": 1}, {
-            "BLOCK_M": 32,
-            "BLOCK_N": 32,
-            "num_warps": 4,
-            "num_stages": 1,
-        }
-    return {"BLOCK_M": 64, "BLOCK_R": 64, "num_warps": 4, "num_stages": 2}, {
-        "BLOCK_M": 64,
-        "BLOCK_N": 64 if head_size <= 64 else 32,
-        "num_warps": 4,
-        "num_stages": 2,
-    }
+        return (
+            {"BLOCK_M": 32, "BLOCK_R": 32, "num_warps": 4, "num_stages": 1},
+            {"BLOCK_M": 32, "BLOCK_N": 32, "LOOP_STAGES": 1, "num_warps": 4},
+        )
+    return (
+        {"BLOCK_M": 64, "BLOCK_R": 64, "num_warps": 4, "num_stages": 2},
+        {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "LOOP_STAGES": 2, "num_warps": 4},
+    )
 
 
 def launch(
@@ -228,14 +230,21 @@ def launch(
     scale: float,
     out: torch.Tensor,
     chosen: tuple[dict[str, int], dict[str, int]] | None = None,
+    aligned: bool | None = None,
 ) -> None:
-    """Run both kernels; arguments as in ``disentangled_attention``, and the launch settings when they are not to be the usual ones."""
+    """Run both kernels.
+
+    Arguments are ``disentangled_attention``'s; the launch settings and the tables' form can be given when they are not to be the usual.
+    """
     tokens, heads, head_size = query.shape
     sequences = cu_seqlens.shape[0] - 1
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
-    first, second = chosen or settings(head_size, query.dtype, longest)
+    table = position_key if position_key is not None else position_query
+    if aligned is None:
+        aligned = table is None or longest <= table.shape[1]
+    first, second = chosen or settings(head_size, query.dtype, aligned)
     limit = position_index.shape[0] // 2
     constants = {
         "HEAD_SIZE": head_size,
@@ -246,10 +255,9 @@ def launch(
     }
     query_terms = key_terms = query
     terms_head = terms_token = 0
-    by_distance = False
-    table = position_key if position_key is not None else position_query
     if table is not None:
-        width, by_distance = terms_width(table.shape[1], longest)
+        unit = max(second["BLOCK_M"], second["BLOCK_N"], first["BLOCK_R"])
+        width = triton.cdiv(longest if aligned else table.shape[1], unit) * unit
         both = position_key is not None and position_query is not None
         terms = torch.empty((2 if both else 1, heads, tokens, width), dtype=query.dtype, device=query.device)
         query_terms, key_terms = terms[0], terms[-1]
@@ -282,7 +290,7 @@ def launch(
             table.shape[1],
             scale * LOG2E,
             HEADS=heads,
-            BY_DISTANCE=by_distance,
+            ALIGNED=aligned,
             **constants,
             **first,
         )
@@ -308,7 +316,7 @@ def launch(
         limit,
         longest,
         scale * LOG2E,
-        BY_DISTANCE=by_distance,
+        ALIGNED=aligned,
         **constants,
         **second,
     )

@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """The gate in Triton: one pass, every element read and written once."""
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def gated_linear_unit_kernel(
     else:
         activated = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
     tl.store(
-        out + rows.to(tl.int64)[:, None] * out_token + columns[None, :], (activated * up).to(out.dtype.element_ty), mask=mask
+        out + rows.to(tl.int64)[:, None] * out_token + columns[None, :],
+        (activated * up).to(out.dtype.element_ty),
+        mask=mask,
     )
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """Layer normalisation in Triton: one pass, a row stays in registers from its load to its store."""
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def layer_norm_kernel(
     mask = (rows < tokens)[:, None] & inside[None, :]
     values = tl.load(hidden + rows[:, None] * hidden_token + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
-        values += tl.load(residual + rows[:, None] * residual_token + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        values += tl.load(residual + rows[:, None] * residual_token + columns[None, :], mask=mask, other=0.0).to(
+            tl.float32
+        )
     if HAS_TOTAL:
         tl.store(total + rows[:, None] * SIZE + columns[None, :], values.to(total.dtype.element_ty), mask=mask)
     mean = tl.sum(values, 1) / SIZE

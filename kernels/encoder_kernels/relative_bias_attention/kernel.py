@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """Attention with a bias by distance in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def relative_bias_attention_kernel(
     key += head * key_head + start * key_token
     value += head * value_head + start * value_token
     bias += head * (2 * limit + 1) + limit
-    block = tl.load(query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0)
+    block = tl.load(
+        query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0
+    )
 
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -62,20 +65,26 @@ def relative_bias_attention_kernel(
         theirs = tl.minimum(others, length - 1)
         distance = tl.minimum(tl.maximum(others[None, :] - places[:, None], -limit), limit)
         terms = tl.load(bias + distance)
-        keys = tl.load(key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0)
+        keys = tl.load(
+            key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
+        )
         scores = tl.dot(block, keys, input_precision=PRECISION) * factor + terms * 1.4426950408889634
         scores = tl.where(others[None, :] < length, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
         fade = tl.exp2(highest - higher)
         total = total * fade + tl.sum(weights, 1)
-        values = tl.load(value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        values = tl.load(
+            value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
+        )
         result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
         highest = higher
     result = result / total[:, None]
     out += head * out_head + start * out_token
     mask = (places < length)[:, None] & inside[None, :]
-    tl.store(out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask)
+    tl.store(
+        out + places.to(tl.int64)[:, None] * out_token + offsets[None, :], result.to(out.dtype.element_ty), mask=mask
+    )
 
 
 def settings(head_size: int, dtype: torch.dtype, longest: int) -> dict[str, int]:

@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """The rotation in Triton: one pass over query and key, the angles of a token computed once for several heads."""
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ import triton.language as tl
 
 
 @triton.jit
-def _rotate(tensor, token_stride, head_stride, rows, heads, mask, cosine, sine, HALF: tl.constexpr, BLOCK_F: tl.constexpr):
+def _rotate(
+    tensor, token_stride, head_stride, rows, heads, mask, cosine, sine, HALF: tl.constexpr, BLOCK_F: tl.constexpr
+):
     pairs = tl.arange(0, BLOCK_F)
     pointers = (
-        tensor + rows[:, None, None] * token_stride + heads.to(tl.int64)[None, :, None] * head_stride + pairs[None, None, :]
+        tensor
+        + rows[:, None, None] * token_stride
+        + heads.to(tl.int64)[None, :, None] * head_stride
+        + pairs[None, None, :]
     )
     first = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(pointers + HALF, mask=mask, other=0.0).to(tl.float32)

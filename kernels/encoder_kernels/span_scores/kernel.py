@@ -1,3 +1,4 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 """The span head in Triton: spans by labels as one matrix product whose left side is made on the way, and the threshold behind it."""
 
 from __future__ import annotations
@@ -178,7 +179,9 @@ def launch(
     if not (requests and words and labels and start.shape[0] and label.shape[0]):
         return
     config = chosen or settings(start.dtype, labels)
-    span_scores_kernel[(triton.cdiv(words * width, config["BLOCK_S"]), triton.cdiv(labels, config["BLOCK_C"]), requests)](
+    span_scores_kernel[
+        (triton.cdiv(words * width, config["BLOCK_S"]), triton.cdiv(labels, config["BLOCK_C"]), requests)
+    ](
         *arguments,
         *results,
         start.stride(0),
