@@ -113,8 +113,8 @@ def _api_servers(accelerator: Accelerator, machine: Machine, engines: int) -> in
     if machine.cores < 4:
         wanted = 1
     if machine.memory is not None:
-        # the engine and the process that started all are two of them
-        wanted = min(wanted, machine.memory // PROCESS_BYTES // engines - 2)
+        # the engine, its worker on a CPU, and the process that started all are three of them
+        wanted = min(wanted, machine.memory // PROCESS_BYTES // engines - 3)
     return max(1, min(MOST_API_SERVERS, wanted))
 
 
