@@ -39,6 +39,14 @@ class WordsTooLong(ValueError):  # noqa: N818 - what is wrong with what a client
         self.tokens = tokens
 
 
+class TooManyParts(ValueError):  # noqa: N818 - what is wrong with what a client sent
+    """A text with more parts than a request may have; ``words`` is how many words were in those that it may have."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__(f"{words} words")
+        self.words = words
+
+
 def sentence_ends(words: Sequence[str], lines: Sequence[int] = ()) -> list[int]:
     """Return the words behind which a sentence ends, as the number of the next word.
 
@@ -68,31 +76,44 @@ def line_starts(text: str, starts: Sequence[int]) -> list[int]:
 
 
 def plan(
-    lengths: Sequence[int], *, most_words: int, most_tokens: int, overlap: int, borders: Sequence[int] = ()
+    lengths: Sequence[int],
+    *,
+    most_words: int,
+    most_tokens: int,
+    overlap: int,
+    most_parts: int,
+    borders: Sequence[int] = (),
 ) -> list[Chunk]:
     """Return the parts of a text whose words have ``lengths`` tokens; one part where all of them fit.
 
     Raises:
         WordsTooLong: Somewhere not more words fit than two parts have to share.
+        TooManyParts: There are more than ``most_parts``.
     """
     words = len(lengths)
     until = np.array([0, *accumulate(lengths)])  # [words + 1]: tokens before each word
-    ends = np.array([*borders, words])
-    chunks: list[Chunk] = []
-    begin = 0
-    while True:
+    sentences = np.array([*borders, words])
+
+    def limit(begin: int) -> int:
         by_tokens = int(np.searchsorted(until, until[begin] + most_tokens, side="right")) - 1
-        limit = min(begin + most_words, by_tokens, words)
-        if limit == words:
-            return [*chunks, Chunk(begin, words)]
-        if limit - begin <= overlap:
+        return min(begin + most_words, by_tokens)
+
+    chunks: list[Chunk] = []
+    begin = end = 0
+    while (furthest := limit(begin)) < words:
+        if furthest - begin <= overlap:
             too_long = Chunk(begin, min(begin + overlap + 1, words))
             raise WordsTooLong(too_long, int(until[too_long.end] - until[too_long.begin]))
-        # of a sentence's border, the second half of a part is near enough; it leaves more than the overlap, too
-        earliest = begin + max((limit - begin) // 2, overlap) + 1
-        end = _last(ends, earliest, limit) or limit
+        # behind the end of the part before, so that each part brings something new
+        earliest = max(begin + (furthest - begin) // 2, begin + overlap, end) + 1
+        end = _last(sentences, earliest, furthest) or furthest
         chunks.append(Chunk(begin, end))
-        begin = _last(ends, max(end - 2 * overlap, begin + 1), end - overlap) or end - overlap
+        if len(chunks) == most_parts:
+            raise TooManyParts(end)
+        begin = _last(sentences, max(end - 2 * overlap, begin + 1), end - overlap)
+        if begin == 0 or limit(begin) <= end:
+            begin = end - overlap
+    return [*chunks, Chunk(begin, words)]
 
 
 def owned(chunks: Sequence[Chunk], number: int, start: Ints, last: Ints) -> NDArray[np.bool_]:

@@ -212,8 +212,19 @@ class GlinerProcessor(EncoderProcessor[Request, Prepared]):
         borders = chunks.sentence_ends(words, chunks.line_starts(text, splitter.starts(text, words)))
         try:
             return chunks.plan(
-                lengths, most_words=most, most_tokens=room, overlap=self.gliner.max_width, borders=borders
+                lengths,
+                most_words=most,
+                most_tokens=room,
+                overlap=self.gliner.max_width,
+                most_parts=request.PROMPTS,
+                borders=borders,
             )
+        except chunks.TooManyParts as error:
+            raise InvalidRequest(
+                f"beside these labels {request.PROMPTS} parts, the limit, hold {error.words} words; the text has"
+                f" {len(words)}",
+                param=path,
+            ) from None
         except chunks.WordsTooLong as error:
             begin, end = error.chunk
             raise InvalidRequest(

@@ -101,7 +101,7 @@ class WordTokens:
 
     def tokenize(self, words: Sequence[str]) -> list[Tokens]:
         """Ask the tokenizer, which lets other threads work meanwhile."""
-        (encoding,) = self._tokenizer.encode_batch_fast([words], is_pretokenized=True, add_special_tokens=False)
+        (encoding,) = self._tokenizer.encode_batch([words], is_pretokenized=True, add_special_tokens=False)
         tokens: list[list[int]] = [[] for _ in words]
         for number, token in zip(encoding.word_ids, encoding.ids, strict=True):
             if number is not None:
