@@ -94,7 +94,7 @@ class BiasTable(nn.Module):
         """Return `[heads of this rank, 2 * limit + 1]` float32."""
         ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
         heads = self.embeddings.embedding_dim // ranks
-        return t5_bias(self.embeddings.weight[:, rank * heads : (rank + 1) * heads], self.max_distance)
+        return t5_bias(self.embeddings.weight[:, rank * heads : (rank + 1) * heads], max_distance=self.max_distance)
 
 
 class Mt5Layer(nn.Module):

@@ -6,7 +6,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,7 +71,8 @@ class Encoder:
             max_query_len=max(lengths),
             max_seq_len=max(lengths),
             block_table_tensor=torch.zeros(len(lengths), 1, dtype=torch.int32),
-            slot_mapping=torch.zeros(total, dtype=torch.int64),
+            # vLLM's CPU attention fills it, but for the padding
+            slot_mapping=torch.full((total + padding,), -1, dtype=torch.int64),
             causal=False,
             positions=positions[:total],
         )
@@ -92,6 +92,17 @@ class Encoder:
         return layer.get_attn_backend().get_builder_cls()(spec, [name], self.vllm_config, torch.device("cpu"))
 
 
+class ModelConfig:
+    """What our encoders and vLLM's layers read of vLLM's; whatever else they ask for is not set."""
+
+    def __init__(self, hf_config: Any, dtype: torch.dtype) -> None:
+        self.hf_config = hf_config
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 Build = Callable[..., Encoder]
 
 
@@ -103,13 +114,7 @@ def build(world: None) -> Build:
         from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
 
         vllm_config = VllmConfig(compilation_config=CompilationConfig(mode=0))
-        vllm_config.model_config = SimpleNamespace(
-            hf_config=config,
-            dtype=dtype,
-            is_mm_prefix_lm=False,
-            quantization=None,
-            word_embeddings_untied_by_checkpoint=False,
-        )
+        vllm_config.model_config = ModelConfig(config, dtype)
         with set_current_vllm_config(vllm_config), default_dtype(dtype):
             return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
 

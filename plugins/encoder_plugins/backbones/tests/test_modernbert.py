@@ -1,0 +1,163 @@
+"""ModernBERT and mmBERT against transformers; windows and both rotary bases above all."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    # vLLM and transformers warn of themselves when they are imported
+    warnings.simplefilter("ignore")
+    from transformers import AutoConfig, ModernBertConfig, ModernBertModel
+
+    from encoder_plugins.backbones import modernbert
+    from encoder_plugins.backbones.switches import UnsupportedSwitch
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LONGEST = 150
+VOCABULARY = 211
+TINY: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 160,
+    "local_attention": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+
+
+def pair(switches: dict[str, Any], build: Any, draw: Any) -> tuple[Any, ModernBertModel]:
+    reference = draw(ModernBertModel(ModernBertConfig(**TINY | switches, attn_implementation="eager")))
+    encoder = build(modernbert.ModernBertEncoder, reference.config)
+    weights = {name: tensor for name, tensor in reference.state_dict().items() if "inv_freq" not in name}
+    encoder.load(weights, modernbert.layout(reference.config))
+    return encoder, reference
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 64])
+def test_a_packed_batch_gives_the_rows_of_transformers(
+    count: int, build: Any, draw: Any, batches: Any, compare: Callable[..., float], record_property: Any
+) -> None:
+    encoder, reference = pair({}, build, draw)
+    difference = compare(encoder, reference, batches(count, LONGEST, VOCABULARY))
+    record_property("worst", difference)
+    assert difference <= 2e-5
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"local_attention": 128},
+        {"local_attention": 2},
+        {"global_attn_every_n_layers": 2},
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]},
+        {"global_rope_theta": 160000.0, "local_rope_theta": 160000.0},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0}}},
+        {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 77.0}}},
+        {"norm_bias": True, "attention_bias": True, "mlp_bias": True},
+        {"norm_eps": 1e-2},
+    ],
+    ids=str,
+)
+def test_every_switch_is_honoured(switches: dict[str, Any], build: Any, draw: Any, batches: Any, compare: Any) -> None:
+    encoder, reference = pair(switches, build, draw)
+    assert compare(encoder, reference, batches(5, LONGEST, VOCABULARY)) <= 2e-5
+
+
+def test_rows_of_padding_change_nothing(build: Any, draw: Any, batches: Any, compare: Any) -> None:
+    encoder, reference = pair({}, build, draw)
+    assert compare(encoder, reference, batches(3, LONGEST, VOCABULARY), padding=29) <= 2e-5
+
+
+@pytest.mark.parametrize("switches", [{}, {"norm_bias": True, "attention_bias": True, "mlp_bias": True}], ids=str)
+def test_the_layout_is_that_of_transformers(switches: dict[str, Any]) -> None:
+    with torch.device("meta"):
+        reference = ModernBertModel(ModernBertConfig(**TINY | switches))
+    expected = {name: tuple(tensor.shape) for name, tensor in reference.state_dict().items()}
+    assert dict(modernbert.layout(reference.config).shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, (160000.0, 10000.0)),
+        ({"global_rope_theta": 160000, "local_rope_theta": 160000}, (160000.0, 160000.0)),
+        ({"local_rope_theta": 5.0}, (160000.0, 5.0)),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+                    "sliding_attention": {"rope_theta": 160000, "rope_type": "default"},
+                }
+            },
+            (1e6, 160000.0),
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 3.0}}}, (3.0, 10000.0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("read", ["as written", "by transformers"])
+def test_both_forms_of_rotary_bases(
+    written: dict[str, Any], expected: tuple[float, float], read: str, tmp_path: Path
+) -> None:
+    config: Any = SimpleNamespace(model_type="modernbert", **written)
+    if read == "by transformers":
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "modernbert", **TINY, **written}))
+        config = AutoConfig.from_pretrained(tmp_path)
+    found = modernbert.thetas(config)
+    assert (found["full_attention"], found["sliding_attention"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("switches", "named"),
+    [
+        ({"hidden_activation": "relu"}, "hidden_activation='relu'"),
+        ({"num_attention_heads": 3}, "num_attention_heads=3"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}},
+            "rope_parameters={'full_attention': {'rope_type': 'linear'",
+        ),
+        ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types="),
+    ],
+)
+def test_a_switch_that_is_not_honoured_is_named(switches: dict[str, Any], named: str) -> None:
+    written = {"local_rope_theta": 10000.0, **TINY, **switches}
+    config = SimpleNamespace(model_type="modernbert", hidden_activation="gelu")
+    vars(config).update(written)
+    for name in ("norm_eps", "norm_bias", "attention_bias", "mlp_bias"):
+        setattr(config, name, getattr(ModernBertConfig(), name))
+    with pytest.raises(UnsupportedSwitch) as caught:
+        modernbert.Settings.read(config)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        ("embeddings.tok_embeddings.weight", "embeddings.tok_embeddings.weight"),
+        ("embeddings.norm.weight", "embeddings.norm.weight"),
+        ("layers.1.attn_norm.weight", "layers.1.attn_norm.weight"),
+        ("layers.21.attn.Wqkv.weight", "layers.21.attn.Wqkv.weight"),
+        ("layers.0.attn.Wo.weight", "layers.0.attn.Wo.weight"),
+        ("layers.0.mlp_norm.weight", "layers.0.mlp_norm.weight"),
+        ("layers.0.mlp.Wi.weight", "layers.0.Wi.weight"),
+        ("layers.0.mlp.Wo.bias", "layers.0.Wo.bias"),
+        ("final_norm.weight", "final_norm.weight"),
+    ],
+)
+def test_where_a_tensor_goes(name: str, parameter: str) -> None:
+    assert modernbert.place(name) == (parameter, None)
