@@ -54,14 +54,14 @@ class Manifest:
         key: The artifact's name on the volume, computed by the operator.
         plugin: The plugin whose prep made it.
         prep_version: That plugin's prep version.
-        source: Where the checkpoint came from; ``revision`` is always there.
+        source: Where the checkpoint came from; ``revision`` is always there, ``auxiliary`` where there was more.
         files: Every file but the manifest, sorted by path.
     """
 
     key: str
     plugin: str
     prep_version: int
-    source: Mapping[str, str]
+    source: Mapping[str, Any]
     files: tuple[FileEntry, ...]
 
     def encode(self) -> bytes:
@@ -111,7 +111,7 @@ def is_inside(path: str) -> bool:
     return plain and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
 
 
-def build(root: Path, *, key: str, plugin: str, prep_version: int, source: Mapping[str, str]) -> Manifest:
+def build(root: Path, *, key: str, plugin: str, prep_version: int, source: Mapping[str, Any]) -> Manifest:
     """Hash every file below ``root`` into a manifest; nothing is written.
 
     Raises:

@@ -1,7 +1,7 @@
 """What is asked of a server under test, how answers are compared with the reference, and what the verdict is.
 
-Pure, but for reading the reference; numpy only: the prep image imports it for a plugin's cases. Every case is asked four times: alone, in one request with all others, at the same time as others, and in shuffled
-batches at the same time. An engine that mixes requests, or whose answers depend on their neighbours, fails here.
+Pure, but for reading the reference; numpy only: the prep image imports it for a plugin's cases. Every case is asked
+four times: alone, in one request with others, at the same time as others, and in shuffled batches at the same time. An engine that mixes requests, or whose answers depend on their neighbours, fails here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Result = Literal["Passed", "Failed", "Inconclusive"]
 
 AT_ONCE = 16
 BATCH = 8
+# texts that every plugin takes in one request
+MOST_TEXTS = 256
 WORST = 5
 VERDICT_BYTES = 2048
 
@@ -65,6 +67,14 @@ class Bound:
 Tolerance = tuple[Bound, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of comparing one case: a number for each metric, and what a person might want to know beside."""
+
+    metrics: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
 class Parity(Protocol):
     """What a plugin contributes: how its cases are asked, and how close answers must be."""
 
@@ -74,14 +84,17 @@ class Parity(Protocol):
     def group(self, case: Mapping[str, Any]) -> object:
         """Return what cases must share to be asked in one request."""
 
+    def weight(self, case: Mapping[str, Any]) -> int:
+        """Return how many texts of a request a case takes."""
+
     def data(self, together: Sequence[Mapping[str, Any]], encoding: Encoding) -> dict[str, Any]:
         """Return the request data that asks cases of one group."""
 
-    def outputs(self, answer: Any, encoding: Encoding) -> list[Array]:
-        """Return one array for each case, or raise WrongAnswer."""
+    def outputs(self, answer: Any, together: Sequence[Mapping[str, Any]], encoding: Encoding) -> list[Any]:
+        """Return what was answered to each of the cases, or raise WrongAnswer."""
 
-    def compare(self, got: Array, expected: Array) -> dict[str, float]:
-        """Return the metrics of one case."""
+    def compare(self, case: Mapping[str, Any], got: Any, expected: Array) -> Compared:
+        """Compare what was answered to a case, or raise WrongAnswer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,7 @@ class Finding:
     asked: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     wrong: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,47 +217,47 @@ def plan(parity: Parity, cases: Sequence[Mapping[str, Any]]) -> tuple[Pass, ...]
     random.Random(len(cases)).shuffle(shuffled)
     return (
         Pass("alone", tuple(Batch((case,), "float") for case in cases), 1),
-        Pass("together", tuple(Batch(group, "base64") for group in _groups(parity, cases)), 1),
+        Pass("together", tuple(Batch(part, "base64") for part in _parts(parity, cases, MOST_TEXTS)), 1),
         Pass("concurrent", tuple(Batch((case,), "base64") for case in reversed(cases)), AT_ONCE),
         Pass(
             "shuffled",
-            tuple(
-                Batch(group[start : start + BATCH], "base64")
-                for group in _groups(parity, shuffled)
-                for start in range(0, len(group), BATCH)
-            ),
+            tuple(Batch(part, "base64") for part in _parts(parity, shuffled, MOST_TEXTS, BATCH)),
             AT_ONCE,
         ),
     )
 
 
-def _groups(parity: Parity, cases: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], ...]]:
-    groups: dict[object, list[Mapping[str, Any]]] = {}
+def _parts(
+    parity: Parity, cases: Iterable[Mapping[str, Any]], most_texts: int, most_cases: int = MOST_TEXTS
+) -> list[tuple[Mapping[str, Any], ...]]:
+    """Sort cases into requests: of one group each, and of so many texts at most, unless one case alone has more."""
+    groups: dict[object, list[list[Mapping[str, Any]]]] = {}
     for case in cases:
-        groups.setdefault(parity.group(case), []).append(case)
-    return [tuple(group) for group in groups.values()]
+        parts = groups.setdefault(parity.group(case), [[]])
+        texts = sum(map(parity.weight, parts[-1])) + parity.weight(case)
+        if parts[-1] and (texts > most_texts or len(parts[-1]) == most_cases):
+            parts.append([])
+        parts[-1].append(case)
+    return [tuple(part) for parts in groups.values() for part in parts]
 
 
 def examine(parity: Parity, reference: Reference, asked: str, batch: Batch, answer: Any) -> list[Finding]:
     """Compare one answer with what was expected."""
     try:
-        got = parity.outputs(answer, batch.encoding)
+        got = parity.outputs(answer, batch.cases, batch.encoding)
         if len(got) != len(batch.cases):
             raise WrongAnswer(f"{len(batch.cases)} texts were asked, and {len(got)} answered")
     except WrongAnswer as error:
         return [Finding(case=case["id"], asked=asked, wrong=str(error)) for case in batch.cases]
-    return [
-        _compared(parity, reference, asked, case["id"], array) for case, array in zip(batch.cases, got, strict=True)
-    ]
+    return [_compared(parity, reference, asked, case, one) for case, one in zip(batch.cases, got, strict=True)]
 
 
-def _compared(parity: Parity, reference: Reference, asked: str, case: str, got: Array) -> Finding:
-    expected = reference.expected[case]
-    if got.shape != expected.shape:
-        return Finding(case=case, asked=asked, wrong=f"shape {got.shape}; expected is {expected.shape}")
-    if not np.isfinite(got).all():
-        return Finding(case=case, asked=asked, wrong="a number is not finite")
-    return Finding(case=case, asked=asked, metrics=parity.compare(got, expected))
+def _compared(parity: Parity, reference: Reference, asked: str, case: Mapping[str, Any], got: Any) -> Finding:
+    try:
+        compared = parity.compare(case, got, reference.expected[case["id"]])
+    except WrongAnswer as error:
+        return Finding(case=case["id"], asked=asked, wrong=str(error))
+    return Finding(case=case["id"], asked=asked, metrics=compared.metrics, notes=compared.notes)
 
 
 def judge(

@@ -1,6 +1,6 @@
 """The prep Job: a checkpoint becomes an artifact, whole and checked, or nothing at all.
 
-    lock -> list -> choose -> download -> check -> record the original library -> manifest -> rename
+    lock -> list -> choose -> download -> check -> convert -> record the original library -> manifest -> rename
 
 Until the rename, everything is in a staging folder on the same volume (`staging`); the next attempt uses what is there.
 Every way to fail has a code of its own, which the operator turns into a condition's reason.
@@ -15,20 +15,34 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from encoder_plugins import artifact, content, models, selection
 from encoder_plugins.artifact import Manifest
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareError, Transient, Unsupported
+from encoder_plugins.inputs import Inputs, fingerprint
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.progress import Progress
 from encoder_plugins.selection import MODULES, Selection, SourceFile
 from encoder_plugins.staging import OUT_OF_SPACE, Staging, discard, locked, require_atomic_rename, require_space
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Auxiliary:
+    """A further repository that a checkpoint needs: GLiNER's oldest leave their encoder's configuration there.
+
+    Attributes:
+        source: `org/name` on the same hub, or an absolute folder.
+        revision: A commit; None for a folder only.
+    """
+
+    source: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +57,8 @@ class Request:
         endpoint: The hub's address; None for the public one.
         token: Sent to the hub and nowhere else.
         allow_pickle: Convert pickled weights where there are no others.
+        auxiliary: Further repositories; only their configuration and tokenizer are taken.
+        inputs: The user's own cases, recorded beside the built-in ones.
         stall_seconds: Without a byte for so long, the attempt ends.
     """
 
@@ -53,6 +69,8 @@ class Request:
     endpoint: str | None = None
     token: str | None = field(default=None, repr=False)
     allow_pickle: bool = False
+    auxiliary: tuple[Auxiliary, ...] = ()
+    inputs: Inputs = ()
     stall_seconds: float = 120.0
 
 
@@ -83,7 +101,7 @@ class Prepared:
 class Source(Protocol):
     """Where a checkpoint comes from."""
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """Say where the files came from, for the manifest; `revision` is the one that was listed."""
 
     def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
@@ -128,14 +146,42 @@ def _find(request: Request) -> Prepared | None:
         manifest = artifact.read(output)
     except ChecksumMismatch as error:
         raise ChecksumMismatch(f"{error}; it is left as it is: remove it to have it prepared again") from error
-    found = (manifest.key, manifest.plugin, manifest.source.get("revision"))
-    wanted = (output.name, request.plugin.name, request.revision or found[2])
+    found = _identity(manifest)
+    wanted = {
+        "key": output.name,
+        "plugin": request.plugin.name,
+        "revision": request.revision or found["revision"],
+        "auxiliary": _pins(request),
+        "inputs": fingerprint(request.inputs),
+    }
     if found != wanted:
-        raise Unsupported(f"{output} holds another artifact (key, plugin, revision: {found}): choose another output")
+        different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
+        raise Unsupported(f"{output} holds another artifact ({different}): choose another output")
     try:
         return Prepared.of(output, artifact.verify(output))
     except ChecksumMismatch:
         return None
+
+
+def _identity(manifest: Manifest) -> dict[str, Any]:
+    """Return what makes an artifact this one and no other."""
+    return {
+        "key": manifest.key,
+        "plugin": manifest.plugin,
+        "revision": manifest.source.get("revision"),
+        # a folder's digest is known to who lists it only
+        "auxiliary": [
+            (entry["repo"], entry["revision"]) if entry.get("kind") == "huggingFace" else None
+            for entry in manifest.source.get("auxiliary", [])
+        ],
+        "inputs": manifest.source.get("inputs", ""),
+    }
+
+
+def _pins(request: Request) -> list[tuple[str, str | None] | None]:
+    return [
+        None if further.source.startswith("/") else (further.source, further.revision) for further in request.auxiliary
+    ]
 
 
 def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared:
@@ -162,12 +208,18 @@ class _Preparation:
         self._request = request
         self._staging = staging
         self._progress = progress
+        self._hooks = hooks_of(request.plugin)
         self._model = staging.artifact / artifact.MODEL
+        # what is converted stays beside the artifact, so that the next attempt finds it as it came
+        self._checkpoint = staging.checkpoint if self._hooks.convert else self._model
         self._source = source_of(request)
+        self._further = [_further(request, auxiliary) for auxiliary in request.auxiliary]
+        self._auxiliary: dict[str, Path] = {}
 
     def run(self) -> Prepared:
         """Go from nothing, or from what an earlier attempt left, to the visible artifact."""
         require_atomic_rename(self._staging)
+        self._bring_auxiliaries()
         self._progress.start("listing")
         listing = self._source.listing(self._progress)
         selection.refuse_escapes(file.path for file in listing)
@@ -175,6 +227,7 @@ class _Preparation:
         require_space(self._staging, chosen.size)
         self._clear(chosen)
         self._download(chosen, [file.path for file in listing])
+        self._transform()
         self._record()
         return self._publish()
 
@@ -183,8 +236,10 @@ class _Preparation:
         by_path = {file.path: file for file in listing}
         modules = None
         if MODULES in by_path:
-            self._bring(self._source.completed(by_path[MODULES], self._progress), self._model / MODULES)
-            modules = (self._model / MODULES).read_bytes()
+            self._bring(
+                self._source, self._source.completed(by_path[MODULES], self._progress), self._checkpoint / MODULES
+            )
+            modules = (self._checkpoint / MODULES).read_bytes()
         chosen = selection.select(tuple(by_path.values()), modules, allow_pickle=self._request.allow_pickle)
         return replace(chosen, files=self._completed(chosen.files), pickles=self._completed(chosen.pickles))
 
@@ -193,10 +248,28 @@ class _Preparation:
 
     def _clear(self, chosen: Selection) -> None:
         """Remove what an earlier attempt left and this one makes anew."""
-        wanted = {self._model / file.path for file in chosen.files}
-        for path in [path for path in self._staging.artifact.rglob("*") if not path.is_dir() and path not in wanted]:
-            path.unlink()
+        wanted = {self._checkpoint / file.path for file in chosen.files}
+        for root in (self._staging.artifact, self._checkpoint):
+            for path in [path for path in root.rglob("*") if not path.is_dir() and path not in wanted]:
+                path.unlink()
         discard(self._staging.artifact / artifact.REFERENCE)
+
+    def _bring_auxiliaries(self) -> None:
+        """Bring what is taken of the auxiliary repositories, all of it small."""
+        discard(self._staging.auxiliary)
+        for number, (name, source) in enumerate(self._further):
+            self._progress.start("listing", message=f"auxiliary {name}")
+            listing = source.listing(self._progress)
+            selection.refuse_escapes(file.path for file in listing)
+            folder = self._staging.auxiliary / str(number)
+            folder.mkdir(parents=True)
+            chosen = [source.completed(file, self._progress) for file in selection.texts(listing)]
+            self._progress.start("download", sum(file.size for file in chosen))
+            for file in chosen:
+                self._bring(source, file, folder / file.path)
+                if file.path.endswith(".json"):
+                    selection.refuse_code(file.path, (folder / file.path).read_bytes(), [])
+            self._auxiliary[name] = folder
 
     def _download(self, chosen: Selection, listing: list[str]) -> None:
         """Bring every file; what a checkpoint can be refused for comes before its largest files."""
@@ -204,20 +277,20 @@ class _Preparation:
         large = [file for file in chosen.files if selection.is_trunk(file)]
         for file in chosen.files:
             if file not in large:
-                self._bring(file, self._model / file.path)
+                self._bring(self._source, file, self._checkpoint / file.path)
         for path in (file.path for file in chosen.files if file.path.endswith(".json")):
-            selection.refuse_code(path, (self._model / path).read_bytes(), listing)
-        if not chosen.pickles:
+            selection.refuse_code(path, (self._checkpoint / path).read_bytes(), listing)
+        if not chosen.pickles or self._hooks.convert:
             self._check()
         for file in large:
-            self._bring(file, self._model / file.path)
+            self._bring(self._source, file, self._checkpoint / file.path)
         for file in chosen.pickles:
-            self._bring(file, self._staging.pickles / file.path)
+            self._bring(self._source, file, self._staging.pickles / file.path)
         if chosen.pickles:
-            self._convert(chosen.pickles)
+            self._unpickle(chosen.pickles)
             self._check()
 
-    def _bring(self, file: SourceFile, target: Path) -> None:
+    def _bring(self, source: Source, file: SourceFile, target: Path) -> None:
         """Fetch a file, unless an earlier attempt has."""
         if target.is_file():
             try:
@@ -230,33 +303,43 @@ class _Preparation:
         known = file.sha256 or file.git_sha1 or hashlib.sha256(file.path.encode()).hexdigest()
         self._staging.partial.mkdir(parents=True, exist_ok=True)
         partial = self._staging.partial / known
-        self._source.fetch(file, partial, self._progress)
+        source.fetch(file, partial, self._progress)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
 
-    def _convert(self, files: Iterable[SourceFile]) -> None:
+    def _unpickle(self, files: Iterable[SourceFile]) -> None:
         """Write pickled weights as safetensors, folder by folder."""
         from encoder_plugins.pickles import convert_folder
 
         self._progress.start("convert")
         folders: defaultdict[Path, dict[Path, Path]] = defaultdict(dict)
         for file in files:
-            target = self._model / selection.converted_name(file.path)
+            target = self._checkpoint / selection.converted_name(file.path)
             folders[target.parent][self._staging.pickles / file.path] = target
         for pickles in folders.values():
             convert_folder(pickles)
 
     def _check(self) -> None:
         """Let the plugin refuse what it would serve differently from the original library."""
-        if (check := _check_of(self._request.plugin)) is not None:
-            check(self._model)
+        if self._hooks.check is not None:
+            self._hooks.check(self._checkpoint, self._auxiliary)
+
+    def _transform(self) -> None:
+        """Let the plugin write the engine's folder, where that is not the checkpoint as it is."""
+        if self._hooks.convert is None:
+            return
+        self._progress.start("convert")
+        discard(self._model)
+        self._model.mkdir(parents=True)
+        self._hooks.convert(self._checkpoint, self._auxiliary, self._model)
 
     def _record(self) -> None:
         """Record what the original library answers."""
         from encoder_plugins.reference import write
 
         self._progress.start("reference")
-        write(resolve(self._request.plugin.reference)(self._model), self._staging.artifact)
+        recording = resolve(self._request.plugin.reference)(self._model, self._request.inputs)
+        write(recording, self._staging.artifact)
 
     def _publish(self) -> Prepared:
         """Write the manifest and make the artifact visible."""
@@ -267,7 +350,7 @@ class _Preparation:
             key=output.name,
             plugin=plugin.name,
             prep_version=plugin.prep_version,
-            source=self._source.describe(),
+            source=self._describe(),
         )
         (self._staging.artifact / artifact.MANIFEST).write_bytes(manifest.encode())
         self._progress.start("publish")
@@ -276,6 +359,15 @@ class _Preparation:
             self._staging.set_aside()
         self._staging.publish()
         return Prepared.of(output, manifest)
+
+    def _describe(self) -> dict[str, Any]:
+        """Say where everything came from."""
+        described = self._source.describe()
+        if self._further:
+            described["auxiliary"] = [source.describe() for _, source in self._further]
+        if self._request.inputs:
+            described["inputs"] = fingerprint(self._request.inputs)
+        return described
 
 
 def source_of(request: Request) -> Source:
@@ -302,10 +394,35 @@ def source_of(request: Request) -> Source:
     )
 
 
-def _check_of(plugin: Plugin) -> Callable[[Path], None] | None:
-    """Find the plugin's own check of a checkpoint: `check` in the module `checkpoint` of its folder, if it has one."""
+def _further(request: Request, auxiliary: Auxiliary) -> tuple[str, Source]:
+    """Name an auxiliary repository, and find where it comes from.
+
+    Raises:
+        Unsupported: It is not pinned.
+    """
+    if auxiliary.revision is None and not auxiliary.source.startswith("/"):
+        raise Unsupported(f"the auxiliary repository {auxiliary.source} is not pinned: say {auxiliary.source}@<commit>")
+    return auxiliary.source, source_of(replace(request, source=auxiliary.source, revision=auxiliary.revision))
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a plugin does with a checkpoint, in the module `checkpoint` of its folder.
+
+    Attributes:
+        check: Refuses, by raising, what would be served differently from the original library: first without the largest
+            files, so that it never asks for them. Gets the checkpoint's folder, and the auxiliary ones by repository.
+        convert: Writes the folder that the engine loads; gets the same and that folder. None where the checkpoint is it.
+    """
+
+    check: Callable[[Path, Mapping[str, Path]], None] | None = None
+    convert: Callable[[Path, Mapping[str, Path], Path], None] | None = None
+
+
+def hooks_of(plugin: Plugin) -> Hooks:
+    """Find a plugin's hooks; a plugin without any takes checkpoints as they are."""
     name = f"{models.__name__}.{plugin.name}.checkpoint"
     if importlib.util.find_spec(name) is None:
-        return None
-    check: Callable[[Path], None] = importlib.import_module(name).check
-    return check
+        return Hooks()
+    module = importlib.import_module(name)
+    return Hooks(getattr(module, "check", None), getattr(module, "convert", None))

@@ -10,9 +10,9 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-from encoder_plugins import catalog, progress
+from encoder_plugins import catalog, inputs, progress
 from encoder_plugins.errors import AuthFailed, PrepareError, Transient, UnknownPlugin, Unsupported
-from encoder_plugins.prepare import Prepared, Request, prepare
+from encoder_plugins.prepare import Auxiliary, Prepared, Request, prepare
 from encoder_plugins.progress import Progress
 
 # kubelet keeps 4 KiB of a termination message
@@ -28,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", help="address of the hub")
     parser.add_argument("--token-file", type=Path, help="file with the hub's token")
     parser.add_argument("--allow-pickle", action="store_true", help="convert pickled weights where there are no others")
+    parser.add_argument(
+        "--auxiliary",
+        action="append",
+        default=[],
+        metavar="REPO@REVISION",
+        help="further repository of the same hub that the checkpoint needs, or an absolute folder; several are possible",
+    )
+    parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
     parser.add_argument("--stall-seconds", type=float, default=120.0, help="give up without a byte for so long")
     parser.add_argument("--termination-log", type=Path, help="also write the result to this file")
 
@@ -73,8 +81,18 @@ def _request(arguments: argparse.Namespace, token: str | None) -> Request:
         endpoint=arguments.endpoint,
         token=token,
         allow_pickle=arguments.allow_pickle,
+        auxiliary=tuple(map(_auxiliary, arguments.auxiliary)),
+        inputs=inputs.read(arguments.inputs) if arguments.inputs is not None else (),
         stall_seconds=arguments.stall_seconds,
     )
+
+
+def _auxiliary(text: str) -> Auxiliary:
+    """Read `REPO@REVISION`, or a folder."""
+    if text.startswith("/"):
+        return Auxiliary(text)
+    source, _, revision = text.partition("@")
+    return Auxiliary(source, revision or None)
 
 
 def _token(path: Path | None) -> str | None:

@@ -115,6 +115,18 @@ def select(files: Sequence[SourceFile], modules_json: bytes | None, *, allow_pic
     return Selection(files=tuple(sorted(taken, key=_path)), pickles=tuple(sorted(pickles, key=_path)))
 
 
+def texts(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    """Choose configuration and tokenizer of a repository's root, and no weights.
+
+    Raises:
+        SourceFileNotFound: There are none.
+    """
+    found = [file for file in files if "/" not in file.path and _is_text(file, ())]
+    if not found:
+        raise SourceFileNotFound("the auxiliary repository has neither configuration nor tokenizer in its root")
+    return tuple(sorted(found, key=_path))
+
+
 def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
     """Refuse a configuration file that sends its loader to Python code in a repository.
 

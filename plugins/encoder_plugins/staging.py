@@ -47,6 +47,16 @@ class Staging:
         return self.root / "artifact"
 
     @property
+    def checkpoint(self) -> Path:
+        """A checkpoint that is converted into the artifact's model."""
+        return self.root / "checkpoint"
+
+    @property
+    def auxiliary(self) -> Path:
+        """What was taken of further repositories, each in a folder of its own."""
+        return self.root / "auxiliary"
+
+    @property
     def partial(self) -> Path:
         """Files that are still being fetched."""
         return self.root / "partial"

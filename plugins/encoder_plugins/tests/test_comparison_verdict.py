@@ -136,5 +136,5 @@ def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
 
 
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:
-    found = parity.PARITY.compare(np.array([300.003, 400], np.float32), np.array([300, 400], np.float32))
-    assert found["max_abs_error"] == pytest.approx(6e-6, rel=0.1)
+    found = parity.PARITY.compare({}, np.array([300.003, 400], np.float32), np.array([300, 400], np.float32))
+    assert found.metrics["max_abs_error"] == pytest.approx(6e-6, rel=0.1)

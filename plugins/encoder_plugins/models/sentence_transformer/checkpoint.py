@@ -8,8 +8,10 @@ again by the IO processor. Neither torch nor vLLM is imported: the prep image ha
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -113,13 +115,19 @@ class Checkpoint:
         return "" if wanted is None else self.prompts[wanted]
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, auxiliary: Mapping[str, Path] = MappingProxyType({})) -> None:
     """Refuse a checkpoint that would be served differently from what sentence-transformers computes.
+
+    Args:
+        folder: The checkpoint.
+        auxiliary: Folders of further repositories, of which it needs none.
 
     Raises:
         Unsupported: It needs something that vLLM does not do; the message names file and field.
         SourceFileNotFound: It is not in sentence-transformers format.
     """
+    if auxiliary:
+        raise Unsupported(f"a sentence-transformers checkpoint needs no auxiliary repository: {', '.join(auxiliary)}")
     read(folder)
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from encoder_plugins.comparison import Bound, Tolerance
-from encoder_plugins.errors import WrongAnswer
+from encoder_plugins.comparison import Bound, Compared, Tolerance
+from encoder_plugins.errors import Unsupported, WrongAnswer
+from encoder_plugins.inputs import Inputs, complete
 from encoder_plugins.models.sentence_transformer import vectors
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
 from encoder_plugins.models.sentence_transformer.vectors import Vectors
@@ -20,6 +21,9 @@ from encoder_plugins.models.sentence_transformer.vectors import Vectors
 MOST_PROMPTS = 12
 # words of the longest text: the reference is recorded on a CPU, and 8 192 tokens would take it minutes
 MOST_WORDS = 1_200
+
+# what a user's case may say beside its text
+OPTIONS = {"prompt_name": None, "dimensions": None, "normalize": None}
 
 SENTENCE = "A man is playing a guitar on the street."
 WORDS = (
@@ -113,6 +117,28 @@ def cases(model: Checkpoint) -> list[Case]:
     return found
 
 
+def user_cases(inputs: Inputs, others: Sequence[Case], model: Checkpoint) -> list[Case]:
+    """Return a user's own cases: a text each, and what else a request may say.
+
+    Raises:
+        Unsupported: One is none, or asks for what this checkpoint does not have.
+    """
+    found = []
+    for values in complete(inputs, ("text",), OPTIONS, [case["id"] for case in others]):
+        where = f"inputs: {values['id']}"
+        text, prompt_name, dimensions, normalize = (values[name] for name in ("text", *OPTIONS))
+        if not isinstance(text, str) or not text:
+            raise Unsupported(f"{where}: text is no text")
+        if prompt_name is not None and prompt_name not in model.prompts:
+            raise Unsupported(f"{where}: the checkpoint has no prompt {prompt_name!r}")
+        if dimensions is not None and not (type(dimensions) is int and 0 < dimensions <= model.dimensions):
+            raise Unsupported(f"{where}: dimensions is not one of 1 to {model.dimensions}")
+        if normalize not in (None, True, False):
+            raise Unsupported(f"{where}: normalize is none of true, false and null")
+        found.append(_case(values["id"], text, prompt_name=prompt_name, dimensions=dimensions, normalize=normalize))
+    return found
+
+
 def _case(
     name: str,
     text: str,
@@ -159,7 +185,13 @@ class Embeddings:
             "encoding": encoding,
         }
 
-    def outputs(self, answer: Any, encoding: Literal["float", "base64"]) -> list[Vectors]:
+    def weight(self, case: Mapping[str, Any]) -> int:
+        """Return how many texts of a request a case takes."""
+        return 1
+
+    def outputs(
+        self, answer: Any, together: Sequence[Mapping[str, Any]], encoding: Literal["float", "base64"]
+    ) -> list[Vectors]:
         """Return the vectors of an answer's data, in its order.
 
         Raises:
@@ -173,18 +205,23 @@ class Embeddings:
         except (KeyError, TypeError, ValueError) as error:
             raise WrongAnswer(f"the answer holds no embeddings: {error!r}"[:200]) from None
 
-    def compare(self, got: Vectors, expected: Vectors) -> dict[str, float]:
+    def compare(self, case: Mapping[str, Any], got: Vectors, expected: Vectors) -> Compared:
         """Return cosine and largest difference, the latter in units of the expected length where that is above 1.
 
         Vectors without Normalize have any length, and rounding grows with it.
+
+        Raises:
+            WrongAnswer: The vector has another length, or a number that is not finite.
         """
+        if got.shape != expected.shape:
+            raise WrongAnswer(f"shape {got.shape}; expected is {expected.shape}")
+        if not np.isfinite(got).all():
+            raise WrongAnswer("a number is not finite")
         ours, theirs = got.astype(np.float64), expected.astype(np.float64)
         lengths = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
         cosine = float(ours @ theirs) / lengths if lengths else float(np.array_equal(ours, theirs))
-        return {
-            "cosine": cosine,
-            "max_abs_error": float(np.abs(ours - theirs).max()) / max(1.0, float(np.linalg.norm(theirs))),
-        }
+        error = float(np.abs(ours - theirs).max()) / max(1.0, float(np.linalg.norm(theirs)))
+        return Compared({"cosine": cosine, "max_abs_error": error})
 
 
 PARITY = Embeddings()

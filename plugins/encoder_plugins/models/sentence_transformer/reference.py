@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
+from encoder_plugins.inputs import Inputs
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.parity import Case
 from encoder_plugins.reference import Recording
@@ -28,9 +29,11 @@ from encoder_plugins.reference import Recording
 _SMALL = 2 << 30
 
 
-def record(model: Path) -> Recording:
-    """Load the checkpoint as its users do, and answer every case."""
-    cases = parity.cases(checkpoint.read(model))
+def record(model: Path, inputs: Inputs = ()) -> Recording:
+    """Load the checkpoint as its users do, and answer every case, the user's own ones too."""
+    settings = checkpoint.read(model)
+    cases = parity.cases(settings)
+    cases += parity.user_cases(inputs, cases, settings)
     with few_threads(model):
         library = load(model)
         expected = {case["id"]: answer(library, case) for case in cases}

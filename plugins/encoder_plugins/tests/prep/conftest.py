@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from encoder_plugins import catalog
+from encoder_plugins.inputs import Inputs
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prepare import Request
 from encoder_plugins.progress import Progress
@@ -103,7 +104,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the original library by a function that only notes the folder it was given."""
     calls: list[Path] = []
 
-    def record(model: Path) -> Recording:
+    def record(model: Path, inputs: Inputs = ()) -> Recording:
         calls.append(model)
         width = json.loads((model / "1_Pooling" / "config.json").read_bytes())["word_embedding_dimension"]
         return Recording(

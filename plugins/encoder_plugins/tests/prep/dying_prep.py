@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from encoder_plugins import catalog
+from encoder_plugins.inputs import Inputs
 from encoder_plugins.prepare import Request, prepare
 from encoder_plugins.progress import Progress
 from encoder_plugins.reference import Recording
 
 
-def record(model: Path) -> Recording:
+def record(model: Path, inputs: Inputs = ()) -> Recording:
     """Record nothing worth having."""
     return Recording(cases=[{"id": "one"}], expected={"one": np.zeros((1, 1), np.float32)}, about={})
 

@@ -1,0 +1,33 @@
+"""Prep of GLiNER checkpoints on mT5: what is refused, and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from encoder_plugins.gliner import checkpoint
+from encoder_plugins.gliner.checkpoint import Trunk
+
+TRUNK = Trunk(
+    plugin="mt5_gliner",
+    architecture="Mt5GlinerModel",
+    model_type="mt5",
+    fixed={"feed_forward_proj": ("gated-gelu",), "is_decoder": (False,)},
+    # vLLM would take it for a model with a decoder
+    changes={"is_encoder_decoder": False},
+    relative=True,
+)
+
+
+def check(folder: Path, auxiliary: Mapping[str, Path]) -> None:
+    """Refuse, before its weights are fetched, a checkpoint that would be served differently from the library."""
+    settings = checkpoint.read(folder)
+    checkpoint.encoder_config(settings, auxiliary, TRUNK)
+    checkpoint.tokenizer_folder(settings, folder, auxiliary)
+
+
+def convert(folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+    """Write the artifact's model folder from the checkpoint in ``folder``."""
+    from encoder_plugins.gliner.conversion import convert as write
+
+    write(TRUNK, folder, auxiliary, target)
