@@ -23,6 +23,7 @@ Quantity = Annotated[
 Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?$", max_length=32)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 LabelKey = Annotated[str, StringConstraints(max_length=316)]
+Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", max_length=200)]
 
 
 def rule(expression: str, message: str) -> dict[str, str]:
@@ -33,6 +34,20 @@ def rule(expression: str, message: str) -> dict[str, str]:
 def rules(*found: dict[str, str]) -> dict[str, Any]:
     """Return the schema extension that holds CEL rules."""
     return {"x-kubernetes-validations": list(found)}
+
+
+Commit = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9a-f]{40}$"),
+    Field(
+        json_schema_extra=rules(
+            rule(
+                "self.matches('^[0-9a-f]{40}$')",
+                "must be a commit of 40 hexadecimal digits: a branch or tag may change under a served model",
+            )
+        )
+    ),
+]
 
 
 class Part(BaseModel):
@@ -58,23 +73,21 @@ class SecretKey(Part):
     """Key in it."""
 
 
+class ConfigMapKey(Part):
+    """A key of a ConfigMap in the same namespace."""
+
+    name: Name
+    """Name of the ConfigMap."""
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = "inputs.json"
+    """Key in it."""
+
+
 class HuggingFace(Part):
     """A repository on the Hugging Face hub, or on a mirror that speaks its protocol."""
 
-    repo: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", max_length=200)]
+    repo: Repository
     """Owner and name, as in `sentence-transformers/all-MiniLM-L6-v2`."""
-    revision: Annotated[
-        str,
-        StringConstraints(pattern=r"^[0-9a-f]{40}$"),
-        Field(
-            json_schema_extra=rules(
-                rule(
-                    "self.matches('^[0-9a-f]{40}$')",
-                    "must be a commit of 40 hexadecimal digits: a branch or tag may change under a served model",
-                )
-            )
-        ),
-    ]
+    revision: Commit
     """The commit: 40 hexadecimal digits."""
     endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=500)] | None = None
     """Address of a mirror. Not part of the artifact's identity."""
@@ -99,8 +112,17 @@ class ClaimSource(Part):
     """The checkpoint's folder, relative to the volume's root; empty for the root itself."""
 
 
+class Auxiliary(Part):
+    """A further repository of the same hub that a checkpoint needs."""
+
+    repo: Repository
+    """Owner and name, as in `microsoft/deberta-v3-small`."""
+    revision: Commit
+    """The commit: 40 hexadecimal digits."""
+
+
 class Source(Part):
-    """Where the checkpoint comes from: exactly one of these."""
+    """Where the checkpoint comes from: exactly one of `huggingFace` and `pvc`."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -115,6 +137,13 @@ class Source(Part):
     """Download from the Hugging Face hub."""
     pvc: ClaimSource | None = None
     """Copy from a volume."""
+    auxiliary: Annotated[
+        list[Auxiliary],
+        Field(
+            max_length=4, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["repo"]}
+        ),
+    ] = Field(default_factory=list)
+    """Further repositories that the checkpoint needs, for instance its encoder's configuration and tokenizer. Their weights are not taken."""
 
 
 class NewClaim(Part):
@@ -214,6 +243,14 @@ class Prepare(Part):
     """How often a failure that may pass by itself (network, server error) is tried again."""
 
 
+class Inputs(Part):
+    """Cases of your own for the comparison."""
+
+    config_map_ref: ConfigMapKey
+    """A JSON list of cases, as the plugin's page describes them. The prep Job records the original library's answers to them; changed
+    ones make a new artifact."""
+
+
 class Parity(Part):
     """How the served model is compared with the original library before it gets traffic."""
 
@@ -221,6 +258,8 @@ class Parity(Part):
     """Enforce: no traffic without proof. Warn: traffic once it was compared, whatever came out, and a condition that says so. Disabled: no comparison."""
     thresholds: Annotated[dict[str, Decimal], Field(max_length=16)] = Field(default_factory=dict)
     """Override the plugin's own thresholds, by metric; decimals as strings."""
+    inputs: Inputs | None = None
+    """Compare on these too, beside the plugin's own cases."""
     timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 300
     """One comparison may take this long."""
 

@@ -30,6 +30,7 @@ _KINDS: dict[str, Any] = {
     "Pod": create_namespaced_resource("", "v1", "Pod", "pods"),
     "Service": create_namespaced_resource("", "v1", "Service", "services"),
     "PersistentVolumeClaim": create_namespaced_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    "ConfigMap": create_namespaced_resource("", "v1", "ConfigMap", "configmaps"),
     "Event": create_namespaced_resource("", "v1", "Event", "events"),
     "Node": create_global_resource("", "v1", "Node", "nodes"),
 }

@@ -16,6 +16,8 @@ from encoder_operator.plan import Action, Apply, Delete, Plan, soonest
 from encoder_operator.preparation import Preparation
 from encoder_operator.settings import Settings
 
+_INPUTS_SECONDS = 60.0
+
 
 def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     """Return what to write, what to show, and when to look again."""
@@ -51,7 +53,14 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
         actions=tuple(actions),
         notices=status.notices(model.status, shown),
         status=shown,
-        wake_after=soonest([prepared.wake_after, verified.wake_after if verified else None]),
+        wake_after=soonest(
+            [
+                prepared.wake_after,
+                verified.wake_after if verified else None,
+                # ConfigMaps are not watched: a changed one is found by looking again
+                _INPUTS_SECONDS if model.inputs else None,
+            ]
+        ),
     )
 
 

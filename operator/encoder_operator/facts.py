@@ -164,6 +164,8 @@ class Facts:
     # objects of other people that have the name of a child
     conflicts: tuple[str, ...] = ()
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
+    # sha256 of the user's own cases; empty where the spec names none, None where they are not there
+    inputs: str | None = ""
 
 
 def when(text: str | None) -> datetime | None:

@@ -33,6 +33,8 @@ class Model:
     spec: Spec
     plugin: Plugin
     status: Json
+    # sha256 of the content of spec.parity.inputs; empty where that is not set, None where it can't be read
+    inputs: str | None = ""
 
     @property
     def claim_name(self) -> str:
@@ -50,8 +52,8 @@ class Model:
         return digest(self.spec.parity.thresholds)[:10]
 
 
-def parse(live: Json, settings: Settings) -> Model:
-    """Turn the API server's object into a model.
+def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
+    """Turn the API server's object into a model; ``inputs`` is the hash of the user's own cases.
 
     Raises:
         NotAccepted: A person must change it first.
@@ -78,6 +80,7 @@ def parse(live: Json, settings: Settings) -> Model:
         spec=spec,
         plugin=plugin,
         status=live.get("status", {}),
+        inputs=inputs,
     )
 
 

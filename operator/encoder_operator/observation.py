@@ -6,6 +6,7 @@ Lists and gets go to the API server each time: its answer is never older than ou
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -53,7 +54,18 @@ async def observe(cluster: Cluster, namespace: str, live: Json) -> Facts:
         leftovers=tuple(_called(child) for child in children if _of_another(child, uid)),
         conflicts=tuple(_called(found) for found in conflicts),
         live_revisions={record["metadata"]["labels"][names.REVISION]: record for record in _of(records, "revision")},
+        inputs=await _inputs(cluster, namespace, live),
     )
+
+
+async def _inputs(cluster: Cluster, namespace: str, live: Json) -> str | None:
+    """Return the hash of the user's own cases; empty where there are none, None where they can't be found."""
+    wanted = live.get("spec", {}).get("parity", {}).get("inputs", {}).get("configMapRef")
+    if wanted is None:
+        return ""
+    found = await cluster.get("ConfigMap", namespace, wanted["name"])
+    content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
+    return None if content is None else hashlib.sha256(content.encode()).hexdigest()
 
 
 def _of(found: Iterable[Json], component: str) -> list[Json]:

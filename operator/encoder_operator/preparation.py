@@ -31,6 +31,9 @@ class Preparation:
 
 def decide(model: Model, facts: Facts, target: Revision | None, settings: Settings) -> Preparation:
     """Return what to do about the artifact, and what to say of it."""
+    if model.inputs is None:
+        # without their content nobody can say which artifact is wanted; what is served is served on
+        return Preparation(reason=Reason.INPUTS_MISSING, message=_inputs_missing(model), wake_after=_MOUNT_PATIENCE)
     key = revision.artifact_key(model)
     known = _known(model, facts, target, key)
     wanted = names.prep_job(model.name, key)
@@ -180,6 +183,12 @@ def _with(first: tuple[Action, ...], found: Preparation) -> Preparation:
         actions=first + found.actions,
         wake_after=found.wake_after,
     )
+
+
+def _inputs_missing(model: Model) -> str:
+    wanted = model.spec.parity.inputs
+    named = f"{wanted.config_map_ref.name} with the key {wanted.config_map_ref.key}" if wanted else ""
+    return f"spec.parity.inputs: there is no ConfigMap {named} in namespace {model.namespace}"
 
 
 def _about(artifact: Artifact) -> str:

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     PREPARING = "Preparing"
     CLAIM_MISSING = "ClaimMissing"
     CLAIM_PENDING = "ClaimPending"
+    INPUTS_MISSING = "InputsMissing"
     TOKEN_SECRET_MISSING = "TokenSecretMissing"
     VOLUME_NOT_MOUNTED = "VolumeNotMounted"
     AUTH_FAILED = "AuthFailed"

@@ -50,7 +50,7 @@ class Reconciler:
                     Reason.NAME_CONFLICT,
                     f"{', '.join(facts.conflicts)} exists and is not this model's: rename one of them",
                 )
-            return decide.decide(model.parse(live, self._settings), facts, self._settings)
+            return decide.decide(model.parse(live, self._settings, facts.inputs), facts, self._settings)
         except NotAccepted as error:
             shown = status.refused(live, error, facts)
             wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None

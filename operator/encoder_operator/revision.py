@@ -40,23 +40,26 @@ class Artifact:
 def source(model: Model) -> Json:
     """Return what identifies the checkpoint; where it is fetched from and with which token does not."""
     found = model.spec.source
+    further = [{"repo": entry.repo, "revision": entry.revision} for entry in found.auxiliary]
+    auxiliary: Json = {"auxiliary": further} if further else {}
     if found.hugging_face is not None:
-        return {"repo": found.hugging_face.repo, "revision": found.hugging_face.revision}
+        return {"repo": found.hugging_face.repo, "revision": found.hugging_face.revision, **auxiliary}
     if found.pvc is not None:
-        return {"claim": found.pvc.claim_name, "path": found.pvc.path}
+        return {"claim": found.pvc.claim_name, "path": found.pvc.path, **auxiliary}
     raise ValueError("the API server lets no source without huggingFace or pvc through")
 
 
 def artifact_key(model: Model) -> str:
     """Return the key of the artifact that today's operator would prepare for the model."""
-    return digest(
-        {
-            "source": source(model),
-            "plugin": model.plugin.name,
-            "prepVersion": model.plugin.prep_version,
-            "allowPickle": model.spec.prepare.allow_pickle,
-        }
-    )
+    found: Json = {
+        "source": source(model),
+        "plugin": model.plugin.name,
+        "prepVersion": model.plugin.prep_version,
+        "allowPickle": model.spec.prepare.allow_pickle,
+    }
+    if model.inputs:
+        found["inputs"] = model.inputs
+    return digest(found)
 
 
 def inputs(model: Model) -> str:
@@ -69,6 +72,8 @@ def inputs(model: Model) -> str:
         "claim": model.claim_name,
         "serving": serving,
     }
+    if model.inputs:
+        found["inputs"] = model.inputs
     if model.update:
         found["update"] = model.update
     return digest(found)[:16]

@@ -346,6 +346,7 @@ _FAILURES = frozenset(
         Reason.NO_IMAGE,
         Reason.NAME_CONFLICT,
         Reason.CLAIM_MISSING,
+        Reason.INPUTS_MISSING,
         Reason.TOKEN_SECRET_MISSING,
         Reason.VOLUME_NOT_MOUNTED,
         Reason.AUTH_FAILED,

@@ -5,13 +5,14 @@ What an object may hold is the plugin's to say; here is only what all share.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from encoder_plugins.artifact import canonical_json, digest
-from encoder_plugins.errors import SourceFileNotFound, Unsupported
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 
 # a ConfigMap holds no more, and each case is asked four times
 MOST_BYTES = 1 << 20
@@ -20,17 +21,24 @@ MOST_CASES = 256
 Inputs = Sequence[Mapping[str, Any]]
 
 
-def read(path: Path) -> tuple[dict[str, Any], ...]:
+def read(path: Path, sha256: str | None = None) -> tuple[dict[str, Any], ...]:
     """Read a file of cases.
+
+    Args:
+        path: The file.
+        sha256: What it must hash to; None for anything.
 
     Raises:
         SourceFileNotFound: There is none.
+        ChecksumMismatch: It is not the one that was asked for.
         Unsupported: It is no list of objects, or too large.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise SourceFileNotFound(f"the file of inputs {path} can't be read: {error.strerror}") from error
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise ChecksumMismatch(f"{path.name} does not hash to {sha256}: it was changed meanwhile")
     if len(content) > MOST_BYTES:
         raise Unsupported(f"{path.name}: {len(content)} bytes of inputs; the limit is {MOST_BYTES}")
     try:

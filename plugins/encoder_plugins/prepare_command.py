@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="further repository of the same hub that the checkpoint needs, or an absolute folder; several are possible",
     )
     parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
+    parser.add_argument("--inputs-sha256", metavar="HEX", help="what the file of inputs must hash to")
     parser.add_argument("--stall-seconds", type=float, default=120.0, help="give up without a byte for so long")
     parser.add_argument("--termination-log", type=Path, help="also write the result to this file")
 
@@ -82,7 +83,7 @@ def _request(arguments: argparse.Namespace, token: str | None) -> Request:
         token=token,
         allow_pickle=arguments.allow_pickle,
         auxiliary=tuple(map(_auxiliary, arguments.auxiliary)),
-        inputs=inputs.read(arguments.inputs) if arguments.inputs is not None else (),
+        inputs=() if arguments.inputs is None else inputs.read(arguments.inputs, arguments.inputs_sha256),
         stall_seconds=arguments.stall_seconds,
     )
 

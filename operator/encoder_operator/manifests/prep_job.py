@@ -13,6 +13,7 @@ from encoder_operator.settings import Settings
 FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
 _TOKEN = "/var/run/encoders/token"
 _SOURCE = "/source"
+_INPUTS = "/inputs"
 
 
 def inputs(model: Model, key: str) -> str:
@@ -21,7 +22,8 @@ def inputs(model: Model, key: str) -> str:
     found = {
         "key": key,
         "claim": model.claim_name,
-        "source": spec.source.model_dump(mode="json"),
+        # a field that came later and is not used changes nothing
+        "source": spec.source.model_dump(mode="json", exclude=None if spec.source.auxiliary else {"auxiliary"}),
         "prepare": spec.prepare.model_dump(mode="json"),
         "placement": security.placement(spec.serving),
     }
@@ -70,6 +72,11 @@ def _pod(model: Model, key: str, settings: Settings) -> Json:
         item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
         volumes.append({"name": "token", "projected": {"defaultMode": 0o440, "sources": [{"secret": item}]}})
         mounts.append({"name": "token", "mountPath": _TOKEN, "readOnly": True})
+    if model.spec.parity.inputs is not None:
+        named = model.spec.parity.inputs.config_map_ref
+        item = {"name": named.name, "items": [{"key": named.key, "path": "inputs.json"}]}
+        volumes.append({"name": "inputs", "configMap": item})
+        mounts.append({"name": "inputs", "mountPath": _INPUTS, "readOnly": True})
     container = {
         "name": "prepare",
         "image": settings.images.prep[model.plugin.name],
@@ -91,6 +98,11 @@ def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
     common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
     if model.spec.prepare.allow_pickle:
         common.append("--allow-pickle")
+    for further in found.auxiliary:
+        common += ["--auxiliary", f"{further.repo}@{further.revision}"]
+    if model.inputs:
+        # what is mounted must be what the key was made of
+        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs]
     if found.hugging_face is not None:
         hub = found.hugging_face
         return security.args(
