@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from encoder_kernels.disentangled_attention import disentangled_attention
-from encoder_kernels.relative_bias_attention import relative_bias_attention
 from torch import Tensor
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import (
@@ -25,6 +23,9 @@ from vllm.v1.attention.backend import (
     AttentionType,
     CommonAttentionMetadata,
 )
+
+from encoder_kernels.disentangled_attention import disentangled_attention
+from encoder_kernels.relative_bias_attention import relative_bias_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,20 +210,20 @@ class DisentangledAttention(EncoderAttention):
     ) -> None:
         super().__init__(heads, head_size, scale, prefix=prefix)
         self._tables = tables
-        self._index = position_index
+        self.position_index = position_index
         self.position_key: Tensor | None = None
         self.position_query: Tensor | None = None
-        self.position_index: Tensor | None = None
 
     def prepare(self) -> None:
         """Project the relative embeddings, `[heads, rows, head_size]`."""
         self.position_key, self.position_query = (self._by_head(table) for table in self._tables())
-        self.position_index = self._index.to(self._k_scale.device)
+        # vLLM's own buffer says which device the layer is on
+        self.position_index = self.position_index.to(self._k_scale.device)
 
     def _by_head(self, table: Tensor | None) -> Tensor | None:
         if table is None:
             return None
-        return table.unflatten(-1, (self.num_heads, self.head_size)).transpose(0, 1).contiguous()
+        return table.view(-1, self.num_heads, self.head_size).transpose(0, 1).contiguous()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
@@ -256,7 +257,7 @@ class RelativeBiasAttention(EncoderAttention):
     ) -> None:
         super().__init__(heads, head_size, scale, prefix=prefix)
         self._bias = bias
-        self.bias: Tensor | None = None
+        self.bias = torch.empty(0)
 
     def prepare(self) -> None:
         """Spread the bucket table over distances."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from encoder_kernels.disentangled_attention import linear_index, log_bucket_index
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
@@ -24,9 +23,10 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from encoder_kernels.disentangled_attention import linear_index, log_bucket_index
 from encoder_plugins.backbones.attention import DisentangledAttention, PositionTables
 from encoder_plugins.backbones.elementwise import ACTIVATIONS, LayerNorm, activation
-from encoder_plugins.backbones.switches import UnsupportedSwitch, refuse, require
+from encoder_plugins.backbones.switches import SwitchError, refuse, require
 from encoder_plugins.backbones.weights import Layout, Place, Shape
 
 
@@ -83,7 +83,7 @@ class Settings:
         """Read a ``DebertaV2Config``.
 
         Raises:
-            UnsupportedSwitch: A switch has a value that would change the result, and is not honoured.
+            SwitchError: A switch has a value that would change the result, and is not honoured.
         """
         if getattr(config, "conv_kernel_size", 0) > 0:
             raise refuse(config, "conv_kernel_size", "the convolution beside the first layer is not there")
@@ -140,7 +140,7 @@ def _terms(config: Any) -> set[str]:
     named = getattr(config, "pos_att_type", None) or []
     terms = {word.strip() for word in (named.split("|") if isinstance(named, str) else named)} - {""}
     if unknown := terms - {"c2p", "p2c"}:
-        raise UnsupportedSwitch(
+        raise SwitchError(
             f"{config.model_type}: pos_att_type={named!r} is not supported: {sorted(unknown)} is not one of c2p, p2c"
         )
     return terms
@@ -170,7 +170,8 @@ class DebertaV2Embeddings(nn.Module):
             embeddings = embeddings + self.token_type_embeddings.weight[0]
         if self.embed_proj is not None:
             embeddings, _ = self.embed_proj(embeddings)
-        return self.LayerNorm(embeddings)
+        hidden: Tensor = self.LayerNorm(embeddings)
+        return hidden
 
 
 class DebertaV2Attention(nn.Module):
@@ -230,7 +231,8 @@ class DebertaV2Attention(nn.Module):
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
         query, key, value = self.qkv_proj(hidden)[0].chunk(3, dim=-1)  # [tokens, heads * head_size] each
         attended, _ = self.dense(self.attention(query, key, value))
-        return self.LayerNorm(attended, hidden)
+        normed: Tensor = self.LayerNorm(attended, hidden)
+        return normed
 
 
 class DebertaV2Layer(nn.Module):
@@ -255,7 +257,8 @@ class DebertaV2Layer(nn.Module):
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
         hidden = self.attention(hidden)
         inner = self.activation(self.intermediate(hidden)[0])
-        return self.LayerNorm(self.output(inner)[0], hidden)
+        normed: Tensor = self.LayerNorm(self.output(inner)[0], hidden)
+        return normed
 
 
 class RelativeTable(nn.Module):
@@ -289,7 +292,7 @@ class DebertaV2Encoder(nn.Module):
             for index in range(settings.layers)
         )
 
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+    def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, `[tokens, embedding]`."""
         rows: Tensor = self.embeddings.word_embeddings(input_ids)
         return rows

@@ -67,7 +67,7 @@ class Settings:
         """Read a ``ModernBertConfig``.
 
         Raises:
-            UnsupportedSwitch: A switch has a value that would change the result, and is not honoured.
+            SwitchError: A switch has a value that would change the result, and is not honoured.
         """
         require(config, "hidden_activation", ("gelu",))
         if config.hidden_size % config.num_attention_heads:
@@ -112,7 +112,7 @@ def thetas(config: Any) -> dict[str, float]:
     A base that is given in both forms is the nested one, as transformers takes it.
 
     Raises:
-        UnsupportedSwitch: The positions are scaled in some way.
+        SwitchError: The positions are scaled in some way.
     """
     nested = getattr(config, "rope_parameters", None) or {}
     if unknown := set(nested) - {GLOBAL, LOCAL}:
@@ -208,7 +208,8 @@ class ModernBertLayer(nn.Module):
         normed = hidden if self.attn_norm is None else self.attn_norm(hidden)
         hidden = hidden + self.attn(normed, positions)
         inner = self.activation(self.Wi(self.mlp_norm(hidden))[0])
-        return hidden + self.Wo(inner)[0]
+        hidden = hidden + self.Wo(inner)[0]
+        return hidden
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "inputs_embeds": 0})
@@ -225,7 +226,7 @@ class ModernBertEncoder(nn.Module):
         )
         self.final_norm = LayerNorm(settings.hidden_size, settings.epsilon, bias=settings.norm_bias)
 
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+    def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, `[tokens, hidden]`."""
         rows: Tensor = self.embeddings.tok_embeddings(input_ids)
         return rows

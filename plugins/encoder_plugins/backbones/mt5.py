@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from encoder_kernels.relative_bias_attention import t5_bias
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
@@ -18,9 +17,10 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from encoder_kernels.relative_bias_attention import t5_bias
 from encoder_plugins.backbones.attention import RelativeBiasAttention
 from encoder_plugins.backbones.elementwise import gated
-from encoder_plugins.backbones.switches import UnsupportedSwitch, require
+from encoder_plugins.backbones.switches import SwitchError, require
 from encoder_plugins.backbones.weights import Layout, Place, Shape
 
 
@@ -55,7 +55,7 @@ class Settings:
         """Read an ``MT5Config``.
 
         Raises:
-            UnsupportedSwitch: A switch has a value that would change the result, and is not honoured.
+            SwitchError: A switch has a value that would change the result, and is not honoured.
         """
         # "gated-gelu" is the tanh form, whatever its name says
         require(config, "feed_forward_proj", ("gated-gelu",))
@@ -74,9 +74,9 @@ class Settings:
 
 
 def check_dtype(dtype: torch.dtype) -> None:
-    """Raise UnsupportedSwitch for a number format that can't hold what the feed-forward blocks compute."""
+    """Raise SwitchError for a number format that can't hold what the feed-forward blocks compute."""
     if dtype == torch.float16:
-        raise UnsupportedSwitch(
+        raise SwitchError(
             "mt5: dtype=float16 is not supported: numbers in the feed-forward blocks exceed its largest, 65504, "
             "and become infinite; accepted: bfloat16, float32"
         )
@@ -168,7 +168,7 @@ class Mt5Encoder(nn.Module):
         )
         self.final_norm = RMSNorm(settings.hidden_size, settings.epsilon)
 
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+    def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, `[tokens, hidden]`."""
         rows: Tensor = self.shared(input_ids)
         return rows
@@ -180,7 +180,7 @@ class Mt5Encoder(nn.Module):
         residual: Tensor | None = None
         for layer in self.layers:
             hidden, residual = layer(hidden, residual)
-        normed, _ = self.final_norm(hidden, residual)
+        normed: Tensor = self.final_norm(hidden, residual)[0]
         return normed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 
-class UnsupportedSwitch(ValueError):
+class SwitchError(ValueError):
     """A checkpoint's configuration asks for something that the encoder does not do."""
 
 
@@ -14,15 +14,15 @@ def require(config: Any, name: str, accepted: Collection[Any], *, default: Any =
     """Return ``config``'s value for ``name``, which must be one of ``accepted``.
 
     Raises:
-        UnsupportedSwitch: It is another one.
+        SwitchError: It is another one.
     """
     value = getattr(config, name, default)
     if value not in accepted:
         choices = ", ".join(repr(choice) for choice in accepted)
-        raise UnsupportedSwitch(f"{config.model_type}: {name}={value!r} is not supported; accepted: {choices}")
+        raise SwitchError(f"{config.model_type}: {name}={value!r} is not supported; accepted: {choices}")
     return value
 
 
-def refuse(config: Any, name: str, reason: str) -> UnsupportedSwitch:
+def refuse(config: Any, name: str, reason: str) -> SwitchError:
     """Return the error for ``config``'s value of ``name``."""
-    return UnsupportedSwitch(f"{config.model_type}: {name}={getattr(config, name, None)!r} is not supported: {reason}")
+    return SwitchError(f"{config.model_type}: {name}={getattr(config, name, None)!r} is not supported: {reason}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
@@ -39,7 +40,7 @@ class Layout:
     Attributes:
         shapes: Name and shape of every tensor that must be there.
         place: From a tensor's name to its place.
-        aliases: Other names that published checkpoints use for a tensor of ``shapes``; the same tensor may come under both.
+        aliases: Other names that published checkpoints use for a tensor of ``shapes``; the same tensor may come under both, if they are equal.
         ignored: Names that published checkpoints carry and that nothing is computed from, with the reason.
     """
 
@@ -74,7 +75,7 @@ def join(*layouts: Layout) -> Layout:
     )
 
 
-class WeightsMismatch(ValueError):
+class WeightsError(ValueError):
     """A checkpoint's tensors are not those that its configuration asks for."""
 
 
@@ -85,12 +86,13 @@ def load(model: nn.Module, weights: Iterable[tuple[str, Tensor]], layout: Layout
         The names of the parameters that were loaded.
 
     Raises:
-        WeightsMismatch: Tensors are missing, surplus, mis-shaped, or there twice; all of them are named.
+        WeightsError: Tensors are missing, surplus, mis-shaped, or there twice; all of them are named.
     """
     parameters = dict(model.named_parameters())
     loaded: set[str] = set()
-    # the name under which each expected tensor came
+    # the name under which each expected tensor came, and the tensor where it has a second name
     arrived: dict[str, str] = {}
+    tied: dict[str, Tensor] = {}
     surplus: list[str] = []
     twice: list[str] = []
     misshaped: list[str] = []
@@ -101,30 +103,26 @@ def load(model: nn.Module, weights: Iterable[tuple[str, Tensor]], layout: Layout
         expected = layout.shapes.get(name)
         if expected is None:
             surplus.append(given)
-        elif tuple(tensor.shape) != tuple(expected):
-            misshaped.append(f"{given} {list(tensor.shape)} instead of {list(expected)}")
-            arrived.setdefault(name, given)
-        elif arrived.get(name) == given:
-            twice.append(given)
-        elif name in arrived and given != name:
-            # a tied copy of what is there already
-            continue
+        elif name in arrived:
+            if arrived[name] == given or name not in tied or not torch.equal(tied[name], tensor):
+                twice.append(given)
         else:
             arrived[name] = given
+            if name in layout.aliases.values():
+                tied[name] = tensor
+            if tuple(tensor.shape) != tuple(expected):
+                misshaped.append(f"{given} {list(tensor.shape)} instead of {list(expected)}")
+                continue
             place = layout.place(name)
             _copy(parameters[place.parameter], tensor, place.part)
             loaded.add(place.parameter)
-    report(
-        missing=[name for name in layout.shapes if name not in arrived],
-        surplus=surplus,
-        twice=twice,
-        misshaped=misshaped,
-    )
+    missing = [name for name in layout.shapes if name not in arrived]
+    report(missing=missing, surplus=surplus, twice=twice, misshaped=misshaped)
     return loaded
 
 
 def report(*, missing: list[str], surplus: list[str], twice: list[str], misshaped: list[str]) -> None:
-    """Raise WeightsMismatch unless all lists are empty."""
+    """Raise WeightsError unless all lists are empty."""
     found = {"missing": missing, "unexpected": surplus, "there twice": twice, "of another shape": misshaped}
     if not any(found.values()):
         return
@@ -133,7 +131,7 @@ def report(*, missing: list[str], surplus: list[str], twice: list[str], misshape
         if names:
             more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
             lines.append(f"{len(names)} {what}: {', '.join(names[:NAMED])}{more}")
-    raise WeightsMismatch("the checkpoint's tensors do not fit its configuration; " + "; ".join(lines))
+    raise WeightsError("the checkpoint's tensors do not fit its configuration; " + "; ".join(lines))
 
 
 def _copy(parameter: nn.Parameter, tensor: Tensor, part: int | str | None) -> None:

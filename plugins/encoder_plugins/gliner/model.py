@@ -28,13 +28,13 @@ class GlinerSpanModel(nn.Module):
 
     is_pooling_model = True
     encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[[Any], Layout]]
+    encoder_layout: ClassVar[Callable[..., Layout]]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         self.config = vllm_config.model_config.hf_config
         settings = GlinerConfig.from_dict(getattr(self.config, KEY))
-        self.encoder = self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder"))
+        self.encoder: Any = self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder"))
         self.pooler = gliner_span.GlinerSpanPooler(self.config.hidden_size, settings)
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class GlinerSpanModel(nn.Module):
         return hidden
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint that holds exactly what the configuration asks for; raises WeightsMismatch for any other."""
+        """Load a checkpoint that holds exactly what the configuration asks for; raises WeightsError for any other."""
         return checkpoint_weights.load(self, weights, self.layout())
 
     def layout(self) -> Layout:

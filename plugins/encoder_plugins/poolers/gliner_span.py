@@ -16,14 +16,16 @@ one dense pass with one more wait each.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from encoder_kernels.span_scores import span_logits, span_scores
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from vllm.model_executor.layers.pooler.abstract import Pooler
 from vllm.v1.pool.metadata import PoolingMetadata
 
+from encoder_kernels.span_scores import span_logits, span_scores
 from encoder_plugins.backbones.weights import Layout, Place, Shape
 from encoder_plugins.gliner.config import GlinerConfig
 from encoder_plugins.gliner.payload import COLUMNS, Item, decode
@@ -49,20 +51,20 @@ class Pair(nn.Module):
 
     def both(self, hidden: Tensor) -> Tensor:
         """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
-        return torch.baddbmm(self.bias[:, None], hidden, self.weight.transpose(1, 2))
+        return torch.baddbmm(self.bias[:, None], hidden, self.weight.mT)
 
     def each(self, hidden: Tensor) -> Tensor:
         """Apply both to the same `[words, inputs]`: `[2, words, outputs]`."""
         joined = nn.functional.linear(hidden, self.weight.flatten(0, 1), self.bias.flatten())  # [words, 2 * outputs]
-        return joined.unflatten(-1, self.bias.shape).transpose(0, 1)
+        return joined.view(-1, *self.bias.shape).transpose(0, 1)
 
 
 def _load_half(parameter: nn.Parameter, tensor: Tensor, part: int | str) -> None:
     """Fill the start's or the end's half, or for "columns" both from one matrix over `[start; end]`."""
     if part == "columns":
-        parameter.data.copy_(tensor.unflatten(1, (2, -1)).transpose(0, 1))
+        parameter.data.copy_(tensor.view(len(tensor), 2, -1).transpose(0, 1))
     else:
-        parameter.data[part].copy_(tensor)
+        parameter.data[int(part)].copy_(tensor)
 
 
 class SpanHead(nn.Module):
@@ -90,11 +92,10 @@ class SpanHead(nn.Module):
         if self.lstm is None:
             return words
         packed = nn.utils.rnn.PackedSequence(words, steps)
-        if words.dtype != torch.float32 or not words.is_cuda:
-            return self.lstm(packed)[0].data
-        # cuDNN would round float32 to 19 bits, which torch allows by default
+        # by default cuDNN would round float32 to 19 bits
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            return self.lstm(packed)[0].data
+            rows: Tensor = self.lstm(packed)[0].data
+        return rows
 
     def spans(self, words: Tensor) -> Tensor:
         """Return the start's and the end's share of a span's inner layer, `[2, words, 4 * size]`, for `[words, size]`."""
@@ -210,9 +211,9 @@ class _Placed:
         sizes = [len(part) for part in parts]
         host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
         np.concatenate(parts, out=host.numpy())
-        self.rows, missing, self.unpacked, self.word_offsets, self.label_offsets, cuts = host.to(
-            device, non_blocking=True
-        ).split(sizes)
+        self.rows, missing, self.unpacked, self.word_offsets, self.label_offsets, cuts = torch.split(
+            host.to(device, non_blocking=True), sizes
+        )
         # index_fill takes no other type
         self.missing = missing.long() if len(batch.missing) else missing
         self.thresholds = cuts.view(torch.float32)
@@ -226,7 +227,7 @@ def _decode(extra: dict[str, object] | None) -> Item | None:
         return Item(np.zeros(0, np.int32), np.zeros(0, np.int32), 1.0)
 
 
-def _to_host(*tensors: Tensor) -> list[NDArray[np.generic]]:
+def _to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     """Copy tensors to the host, with one wait for all of them."""
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
     if tensors[0].is_cuda:

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from transformers import DebertaV2Config, DebertaV2Model
 
     from encoder_plugins.backbones import deberta_v2
-    from encoder_plugins.backbones.switches import UnsupportedSwitch
+    from encoder_plugins.backbones.switches import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -121,7 +121,7 @@ def test_the_layout_is_that_of_transformers(switches: dict[str, Any]) -> None:
     ],
 )
 def test_a_switch_that_is_not_honoured_is_named(switches: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedSwitch) as caught:
+    with pytest.raises(SwitchError) as caught:
         deberta_v2.Settings.read(config(**switches))
     assert named in str(caught.value)
 

@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from transformers import AutoConfig, ModernBertConfig, ModernBertModel
 
     from encoder_plugins.backbones import modernbert
-    from encoder_plugins.backbones.switches import UnsupportedSwitch
+    from encoder_plugins.backbones.switches import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -140,7 +140,7 @@ def test_a_switch_that_is_not_honoured_is_named(switches: dict[str, Any], named:
     vars(config).update(written)
     for name in ("norm_eps", "norm_bias", "attention_bias", "mlp_bias"):
         setattr(config, name, getattr(ModernBertConfig(), name))
-    with pytest.raises(UnsupportedSwitch) as caught:
+    with pytest.raises(SwitchError) as caught:
         modernbert.Settings.read(config)
     assert named in str(caught.value)
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from transformers import MT5Config, T5EncoderModel
 
     from encoder_plugins.backbones import mt5
-    from encoder_plugins.backbones.switches import UnsupportedSwitch
+    from encoder_plugins.backbones.switches import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -100,14 +100,14 @@ def test_either_name_of_the_vocabulary_will_do(kept: str, build: Any, draw: Any,
 
 
 def test_float16_is_refused_with_the_reason() -> None:
-    with pytest.raises(UnsupportedSwitch, match=r"dtype=float16.*65504.*bfloat16, float32"):
+    with pytest.raises(SwitchError, match=r"dtype=float16.*65504.*bfloat16, float32"):
         mt5.check_dtype(torch.float16)
     mt5.check_dtype(torch.bfloat16)
     mt5.check_dtype(torch.float32)
 
 
 def test_a_feed_forward_of_another_kind_is_named() -> None:
-    with pytest.raises(UnsupportedSwitch, match="feed_forward_proj='relu'"):
+    with pytest.raises(SwitchError, match="feed_forward_proj='relu'"):
         mt5.Settings.read(config(feed_forward_proj="relu"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -36,7 +37,7 @@ def words_of(batch: Batch, number: int) -> list[int]:
     rows = batch.rows[: batch.words].copy()
     rows[batch.missing] = -1
     ordered = rows[batch.unpacked] if len(batch.unpacked) else rows
-    return ordered[batch.word_offsets[number] : batch.word_offsets[number + 1]].tolist()
+    return [int(row) for row in ordered[batch.word_offsets[number] : batch.word_offsets[number + 1]]]
 
 
 @pytest.mark.parametrize("recurrent", [True, False])
@@ -61,15 +62,15 @@ def test_every_item_finds_its_rows(recurrent: bool, shift: int) -> None:
 @pytest.mark.parametrize("counts", [[1], [3, 1, 5, 5, 2], [1, 1, 1], [7, 7], list(range(1, 40))])
 def test_the_order_of_the_lstm_is_that_of_torch(counts: list[int]) -> None:
     values = torch.arange(sum(counts))
-    expected = pack_sequence(list(values.split(counts)), enforce_sorted=False)
+    expected = pack_sequence(list(torch.split(values, counts)), enforce_sorted=False)
     order, steps = recurrent_order(np.asarray(counts, np.int32))
     assert steps.tolist() == expected.batch_sizes.tolist()
     # torch may take items of one length in another order; both give each item its own words, step by step
-    for step, block in enumerate(torch.from_numpy(order).split(steps.tolist())):
+    for step, block in enumerate(np.split(order, np.cumsum(steps)[:-1])):
         begins = np.cumsum(counts) - counts
         assert sorted(block.tolist()) == sorted(int(b) + step for b, n in zip(begins, counts, strict=True) if n > step)
-    columns = [torch.from_numpy(order).split(steps.tolist())[step].tolist() for step in range(max(counts))]
-    for before, after in zip(columns, columns[1:], strict=False):
+    columns = [np.split(order, np.cumsum(steps))[step].tolist() for step in range(max(counts))]
+    for before, after in itertools.pairwise(columns):
         assert [word + 1 for word in before[: len(after)]] == after
 
 

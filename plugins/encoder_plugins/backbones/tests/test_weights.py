@@ -1,0 +1,107 @@
+"""Strict loading, with plain strings and small tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    # vLLM warns of itself when it is imported
+    warnings.simplefilter("ignore")
+    from encoder_plugins.backbones.weights import NAMED, Layout, Place, WeightsError, join, load
+
+
+class Model(torch.nn.Module):
+    """Two parameters, one of which is filled in two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = torch.nn.Parameter(torch.zeros(3))
+        self.halves = torch.nn.Parameter(torch.zeros(4))
+        self.halves.weight_loader = self._half  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _half(parameter: torch.nn.Parameter, tensor: torch.Tensor, part: int) -> None:
+        parameter.data[2 * part : 2 * part + 2] = tensor
+
+
+PLACES = {"a": Place("whole"), "left": Place("halves", 0), "right": Place("halves", 1)}
+LAYOUT = Layout(
+    shapes={"a": (3,), "left": (2,), "right": (2,)},
+    place=PLACES.__getitem__,
+    aliases={"also_a": "a"},
+    ignored={"counter": "a buffer that counts"},
+)
+GOOD = {"a": torch.ones(3), "left": torch.full((2,), 2.0), "right": torch.full((2,), 3.0)}
+
+
+def failure(weights: Iterable[tuple[str, torch.Tensor]], layout: Layout = LAYOUT) -> str:
+    with pytest.raises(WeightsError) as caught:
+        load(Model(), weights, layout)
+    return str(caught.value)
+
+
+def test_every_tensor_goes_to_its_place() -> None:
+    model = Model()
+    assert load(model, GOOD.items(), LAYOUT) == {"whole", "halves"}
+    assert model.whole.tolist() == [1, 1, 1]
+    assert model.halves.tolist() == [2, 2, 3, 3]
+
+
+def test_ignored_tensors_may_be_there() -> None:
+    load(Model(), [*GOOD.items(), ("counter", torch.zeros(9))], LAYOUT)
+
+
+@pytest.mark.parametrize("order", [["a", "also_a"], ["also_a", "a"], ["also_a"]])
+def test_a_tied_tensor_may_come_under_either_name_or_both(order: list[str]) -> None:
+    model = Model()
+    rest = [(name, tensor) for name, tensor in GOOD.items() if name != "a"]
+    load(model, [*((name, torch.ones(3)) for name in order), *rest], LAYOUT)
+    assert model.whole.tolist() == [1, 1, 1]
+
+
+def test_tied_tensors_that_differ_are_named() -> None:
+    assert "also_a" in failure([*GOOD.items(), ("also_a", torch.zeros(3))])
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    message = failure(
+        [
+            ("left", GOOD["left"]),
+            ("left", GOOD["left"]),
+            ("right", torch.zeros(2, 2)),
+            ("stranger", torch.zeros(1)),
+        ]
+    )
+    assert "1 missing: a" in message
+    assert "1 unexpected: stranger" in message
+    assert "1 there twice: left" in message
+    assert "right [2, 2] instead of [2]" in message
+
+
+def test_a_wrong_tensor_is_not_called_missing_as_well() -> None:
+    assert "missing" not in failure([("a", torch.zeros(5)), ("left", GOOD["left"]), ("right", GOOD["right"])])
+
+
+def test_many_names_are_counted() -> None:
+    message = failure([*GOOD.items(), *((f"x{number}", torch.zeros(1)) for number in range(NAMED + 5))])
+    assert f"{NAMED + 5} unexpected: x0, " in message
+    assert message.endswith("and 5 more")
+
+
+def test_a_layout_below_prefixes() -> None:
+    below = LAYOUT.under("there.", "here.")
+    assert set(below.shapes) == {"there.a", "there.left", "there.right"}
+    assert below.place("there.left") == ("here.halves", 0)
+    assert below.aliases == {"there.also_a": "there.a"}
+    assert set(below.ignored) == {"there.counter"}
+
+
+def test_layouts_are_joined() -> None:
+    both = join(LAYOUT.under("one.", "first."), LAYOUT.under("two.", "second."))
+    assert both.place("one.a") == ("first.whole", None)
+    assert both.place("two.right") == ("second.halves", 1)
+    assert len(both.shapes) == 6
