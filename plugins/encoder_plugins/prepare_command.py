@@ -1,4 +1,4 @@
-"""`encoder-plugins prepare`: arguments in, exit status and termination message out."""
+"""`encoder-plugins prepare`: arguments in, exit status and termination message out; what `record` does alike is here, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -38,17 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
     parser.add_argument("--inputs-sha256", metavar="HEX", help="what the file of inputs must hash to")
     parser.add_argument("--stall-seconds", type=float, default=120.0, help="give up without a byte for so long")
-    parser.add_argument("--termination-log", type=Path, help="also write the result to this file")
+    add_report_arguments(parser)
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say how results are told."""
+    parser.add_argument("--termination-log", type=Path, help="also write the result to this file, as JSON")
+    parser.add_argument("--json", action="store_true", help="progress and result as lines of JSON, on a terminal too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prepare, print one JSON line about it, and return the exit status."""
+    """Prepare, say what came of it, and return the exit status."""
+    return report(arguments, lambda progress: prepare(_request(arguments, _token(arguments.token_file)), progress))
+
+
+def report(arguments: argparse.Namespace, work: Callable[[Progress], Prepared]) -> int:
+    """Do ``work``, end with one line about it, and return the exit status."""
     # whoever ends the pod gets an answer, and the next attempt what is staged
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    emit = progress.to_stdout if arguments.json or not sys.stdout.isatty() else progress.to_terminal
     try:
-        token = _token(arguments.token_file)
-        request = _request(arguments, token)
-        status, result = 0, _prepared(prepare(request, Progress()))
+        status, result = 0, _prepared(work(Progress(emit)))
     except PrepareError as error:
         status, result = error.exit_status, _failed(error.code, str(error))
     except KeyboardInterrupt:
@@ -62,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         # the process boundary: an original library may raise anything, and the operator needs one line about it
         traceback.print_exc()
         status, result = PrepareError.exit_status, _failed(PrepareError.code, f"{type(error).__name__}: {error}")
-    progress.to_stdout(result)
+    emit(result)
     if arguments.termination_log is not None:
         _write(arguments.termination_log, result)
     return status

@@ -1,11 +1,12 @@
-"""What prep tells while it works: one JSON object per line on standard output.
+"""What prep tells while it works: one JSON object per line on standard output, or sentences on a terminal.
 
-The operator reads the last such line, so lines may be lost; a person reads them with kubectl logs.
+Whoever reads the log takes the last such line, so lines may be lost; a person reads them with kubectl logs.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -20,6 +21,17 @@ _SECONDS_BETWEEN_LINES = 2.0
 def to_stdout(line: dict[str, object]) -> None:
     """Print one line."""
     print(json.dumps(line), flush=True)
+
+
+def to_terminal(line: dict[str, object]) -> None:
+    """Tell a person the same: progress on standard error, the result on standard output."""
+    if (phase := line.get("phase")) is None:
+        print(f"{line['code']}: {line['message']}" + (f"\n{line['digest']}" if "digest" in line else ""), flush=True)
+        return
+    done, total = (float(str(line.get(name, 0))) / 1e6 for name in ("bytes", "total"))
+    amount = f"  {done:.1f} of {total:.1f} MB" if total else ""
+    said = f"  {line['message']}" if "message" in line else ""
+    print(f"{phase}{amount}{said}", file=sys.stderr, flush=True)
 
 
 class Progress:
