@@ -23,7 +23,7 @@ def microseconds(call: Callable[[], Any]) -> float:
     torch.cuda.synchronize()
     timed = call
     try:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             call()
         torch.cuda.synchronize()
@@ -34,7 +34,7 @@ def microseconds(call: Callable[[], Any]) -> float:
     except RuntimeError:
         torch.cuda.synchronize()
     times = triton.testing.do_bench(timed, warmup=10, rep=40, return_mode="all")
-    return 1000 * statistics.median(times)
+    return float(1000 * statistics.median(times))
 
 
 def copy_microseconds(read: int, written: int) -> float:

@@ -1,4 +1,5 @@
 # ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Disentangled attention in Triton, in two launches.
 
 First the position terms of every query and key, as two tables in memory; then an attention that adds them pair by pair. The tables are the

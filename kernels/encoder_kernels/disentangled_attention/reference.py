@@ -32,19 +32,12 @@ def attend(
     heads = query.shape[1]
     for group in packing.groups(cu_seqlens):
         part = max(1, min(heads, _ELEMENTS // (group.length**2 * len(group.lengths))))
-        blocks = [
-            _group(
-                *(
-                    tensor[:, first : first + part][group.rows].permute(2, 0, 1, 3).contiguous()
-                    for tensor in (query, key, value)
-                ),
-                *(None if table is None else table[first : first + part] for table in (position_key, position_query)),
-                position_index,
-                group,
-                scale,
-            )
-            for first in range(0, heads, part)
-        ]
+        blocks = []
+        for first in range(0, heads, part):
+            head = slice(first, first + part)
+            q, k, v = (t[:, head][group.rows].permute(2, 0, 1, 3).contiguous() for t in (query, key, value))
+            keys, queries = (None if t is None else t[head] for t in (position_key, position_query))
+            blocks.append(_group(q, k, v, keys, queries, position_index, group, scale))
         packing.scatter(out, group, torch.cat(blocks).permute(1, 2, 0, 3))
 
 

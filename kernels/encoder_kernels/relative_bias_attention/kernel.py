@@ -1,4 +1,5 @@
 # ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Attention with a bias by distance in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def attend(
         blocks = []
         for first in range(0, heads, part):
             head = slice(first, first + part)
-            shares = (tensor[:, head][group.rows].transpose(1, 2) for tensor in (query, key, value))
+            q, k, v = (tensor[:, head][group.rows].transpose(1, 2) for tensor in (query, key, value))
             terms = mask + square[head] if group.padded else mask[:, head]
             blocks.append(
-                scaled_dot_product_attention(*shares, attn_mask=terms.expand(sequences, -1, -1, -1), scale=scale)
+                scaled_dot_product_attention(q, k, v, attn_mask=terms.expand(sequences, -1, -1, -1), scale=scale)
             )
         packing.scatter(out, group, torch.cat(blocks, 1).transpose(1, 2))

@@ -1,4 +1,5 @@
 # ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The span head in Triton: spans by labels as one matrix product whose left side is made on the way, and the threshold behind it."""
 
 from __future__ import annotations

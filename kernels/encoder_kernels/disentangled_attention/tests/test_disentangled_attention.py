@@ -1,0 +1,266 @@
+# mypy: disable-error-code="no-untyped-call, call-arg, misc, arg-type"
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from encoder_kernels.disentangled_attention import disentangled_attention, linear_index, log_bucket_index
+from encoder_kernels.dispatch import INTERPRETED
+
+# transformers compiles a few functions with it as its modules are imported
+quiet = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+LENGTHS = {
+    "one": [37],
+    "mixed": [1, 0, 65, 2, 0, 70, 64, 33, 0],
+    "empty": [],
+    "nothing": [0, 0],
+    "ones": [1] * 5,
+    "many": [(7 * n) % 23 + 1 for n in range(64)],
+    "seventeen": [64] * 17,
+    "long": [2000, 3],
+    "longer than the embeddings": [150],
+}
+
+
+def straightforward(query, key, value, position_key, position_query, row, cu_seqlens, scale):  # type: ignore[no-untyped-def]
+    """Return the formula, pair by pair, in float64."""
+    query, key, value = (tensor.double().cpu() for tensor in (query, key, value))
+    out = torch.zeros_like(query)
+    borders = cu_seqlens.tolist()
+    for start, end in pairwise(borders):
+        places = torch.arange(end - start)
+        line = torch.tensor([row(distance) for distance in range(start - end + 1, end - start)], dtype=torch.long)
+        rows = line[places[:, None] - places[None, :] + len(places) - 1]
+        q, k, v = (tensor[start:end].transpose(0, 1) for tensor in (query, key, value))
+        scores = q @ k.transpose(1, 2)
+        if position_key is not None:
+            table = q @ position_key.double().cpu().transpose(1, 2)
+            scores = scores + table[:, places[:, None], rows]
+        if position_query is not None:
+            table = k @ position_query.double().cpu().transpose(1, 2)
+            scores = scores + table[:, places[None, :], rows]
+        out[start:end] = ((scores * scale).softmax(-1) @ v).transpose(0, 1)
+    return out
+
+
+def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, terms="both"):  # type: ignore[no-untyped-def]
+    padding = 3
+    tokens = sum(lengths) + padding
+    query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
+    index = log_bucket_index(buckets, farthest)
+    limit = len(index) // 2
+    rows = index.tolist()
+    position_key = form.randn(heads, 2 * buckets, head_size) if terms in ("both", "c2p") else None
+    position_query = form.randn(heads, 2 * buckets, head_size) if terms in ("both", "p2c") else None
+    cu_seqlens, scale = form.offsets(lengths), 1 / math.sqrt(3 * head_size)
+    out = form.poisoned(tokens, heads, head_size)
+    result = disentangled_attention(
+        query,
+        key,
+        value,
+        position_key,
+        position_query,
+        index.to(form.device),
+        cu_seqlens,
+        max(lengths, default=0),
+        scale=scale,
+        out=out,
+    )
+    assert result is out
+    expected = straightforward(
+        query,
+        key,
+        value,
+        position_key,
+        position_query,
+        lambda distance: rows[min(max(distance, -limit), limit) + limit],
+        cu_seqlens,
+        scale,
+    )
+    close(out[: tokens - padding], expected[: tokens - padding])
+    assert out[tokens - padding :].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "lengths", [name for name in LENGTHS if not (INTERPRETED and name in ("long", "seventeen", "many"))]
+)
+def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, LENGTHS[lengths], heads=1 if lengths == "long" else 2)
+
+
+@pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])
+def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [3, 34] if form.small else [19, 66], heads=1 if form.small else 3, head_size=head_size)
+
+
+@pytest.mark.parametrize("terms", ["both", "c2p", "p2c", "none"])
+@pytest.mark.parametrize("lengths", [[40, 5], [100]], ids=["near", "far"])
+def test_every_set_of_terms(form, close, terms: str, lengths: list[int]) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, lengths, heads=1 if form.small else 3, terms=terms)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="thousands of programs")
+def test_at_the_published_models_sizes(form, close) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [600, 130, 257, 1], heads=2, head_size=64, buckets=256, farthest=512)
+
+
+def test_dense_and_strided_inputs_agree(form) -> None:  # type: ignore[no-untyped-def]
+    query, key, value = form.randn(40, 3, 2, 32).unbind(1)
+    table, index = form.randn(2, 64, 32), log_bucket_index(32, 48).to(form.device)
+    cu_seqlens = form.offsets([17, 23])
+    arguments = (table, table, index, cu_seqlens, 23)
+    strided = disentangled_attention(query, key, value, *arguments, scale=0.1)
+    dense = disentangled_attention(*(tensor.contiguous() for tensor in (query, key, value)), *arguments, scale=0.1)
+    assert torch.equal(strided, dense)
+
+
+def test_a_sequence_does_not_see_its_neighbours(form) -> None:  # type: ignore[no-untyped-def]
+    qkv = form.randn(50, 3, 2, 32)
+    table, index = form.randn(2, 64, 32), log_bucket_index(32, 48).to(form.device)
+    alone = disentangled_attention(*qkv[10:40].unbind(1), table, table, index, form.offsets([30]), 30, scale=0.1)
+    between = disentangled_attention(*qkv.unbind(1), table, table, index, form.offsets([10, 30, 10]), 30, scale=0.1)
+    qkv[:10], qkv[40:] = float("nan"), float("inf")
+    beside = disentangled_attention(*qkv.unbind(1), table, table, index, form.offsets([10, 30, 10]), 30, scale=0.1)
+    assert torch.equal(between[10:40], beside[10:40])
+    torch.testing.assert_close(alone, between[10:40])
+
+
+@pytest.mark.gpu
+def test_addresses_beyond_two_to_the_31() -> None:
+    tokens, heads, head_size = 360_000, 12, 64
+    buffer = torch.empty(tokens * 6_000, dtype=torch.float16, device="cuda")
+    qkv = buffer.as_strided((tokens, 3, heads, head_size), (6_000, heads * head_size, head_size, 1))
+    qkv[-200:] = torch.randn(200, 3, heads, head_size, device="cuda", dtype=torch.float16)
+    qkv[:200] = qkv[-200:]
+    table, index = (
+        torch.randn(2, heads, 512, head_size, device="cuda", dtype=torch.float16),
+        log_bucket_index(256, 512).cuda(),
+    )
+    cu_seqlens = torch.tensor([0, 200, tokens - 200, tokens], dtype=torch.int32, device="cuda")
+    out = torch.empty(tokens, heads, head_size, dtype=torch.float16, device="cuda")
+    # longer sequences than max_seqlen are cut: the one between costs nothing
+    disentangled_attention(*qkv.unbind(1), *table, index, cu_seqlens, 200, scale=0.07, out=out)
+    assert torch.equal(out[:200], out[-200:])
+    assert out[:200].isfinite().all()
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("buckets", "farthest"), [(256, 512), (32, 48), (32, 128), (64, 1024), (128, 512), (256, 2048)]
+)
+def test_log_buckets_are_transformers(buckets: int, farthest: int) -> None:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    index = log_bucket_index(buckets, farthest)
+    limit = len(index) // 2
+    distances = torch.arange(-5000, 5001)
+    theirs = (make_log_bucket_position(distances, buckets, farthest).long() + buckets).clamp(0, 2 * buckets - 1)
+    assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), theirs)
+
+
+@quiet
+@pytest.mark.parametrize("span", [1, 16, 512])
+def test_linear_rows_are_transformers(span: int) -> None:
+    from transformers.models.deberta.modeling_deberta import build_relative_position
+
+    queries = torch.zeros(1, 1, 600, 4)
+    distances = build_relative_position(queries, queries)[0].long()
+    index = linear_index(span)
+    limit = len(index) // 2
+    assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), (distances + span).clamp(0, 2 * span - 1))
+
+
+@quiet
+@pytest.mark.skipif(INTERPRETED, reason="float64 needs the reference")
+@pytest.mark.parametrize("terms", [["c2p", "p2c"], ["p2c"], ["c2p"]])
+@pytest.mark.parametrize("shared", [True, False])
+def test_against_transformers_module(terms: list[str], shared: bool) -> None:
+    from transformers import DebertaV2Config
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+
+    config = DebertaV2Config(
+        hidden_size=128,
+        num_attention_heads=4,
+        relative_attention=True,
+        position_buckets=16,
+        max_position_embeddings=40,
+        pos_att_type=terms,
+        share_att_key=shared,
+    )
+    module = DisentangledSelfAttention(config).double().eval()
+    embeddings = torch.randn(32, 128, dtype=torch.float64)
+    hidden = torch.randn(2, 90, 128, dtype=torch.float64)
+    with torch.no_grad():
+        theirs = module(hidden, torch.ones(2, 1, 90, 90), rel_embeddings=embeddings)[0].view(180, 4, 32)
+        query, key, value = (
+            projection(hidden.view(180, 128)).view(180, 4, 32)
+            for projection in (module.query_proj, module.key_proj, module.value_proj)
+        )
+        tables = {
+            "c2p": module.key_proj if shared else getattr(module, "pos_key_proj", None),
+            "p2c": module.query_proj if shared else getattr(module, "pos_query_proj", None),
+        }
+        position_key, position_query = (
+            tables[term](embeddings).view(32, 4, 32).transpose(0, 1) if term in terms else None
+            for term in ("c2p", "p2c")
+        )
+    ours = disentangled_attention(
+        query,
+        key,
+        value,
+        position_key,
+        position_query,
+        log_bucket_index(16, 40),
+        torch.tensor([0, 90, 180], dtype=torch.int32),
+        90,
+        scale=1 / math.sqrt(32 * (1 + len(terms))),
+    )
+    # transformers takes the square root of the scale in float32
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+def test_arguments_are_refused_by_name() -> None:
+    qkv, table = torch.randn(6, 3, 2, 32).unbind(1), torch.randn(2, 64, 32)
+    index, borders = log_bucket_index(32, 48), torch.tensor([0, 6], dtype=torch.int32)
+
+    def call(**changes: object) -> None:
+        arguments = {
+            "query": qkv[0],
+            "key": qkv[1],
+            "value": qkv[2],
+            "position_key": table,
+            "position_query": table,
+            "position_index": index,
+            "cu_seqlens": borders,
+            "max_seqlen": 6,
+            "scale": 1.0,
+            **changes,
+        }
+        disentangled_attention(**arguments)  # type: ignore[arg-type]
+
+    call()
+    for name, value in {
+        "query": qkv[0][0],
+        "key": qkv[1][:5],
+        "value": qkv[2].half(),
+        "position_key": torch.randn(3, 64, 32),
+        "position_query": torch.randn(2, 60, 32),
+        "position_index": index.long(),
+        "cu_seqlens": borders[:0],
+        "max_seqlen": -1,
+        "out": torch.empty(6, 32, 2).transpose(1, 2),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            call(**{name: value})
+    with pytest.raises(ValueError, match=r"^position_index: "):
+        call(position_index=index[1:])
+    with pytest.raises(ValueError, match=r"^max_distance: "):
+        log_bucket_index(32, 17)
+    with pytest.raises(ValueError, match=r"^buckets: "):
+        log_bucket_index(1, 17)
+    with pytest.raises(ValueError, match=r"^span: "):
+        linear_index(0)

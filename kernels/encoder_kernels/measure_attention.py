@@ -1,0 +1,97 @@
+"""What both attention benchmarks share: packed batches and the attentions to compare with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from encoder_kernels import measure
+
+TOKENS, HEADS, HEAD_SIZE = 16_384, 12, 64
+MIXED = (64, 512, 128, 256, 96, 384, 1024, 200)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A packed batch of random queries, keys and values, views of one buffer."""
+
+    name: str
+    lengths: list[int]
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    cu_seqlens: torch.Tensor
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence's length."""
+        return max(self.lengths)
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations of a plain attention."""
+        return 4 * HEADS * HEAD_SIZE * sum(length * length for length in self.lengths)
+
+
+def batches() -> list[Batch]:
+    """Return a batch for every length, and one of mixed lengths."""
+    query, key, value = torch.randn(TOKENS, 3, HEADS, HEAD_SIZE, device="cuda", dtype=torch.bfloat16).unbind(1)
+    mixed: list[int] = []
+    while sum(mixed) < TOKENS:
+        mixed.append(min(MIXED[len(mixed) % len(MIXED)], TOKENS - sum(mixed)))
+    layouts = {str(length): [length] * (TOKENS // length) for length in (64, 128, 256, 512, 1024)} | {"mixed": mixed}
+    return [
+        Batch(name, lengths, query, key, value, torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32))
+        for name, lengths in layouts.items()
+    ]
+
+
+def flash_attention() -> Callable[[Batch], float | None]:
+    """Return a function that times FlashAttention-3: vLLM's, or the library that ``FLASH_ATTENTION_3`` names."""
+    path = os.environ.get("FLASH_ATTENTION_3", "")
+    if Path(path).is_file():
+        torch.ops.load_library(path)
+    elif measure.peer("vllm.vllm_flash_attn") is None:
+        return lambda batch: None
+
+    def run(batch: Batch) -> float | None:
+        out = torch.empty(batch.query.shape, dtype=batch.query.dtype, device="cuda")
+        none = [None] * 9
+        borders, longest = batch.cu_seqlens, batch.longest
+        return measure.attempt(
+            lambda: torch.ops._vllm_fa3_C.fwd(
+                *(
+                    batch.query,
+                    batch.key,
+                    batch.value,
+                    None,
+                    None,
+                    None,
+                    out,
+                    borders,
+                    borders,
+                    None,
+                    None,
+                    None,
+                    longest,
+                    longest,
+                ),
+                *(*none, HEAD_SIZE**-0.5, False, -1, -1, 0.0, True, None, 0, None, 0, None, 1, 0, None),
+            )
+        )
+
+    return run
+
+
+def native(batch: Batch) -> float | None:
+    """Return torch's own attention's time on the same batch where all sequences are of one length."""
+    if len(set(batch.lengths)) > 1:
+        return None
+    shares = [
+        tensor.unflatten(0, (-1, batch.longest)).transpose(1, 2) for tensor in (batch.query, batch.key, batch.value)
+    ]
+    return measure.attempt(lambda: torch.nn.functional.scaled_dot_product_attention(*shares))

@@ -1,0 +1,51 @@
+"""Attention with a bias by distance against FlashAttention-3 without one: ``python -m encoder_kernels.relative_bias_attention.bench``."""
+
+from __future__ import annotations
+
+import torch
+
+from encoder_kernels import measure, measure_attention
+from encoder_kernels.relative_bias_attention import reference, relative_bias_attention
+
+
+def report() -> str:
+    """Return the table."""
+    flash = measure_attention.flash_attention()
+    bias = torch.randn(measure_attention.HEADS, 257, device="cuda")
+    rows: list[measure.Row] = []
+    for batch in measure_attention.batches():
+        out = torch.empty(batch.query.shape, dtype=batch.query.dtype, device="cuda")
+        shares = (batch.query, batch.key, batch.value, bias, batch.cu_seqlens)
+        ours = measure.microseconds(lambda: relative_bias_attention(*shares, batch.longest, out=out))  # noqa: B023
+        plain = measure.attempt(lambda: reference.attend(*shares, 1.0, out))  # noqa: B023
+        fused = measure.compiled(reference.attend)
+        compiled = measure.attempt(lambda: fused(*shares, 1.0, out))  # noqa: B023
+        bound = flash(batch)
+        share = None if bound is None else bound / ours
+        rows.append(
+            [
+                batch.name,
+                ours,
+                plain,
+                compiled,
+                measure_attention.native(batch),
+                bound,
+                batch.operations / ours / 1e6,
+                share,
+            ]
+        )
+    columns = [
+        "lengths (16 384 tokens, 12 × 64, bf16)",
+        "ours µs",
+        "reference µs",
+        "torch.compile µs",
+        "torch SDPA, no bias µs",
+        "FlashAttention-3, no bias µs",
+        "ours TFLOP/s",
+        "share of FlashAttention-3",
+    ]
+    return measure.table("relative_bias_attention", columns, rows)
+
+
+if __name__ == "__main__":
+    print(measure.about(), "", report(), sep="\n")

@@ -1,0 +1,104 @@
+# mypy: disable-error-code="no-untyped-call, call-arg, misc, arg-type"
+from __future__ import annotations
+
+import pytest
+import torch
+
+from encoder_kernels.dispatch import INTERPRETED
+from encoder_kernels.relative_bias_attention import relative_bias_attention, t5_bias
+
+LENGTHS = {
+    "one": [37],
+    "mixed": [1, 0, 65, 2, 0, 70, 64, 33, 0],
+    "empty": [],
+    "nothing": [0, 0],
+    "many": [(7 * n) % 23 + 1 for n in range(64)],
+    "long": [2000, 3],
+}
+
+
+def run(form, close, lengths, heads=2, head_size=32, limit=20):  # type: ignore[no-untyped-def]
+    tokens = sum(lengths) + 2
+    query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
+    bias = torch.randn(heads, 2 * limit + 1, device=form.device)
+    cu_seqlens = form.offsets(lengths)
+    out = form.poisoned(tokens, heads, head_size)
+    result = relative_bias_attention(query, key, value, bias, cu_seqlens, max(lengths, default=0), scale=0.2, out=out)
+    assert result is out
+    expected = torch.zeros(tokens - 2, heads, head_size, dtype=torch.float64)
+    start = 0
+    for length in lengths:
+        q, k, v = (tensor[start : start + length].double().cpu().transpose(0, 1) for tensor in (query, key, value))
+        line = bias.double().cpu()
+        places = torch.arange(length)
+        square = line[:, (places[None, :] - places[:, None]).clamp(-limit, limit) + limit]
+        expected[start : start + length] = ((0.2 * q @ k.transpose(1, 2) + square).softmax(-1) @ v).transpose(0, 1)
+        start += length
+    close(out[:-2], expected)
+    assert out[-2:].isnan().all()
+
+
+@pytest.mark.parametrize("lengths", [name for name in LENGTHS if not (INTERPRETED and name in ("long", "many"))])
+def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, LENGTHS[lengths])
+
+
+@pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])
+def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [19, 66], heads=1, head_size=head_size)
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (32, 64)])
+def test_bias_is_transformers(buckets: int, farthest: int) -> None:
+    from transformers import MT5Config
+    from transformers.models.mt5.modeling_mt5 import MT5Attention
+
+    config = MT5Config(
+        d_model=64,
+        d_kv=32,
+        num_heads=2,
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=farthest,
+        is_encoder_decoder=False,
+    )
+    module = MT5Attention(config, has_relative_attention_bias=True).eval()
+    with torch.no_grad():
+        module.relative_attention_bias.weight.copy_(torch.arange(buckets)[:, None] + torch.tensor([0.25, 0.5]))
+        theirs = module.compute_bias(600, 600)[0]
+    bias = t5_bias(module.relative_attention_bias.weight, max_distance=farthest)
+    limit = bias.shape[1] // 2
+    distances = torch.arange(600)[None, :] - torch.arange(600)[:, None]
+    assert torch.equal(bias[:, distances.clamp(-limit, limit) + limit], theirs)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="float64 needs the reference")
+def test_against_transformers_module() -> None:
+    from transformers import MT5Config
+    from transformers.models.mt5.modeling_mt5 import MT5Attention
+
+    config = MT5Config(d_model=96, d_kv=32, num_heads=3, is_encoder_decoder=False)
+    module = MT5Attention(config, has_relative_attention_bias=True).double().eval()
+    torch.nn.init.normal_(module.relative_attention_bias.weight)
+    torch.nn.init.eye_(module.o.weight)
+    hidden = torch.randn(2, 150, 96, dtype=torch.float64)
+    with torch.no_grad():
+        for projection in (module.q, module.k, module.v):
+            torch.nn.init.normal_(projection.weight, std=0.1)
+        theirs = module(hidden, position_bias=module.compute_bias(150, 150))[0].view(300, 3, 32)
+        query, key, value = (projection(hidden).view(300, 3, 32) for projection in (module.q, module.k, module.v))
+    borders = torch.tensor([0, 150, 300], dtype=torch.int32)
+    ours = relative_bias_attention(query, key, value, t5_bias(module.relative_attention_bias.weight), borders, 150)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+def test_arguments_are_refused_by_name() -> None:
+    qkv, borders = torch.randn(6, 3, 2, 32).unbind(1), torch.tensor([0, 6], dtype=torch.int32)
+    for bias in (torch.randn(2, 40), torch.randn(3, 41), torch.randn(2, 41).half(), torch.randn(41, 2).t()):
+        with pytest.raises(ValueError, match=r"^bias: "):
+            relative_bias_attention(*qkv, bias, borders, 6)
+    with pytest.raises(ValueError, match=r"^max_seqlen: "):
+        relative_bias_attention(*qkv, torch.randn(2, 41), borders, -1)
+    with pytest.raises(ValueError, match=r"^table: "):
+        t5_bias(torch.randn(5, 2))
+    with pytest.raises(ValueError, match=r"^max_distance: "):
+        t5_bias(torch.randn(32, 2), max_distance=8)

@@ -1,0 +1,51 @@
+"""The rotation against a device copy of the same bytes: ``python -m encoder_kernels.rotary.bench``."""
+
+from __future__ import annotations
+
+import torch
+
+from encoder_kernels import measure
+from encoder_kernels.rotary import reference, rotary
+
+
+def report() -> str:
+    """Return the table."""
+    rows: list[measure.Row] = []
+    for tokens, heads, head_size in ((16_384, 12, 64), (32_768, 12, 64), (32_768, 16, 64)):
+        query, key, _ = torch.randn(tokens, 3, heads, head_size, device="cuda", dtype=torch.bfloat16).unbind(1)
+        positions = torch.arange(tokens, device="cuda") % 512
+        frequency = (160_000.0 ** (-torch.arange(0, head_size, 2, device="cuda").double() / head_size)).float()
+        ours = measure.microseconds(lambda: rotary(query, key, positions, frequency))  # noqa: B023
+        plain = measure.microseconds(lambda: reference.rotate(query, key, positions, frequency))  # noqa: B023
+        fused = measure.compiled(reference.rotate)
+        compiled = measure.attempt(lambda: fused(query, key, positions, frequency))  # noqa: B023
+        vllm = _vllm(query, key, positions, frequency)
+        bytes_moved = 2 * query.numel() * query.element_size()
+        copy = measure.copy_microseconds(bytes_moved, bytes_moved)
+        rows.append(
+            [f"{tokens} × {heads} × {head_size}, query and key", ours, plain, compiled, vllm, copy, copy / ours]
+        )
+    columns = [
+        "shape (bf16)",
+        "ours µs",
+        "reference µs",
+        "torch.compile µs",
+        "vLLM's op µs",
+        "copy µs",
+        "share of the copy",
+    ]
+    return measure.table("rotary", columns, rows)
+
+
+def _vllm(query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, frequency: torch.Tensor) -> float | None:
+    if measure.peer("vllm._C") is None and measure.peer("vllm._C_stable_libtorch") is None:
+        return None
+    angles = torch.arange(8192, device="cuda").float()[:, None] * frequency
+    # its table of angles is kept in the model's type
+    cache = torch.cat((angles.cos(), angles.sin()), 1).to(query.dtype)
+    flat = [tensor.flatten(1) for tensor in (query.contiguous(), key.contiguous())]
+    return measure.attempt(lambda: torch.ops._C.rotary_embedding(positions, *flat, query.shape[2], cache, True))
+
+
+if __name__ == "__main__":
+    print(measure.about(), "", report(), sep="\n")
