@@ -61,7 +61,8 @@ class Library:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             prepared = self.model.prepare_batch([text], list(labels))
-            return self.model.collate_batch(prepared["input_x"], prepared["entity_types"])
+            batch: dict[str, Any] = self.model.collate_batch(prepared["input_x"], prepared["entity_types"])
+        return batch
 
     def positions(self, text: str, labels: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
         """Return the library's token ids, and the tokens that it reads for each word (-1: none) and each label."""
@@ -76,12 +77,14 @@ class Library:
     @torch.inference_mode()
     def logits(self, text: str, labels: Sequence[str]) -> torch.Tensor:
         """Return the library's logits for one text: `[words, widths, labels]`."""
-        return self.model.run_batch(self.batch(text, labels)).logits[0]
+        logits: torch.Tensor = self.model.run_batch(self.batch(text, labels)).logits[0]
+        return logits
 
     def entities(self, text: str, labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.model.inference([text], list(labels), **options)[0]
+            found: list[dict[str, Any]] = self.model.inference([text], list(labels), **options)[0]
+        return found
 
     def pooled(self, tokens: Sequence[int], extra: dict[str, Any]) -> torch.Tensor:
         """Answer a prompt as our pooler does, from the library's logits for the same tokens."""
@@ -120,16 +123,23 @@ def candidates(logits: torch.Tensor, threshold: float, classes: int) -> torch.Te
     return torch.stack([column.float() for column in columns], -1)
 
 
-def built(plugin: str, folder: Path) -> Library:
-    """Build a checkpoint, load it into the library, and write what prep would."""
+def built(plugin: str, folder: Path, *, for_prep: bool = False) -> Library:
+    """Build a checkpoint and load it into the library; unless it is for prep, write what that would."""
     builder.build(folder, plugin, max_len=MAX_WORDS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = GLiNER.from_pretrained(str(folder), local_files_only=True)
     library = Library(folder, model)
+    if not for_prep:
+        pretend_prepared(library)
+    return library
+
+
+def pretend_prepared(library: Library) -> None:
+    """Write what the processor reads of an artifact."""
+    folder = library.folder
     (folder / "config.json").write_text(json.dumps({gliner_config.KEY: library.config.to_dict()}))
     library.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    return library
 
 
 def spread(seed: int, words: int, widths: int, labels: int) -> torch.Tensor:

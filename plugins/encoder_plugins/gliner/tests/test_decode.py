@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +64,7 @@ def by_us(
 def test_entities_are_the_library_s(
     shape: tuple[int, int, int], threshold: float, flat: bool, multi_label: bool
 ) -> None:
-    options = {"threshold": threshold, "flat": flat, "multi_label": multi_label}
+    options: dict[str, Any] = {"threshold": threshold, "flat": flat, "multi_label": multi_label}
     for seed in range(12):
         # every second table has many ties
         logits = (
@@ -76,7 +77,7 @@ def test_entities_are_the_library_s(
 
 @pytest.mark.parametrize(("flat", "multi_label"), SWITCHES)
 def test_input_spans_are_the_library_s(flat: bool, multi_label: bool) -> None:
-    options = {"threshold": 0.3, "flat": flat, "multi_label": multi_label}
+    options: dict[str, Any] = {"threshold": 0.3, "flat": flat, "multi_label": multi_label}
     logits = spread(5, 12, 4, 3)
     every = list(itertools.combinations_with_replacement(range(12), 2))
     for spans in ([], [(0, 0)], [(0, 11)], [(3, 4), (3, 4), (3, 5), (4, 6)], every, every[::3]):
@@ -89,7 +90,7 @@ def test_a_score_that_is_the_threshold_is_none() -> None:
         score = np.array([threshold], np.float32)
         above = np.nextafter(score, np.float32(1))
         zero = np.zeros(1, np.int64)
-        options = {"words": 1, "threshold": threshold, "flat": True, "multi_label": False}
+        options: dict[str, Any] = {"words": 1, "threshold": threshold, "flat": True, "multi_label": False}
         assert torch.where(torch.from_numpy(score) > threshold)[0].tolist() == []
         assert decode.keep(zero, zero, zero, score, **options).tolist() == []
         assert decode.keep(zero, zero, zero, above, **options).tolist() == [0]
@@ -113,7 +114,7 @@ def test_nothing_gives_nothing() -> None:
 def test_any_table_gives_the_library_s_entities(
     words: int, widths: int, labels: int, seed: int, threshold: float, switches: tuple[bool, bool]
 ) -> None:
-    options = {"threshold": threshold, "flat": switches[0], "multi_label": switches[1]}
+    options: dict[str, Any] = {"threshold": threshold, "flat": switches[0], "multi_label": switches[1]}
     logits = spread(seed, words, widths, labels)
     assert by_us(logits, words=words, **options) == by_library(logits, words=words, **options)
 
@@ -123,10 +124,11 @@ def test_the_search_looks_at_each_span_once(monkeypatch: pytest.MonkeyPatch, fla
     # 384 words, 12 widths, 25 labels: 115 200 candidates, which the library compares with each other
     name = "disjoint" if flat else "nested"
     search = getattr(decode, name)
-    looked_at = []
+    looked_at: list[tuple[int, int]] = []
 
-    def counted(spans: Any, words: int) -> Any:
-        return search((looked_at.append(span) or span for span in spans), words)
+    def counted(spans: Iterable[tuple[int, int]], words: int) -> Iterator[bool]:
+        looked_at.extend(spans)
+        yield from search(iter(looked_at), words)
 
     monkeypatch.setattr(decode, name, counted)
     logits = torch.randn((384, 12, 25), generator=torch.Generator().manual_seed(1))

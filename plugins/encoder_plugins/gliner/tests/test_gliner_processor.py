@@ -163,7 +163,7 @@ def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library) -> 
 def test_a_text_in_parts_finds_in_each_part_what_the_library_finds_there(one: Library) -> None:
     served = processor(one)
     text = TEXTS[0] + " " + " ".join(f"{TEXTS[4]}\n" for _ in range(4))
-    options = {"threshold": 0.3, "flat_ner": True}
+    options: dict[str, Any] = {"threshold": 0.3, "flat_ner": True}
     answer = answered(one, served, text=text, labels=LABELS, overflow="chunk", **options)
     assert answer["chunks"] > 2
     # a part is a text of its own

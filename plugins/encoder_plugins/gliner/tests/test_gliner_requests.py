@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ LIMITS = Limits(texts=3, characters_per_text=10, characters=20)
 
 def refused(**data: Any) -> tuple[str | None, str]:
     """Return the path and the sentence of a refusal: of HTTP's body, and the same in process."""
-    found = []
-    for parse in (
-        lambda: bodies.parse_body(json.dumps({"data": data}).encode(), Request).data,
+    body = json.dumps({"data": data}).encode()
+    parsers: tuple[Callable[[], Request], ...] = (
+        lambda: bodies.parse_body(body, Request).data,
         lambda: bodies.parse_data(data, Request),
-    ):
+    )
+    found = []
+    for parse in parsers:
         with pytest.raises(InvalidRequest) as caught:
             check(parse())
         # pydantic calls a list of JSON an array

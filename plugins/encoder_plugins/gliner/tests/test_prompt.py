@@ -156,8 +156,10 @@ def test_a_tokenizer_that_is_not_the_configuration_s_is_refused(one: Library) ->
             PromptBuilder(tokenizer, wrong)
     with_word = Tokenizer.from_str(tokenizer.to_str())
     with_word.add_special_tokens([AddedToken("ENT", special=True, normalized=False)])
+    number = with_word.token_to_id("ENT")
+    assert number is not None
     with pytest.raises(ValueError, match="is a word"):
-        PromptBuilder(with_word, replace(one.config, class_token="ENT", class_token_id=with_word.token_to_id("ENT")))
+        PromptBuilder(with_word, replace(one.config, class_token="ENT", class_token_id=number))
 
 
 def counting() -> WordTokens:
