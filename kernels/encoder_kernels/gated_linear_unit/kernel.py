@@ -9,6 +9,18 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _erf(x, EXACT: tl.constexpr):
+    if EXACT:
+        return tl.erf(x)
+    # within 1.5e-7, far below a 16-bit type's step (Abramowitz and Stegun 7.1.26); the exact one costs a tenth of the bandwidth
+    size = tl.abs(x)
+    t = 1.0 / (1.0 + 0.3275911 * size)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    erf = 1.0 - series * tl.exp2(size * size * -1.4426950408889634)
+    return tl.where(x < 0, -erf, erf)
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def gated_linear_unit_kernel(
     gate_up,
@@ -18,6 +30,7 @@ def gated_linear_unit_kernel(
     tokens,
     size,
     TANH: tl.constexpr,
+    EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -32,7 +45,7 @@ def gated_linear_unit_kernel(
         # x / 2 * (1 + tanh(y)) is x * sigmoid(2 y), which needs no tanh
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     else:
-        activated = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+        activated = 0.5 * gate * (1.0 + _erf(gate * 0.7071067811865476, EXACT))
     tl.store(
         out + rows.to(tl.int64)[:, None] * out_token + columns[None, :],
         (activated * up).to(out.dtype.element_ty),
@@ -41,11 +54,11 @@ def gated_linear_unit_kernel(
 
 
 def settings(size: int) -> dict[str, int]:
-    """Return the launch settings: the widest tile that divides a row, up to 1024 columns."""
-    width = 1024
+    """Return the launch settings: the widest tile that divides a row, up to 256 columns."""
+    width = 256
     while size % width and width > 128:
         width //= 2
-    return {"BLOCK_M": 2048 // width, "BLOCK_N": width, "num_warps": 4}
+    return {"BLOCK_M": 1024 // width, "BLOCK_N": width, "num_warps": 4}
 
 
 def launch(gate_up: torch.Tensor, activation: str, out: torch.Tensor, chosen: dict[str, int] | None = None) -> None:
@@ -55,5 +68,13 @@ def launch(gate_up: torch.Tensor, activation: str, out: torch.Tensor, chosen: di
         return
     config = chosen or settings(size)
     gated_linear_unit_kernel[(triton.cdiv(tokens, config["BLOCK_M"]), triton.cdiv(size, config["BLOCK_N"]))](
-        gate_up, out, gate_up.stride(0), out.stride(0), tokens, size, TANH=activation == "gelu_tanh", **config
+        gate_up,
+        out,
+        gate_up.stride(0),
+        out.stride(0),
+        tokens,
+        size,
+        TANH=activation == "gelu_tanh",
+        EXACT=gate_up.dtype == torch.float32,
+        **config,
     )

@@ -1,0 +1,148 @@
+"""The recurrence of a bidirectional LSTM in Triton: all steps of both directions in one launch.
+
+A block of sequences in one direction belongs to a group of programs. Each program of it has some of the hidden units: its rows of U stay
+on the chip, and its cells in registers. A step needs the other programs' states of the step before, so that they count each other's steps
+in memory. Programs wait only for others of their group, whose numbers are next to theirs: the GPU starts programs in order, so a group that
+has begun can always end, however many groups there are.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tanh(x):
+    # exp of a negative number never overflows
+    small = tl.exp(-2.0 * tl.abs(x))
+    size = (1.0 - small) / (1.0 + small)
+    return tl.where(x < 0, -size, size)
+
+
+@triton.jit
+def _sigmoid(x):
+    return 0.5 + 0.5 * _tanh(0.5 * x)
+
+
+@triton.jit(do_not_specialize=["sequences"])
+def lstm_kernel(
+    gates,
+    weight,
+    out,
+    offsets,
+    order,
+    arrived,
+    gates_row,
+    out_row,
+    sequences,
+    HIDDEN: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_U: tl.constexpr,
+    PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Run one program's units of one block of sequences in one direction through all steps."""
+    direction = tl.program_id(1)
+    block = tl.program_id(2)
+    units = tl.program_id(0) * BLOCK_U + tl.arange(0, BLOCK_U)
+    inner = tl.arange(0, BLOCK_H)
+    places = block * BLOCK_S + tl.arange(0, BLOCK_S)
+    inside = places < sequences
+    chosen = tl.load(order + places, mask=inside, other=0)
+    first = tl.load(offsets + chosen).to(tl.int64)
+    length = tl.where(inside, tl.load(offsets + chosen + 1) - first.to(tl.int32), 0)
+    longest = tl.max(length, 0)
+
+    # U's rows of these units, one block of hidden units to a gate, as columns
+    rows = weight + direction * 4 * HIDDEN * HIDDEN + units[None, :] * HIDDEN + inner[:, None]
+    there = (units < HIDDEN)[None, :] & (inner < HIDDEN)[:, None]
+    weight_in = tl.load(rows, mask=there, other=0.0)
+    weight_forget = tl.load(rows + HIDDEN * HIDDEN, mask=there, other=0.0)
+    weight_cell = tl.load(rows + 2 * HIDDEN * HIDDEN, mask=there, other=0.0)
+    weight_out = tl.load(rows + 3 * HIDDEN * HIDDEN, mask=there, other=0.0)
+
+    gates += direction * 4 * HIDDEN + units[None, :]
+    out += direction * HIDDEN
+    counter = arrived + block * 2 + direction
+    forward = direction == 0
+    cell = tl.zeros([BLOCK_S, BLOCK_U], tl.float32)
+    for step in range(0, longest):
+        alive = step < length
+        row = first + tl.where(forward, step, length - 1 - step)
+        mine = alive[:, None] & (units < HIDDEN)[None, :]
+        given = gates + row[:, None] * gates_row
+        gate_in = tl.load(given, mask=mine, other=0.0).to(tl.float32)
+        gate_forget = tl.load(given + HIDDEN, mask=mine, other=0.0).to(tl.float32)
+        gate_cell = tl.load(given + 2 * HIDDEN, mask=mine, other=0.0).to(tl.float32)
+        gate_out = tl.load(given + 3 * HIDDEN, mask=mine, other=0.0).to(tl.float32)
+        if PARTS > 1:
+            while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < PARTS * step:
+                pass
+        before = tl.where(forward, row - 1, row + 1)
+        known = (alive & (step > 0))[:, None] & (inner < HIDDEN)[None, :]
+        # not from the first cache: other processors wrote it
+        state = tl.load(out + before[:, None] * out_row + inner[None, :], mask=known, other=0.0, cache_modifier=".cg")
+        gate_in = tl.dot(state, weight_in, gate_in, input_precision=PRECISION)
+        gate_forget = tl.dot(state, weight_forget, gate_forget, input_precision=PRECISION)
+        gate_cell = tl.dot(state, weight_cell, gate_cell, input_precision=PRECISION)
+        gate_out = tl.dot(state, weight_out, gate_out, input_precision=PRECISION)
+        cell = _sigmoid(gate_forget) * cell + _sigmoid(gate_in) * _tanh(gate_cell)
+        result = _sigmoid(gate_out) * _tanh(cell)
+        tl.store(out + row[:, None] * out_row + units[None, :], result.to(out.dtype.element_ty), mask=mine)
+        # every thread's part is written before one of them counts
+        tl.debug_barrier()
+        if PARTS > 1:
+            tl.atomic_add(counter, 1, sem="release", scope="gpu")
+
+
+def settings(hidden: int, dtype: torch.dtype, sequences: int) -> dict[str, int]:
+    """Return the launch settings: chosen on an H200."""
+    if dtype == torch.float32:
+        return {"BLOCK_S": 16, "BLOCK_U": 16, "num_warps": 4}
+    return {"BLOCK_S": 16 if sequences <= 64 else 32, "BLOCK_U": 32, "num_warps": 4}
+
+
+def launch(
+    words: torch.Tensor,
+    weight_input: torch.Tensor,
+    weight_hidden: torch.Tensor,
+    bias: torch.Tensor,
+    offsets: torch.Tensor,
+    order: torch.Tensor,
+    chosen: dict[str, int] | None = None,
+) -> torch.Tensor:
+    """Return `[words, 2 * hidden]`; arguments as in ``bidirectional_lstm``, and the launch settings when they are not to be the usual ones."""
+    count, hidden, sequences = words.shape[0], weight_hidden.shape[2], order.shape[0]
+    out = torch.empty((count, 2 * hidden), dtype=words.dtype, device=words.device)
+    if not (count and sequences):
+        return out
+    gates = torch.addmm(bias.flatten(), words, weight_input.flatten(0, 1).t())  # [words, 2 * 4 * hidden]
+    config = dict(chosen or settings(hidden, words.dtype, sequences))
+    block_h = max(16, triton.next_power_of_2(hidden))
+    if not words.is_cuda:
+        # the interpreter runs one program after the other: none can wait for the next
+        config["BLOCK_U"] = block_h
+    config["BLOCK_U"] = min(config["BLOCK_U"], block_h)
+    parts = triton.cdiv(hidden, config["BLOCK_U"])
+    blocks = triton.cdiv(sequences, config["BLOCK_S"])
+    arrived = torch.zeros(blocks * 2, dtype=torch.int32, device=words.device)
+    lstm_kernel[(parts, 2, blocks)](
+        gates,
+        weight_hidden,
+        out,
+        offsets,
+        order,
+        arrived,
+        gates.stride(0),
+        out.stride(0),
+        sequences,
+        HIDDEN=hidden,
+        BLOCK_H=block_h,
+        PARTS=parts,
+        PRECISION="ieee" if words.dtype == torch.float32 else "tf32",
+        **config,
+    )
+    return out
