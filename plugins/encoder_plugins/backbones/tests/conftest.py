@@ -15,21 +15,24 @@ import torch
 @pytest.fixture(scope="session")
 def world() -> Iterator[None]:
     """A group of one process, as vLLM's layers want one."""
-    from vllm.config import VllmConfig, set_current_vllm_config
-    from vllm.distributed import (
-        cleanup_dist_env_and_memory,
-        ensure_model_parallel_initialized,
-        init_distributed_environment,
-    )
+    from vllm.distributed import cleanup_dist_env_and_memory
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with set_current_vllm_config(VllmConfig()):
-        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{port}", 0, "gloo")
-        ensure_model_parallel_initialized(1, 1)
+    join_group(1, 0, port)
     yield
     cleanup_dist_env_and_memory()
+
+
+def join_group(ranks: int, rank: int, port: int) -> None:
+    """Become one of ``ranks`` processes that share the layers."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+
+    with set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(ranks, rank, f"tcp://127.0.0.1:{port}", rank, "gloo")
+        ensure_model_parallel_initialized(ranks, 1)
 
 
 @dataclass
@@ -109,17 +112,18 @@ Build = Callable[..., Encoder]
 
 @pytest.fixture
 def build(world: None) -> Build:
-    """Builds an encoder for a configuration of transformers'."""
-
-    def make(encoder_class: type[torch.nn.Module], config: Any, dtype: torch.dtype = torch.float32) -> Encoder:
-        from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
-
-        vllm_config = VllmConfig(compilation_config=CompilationConfig(mode=0))
-        vllm_config.model_config = ModelConfig(config, dtype)
-        with set_current_vllm_config(vllm_config), default_dtype(dtype):
-            return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
-
+    """Gives ``make``."""
     return make
+
+
+def make(encoder_class: type[torch.nn.Module], config: Any, dtype: torch.dtype = torch.float32) -> Encoder:
+    """Build an encoder for a configuration of transformers'."""
+    from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+
+    vllm_config = VllmConfig(compilation_config=CompilationConfig(mode=0))
+    vllm_config.model_config = ModelConfig(config, dtype)
+    with set_current_vllm_config(vllm_config), default_dtype(dtype):
+        return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
 
 
 @contextlib.contextmanager
@@ -183,8 +187,3 @@ def draw() -> Callable[..., torch.nn.Module]:
 def batches() -> Callable[..., list[torch.Tensor]]:
     """Gives ``texts``."""
     return texts
-
-
-def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return a model's tensors as a checkpoint has them."""
-    return {name: tensor for name, tensor in model.state_dict().items() if "inv_freq" not in name}

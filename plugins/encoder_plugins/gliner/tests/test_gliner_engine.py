@@ -20,7 +20,25 @@ pytestmark = [
 ]
 
 PLUGINS = ["deberta_gliner", "mmbert_gliner", "mt5_gliner"]
-WORDS = "Ada Lovelace met Charles Babbage in London , and wrote notes on his engine for Scientific Memoirs".split()
+WORDS = [
+    "Ada",
+    "Lovelace",
+    "met",
+    "Charles",
+    "Babbage",
+    "in",
+    "London",
+    ",",
+    "and",
+    "wrote",
+    "notes",
+    "on",
+    "his",
+    "engine",
+    "for",
+    "Scientific",
+    "Memoirs",
+]
 LABELS = ["person", "city", "magazine", "machine"]
 # more than the longest text, and than one step of the scheduler takes of the whole batch
 STEP = 10_000
