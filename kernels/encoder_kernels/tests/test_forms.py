@@ -19,6 +19,7 @@ from encoder_kernels.rotary import rotary
 
 SHELF = Path(__file__).parents[2]
 OPERATIONS = (
+    "bidirectional_lstm",
     "disentangled_attention",
     "gated_linear_unit",
     "layer_norm",
@@ -65,12 +66,12 @@ def test_importing_everything_leaves_triton_alone() -> None:
 
 @pytest.mark.gpu
 def test_elementwise_kernels_inside_a_compiled_graph() -> None:
-    def block(hidden, weight, query, positions, frequency):  # type: ignore[no-untyped-def]
+    def block(hidden, weight, query, key, positions, frequency):  # type: ignore[no-untyped-def]
         normal, total = layer_norm(hidden, weight, epsilon=1e-5, residual=hidden, return_sum=True)
-        rotary(query, query[:, :1], positions, frequency)
-        return gated_linear_unit(normal, "gelu_tanh") + total[:, :128], query
+        rotary(query, key, positions, frequency)
+        return gated_linear_unit(normal, "gelu_tanh") + total[:, :128], query, key
 
-    arguments = [torch.randn(40, 256), torch.randn(256), torch.randn(40, 3, 64), torch.arange(40), torch.rand(32)]
+    arguments = [torch.randn(40, 256), torch.randn(256), torch.randn(40, 3, 64), torch.randn(40, 2, 64), torch.arange(40), torch.rand(32)]
     expected = block(*(argument.cuda() for argument in arguments))
     actual = torch.compile(block, fullgraph=True)(*(argument.cuda() for argument in arguments))
     for one, other in zip(actual, expected, strict=True):

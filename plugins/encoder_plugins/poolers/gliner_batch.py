@@ -26,10 +26,9 @@ class Batch:
 
     Attributes:
         requests: `[items]` the request of each item.
-        rows: `[words + labels]` int32: the token row of each word, in the LSTM's order, and of each label. 0 for words without one.
-        missing: int32: which of the words (in the LSTM's order) have no row.
-        unpacked: `[words]` int32: where the LSTM's order has each word; empty without LSTM, when the order is the text's.
-        steps: `[longest]` int64: how many items have a word at each step of the LSTM.
+        rows: `[words + labels]` int32: the token row of each word and of each label. 0 for words without one.
+        missing: int32: which of the words have no row.
+        order: `[items]` int32: the items, those with most words first.
         word_offsets: `[items + 1]` int32: where each item's words begin, and the end of the last.
         label_offsets: `[items + 1]` int32: where each item's labels begin, and the end of the last.
         thresholds: `[items]` float32: the logit from which on a span is a candidate.
@@ -39,8 +38,7 @@ class Batch:
     requests: Ints
     rows: Ints
     missing: Ints
-    unpacked: Ints
-    steps: NDArray[np.int64]
+    order: Ints
     word_offsets: Ints
     label_offsets: Ints
     thresholds: NDArray[np.float32]
@@ -62,14 +60,13 @@ class Batch:
         return int(np.diff(self.label_offsets).max(initial=0))
 
 
-def plan(items: Sequence[Item | None], lengths: Sequence[int], *, label_shift: int, recurrent: bool) -> Batch:
+def plan(items: Sequence[Item | None], lengths: Sequence[int], *, label_shift: int) -> Batch:
     """Plan a step.
 
     Args:
         items: One for each request; None for a request that is not to be answered.
         lengths: Tokens of each request, packed one behind the other.
         label_shift: Added to a label's position: 1 where a label is read behind its class token.
-        recurrent: Whether an LSTM goes over the words.
     """
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
     kept = [
@@ -81,19 +78,12 @@ def plan(items: Sequence[Item | None], lengths: Sequence[int], *, label_shift: i
     counts = np.diff(word_offsets)
     begin = starts[kept].astype(np.int32)
     rows = np.where(words < 0, -1, words + np.repeat(begin, counts))
-    unpacked, steps = np.zeros(0, np.int32), np.zeros(0, np.int64)
-    if recurrent and len(rows):
-        order, steps = recurrent_order(counts)
-        unpacked = np.empty(len(order), np.int32)
-        unpacked[order] = np.arange(len(order), dtype=np.int32)
-        rows = rows[order]
     label_rows = labels + np.repeat(begin, np.diff(label_offsets)) + label_shift
     return Batch(
         requests=np.asarray(kept, np.int32),
         rows=np.concatenate([np.maximum(rows, 0), label_rows]).astype(np.int32),
         missing=np.flatnonzero(rows < 0).astype(np.int32),
-        unpacked=unpacked,
-        steps=steps,
+        order=np.argsort(-counts, kind="stable").astype(np.int32),
         word_offsets=word_offsets,
         label_offsets=label_offsets,
         thresholds=np.asarray([cut(item.threshold) for item in chosen], np.float32),
@@ -120,25 +110,6 @@ def cut(threshold: float) -> float:
     if math.isnan(probability) or probability >= 1.0:
         return math.inf
     return math.log(probability / (1.0 - probability)) if probability > 0.0 else -math.inf
-
-
-def recurrent_order(counts: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order in which an LSTM takes words that lie item by item: step by step, longer items first.
-
-    Args:
-        counts: `[items]` words of each item.
-
-    Returns:
-        ``order`` `[words]`, so that ``x[order]`` is in the LSTM's order, and ``steps`` `[longest]`, the items that have
-        a word at each step: the data and the batch sizes of torch's PackedSequence.
-    """
-    longest = int(counts.max(initial=0))
-    rank = np.empty(len(counts), np.int64)
-    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    begins = np.cumsum(counts) - counts
-    step = np.arange(int(counts.sum())) - np.repeat(begins, counts)
-    order = np.lexsort((np.repeat(rank, counts), step))
-    return order, len(counts) - np.cumsum(np.bincount(counts, minlength=longest))[:longest]
 
 
 def _join(parts: list[Ints]) -> tuple[Ints, Ints]:

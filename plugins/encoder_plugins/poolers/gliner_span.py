@@ -8,14 +8,15 @@ LSTM over words only, span and prompt MLPs, dot product. Three things are moved,
   ``W1 relu([s_i; e_j]) + b1 = (W1a relu(s_i) + b1) + W1b relu(e_j)``.
 - Its second layer is folded into the labels: ``(W2 z + b2) . p = z . (p W2) + p . b2``.
 
-A step, for any number of requests: 1 copy to the device (all indices), 2 gathers (1 without LSTM), 9 GEMMs (1 projection,
-3 for both markers together, 2 + 1 for prompts, 1 vector product, 1 in the span kernel), 4 ReLU, the LSTM, 1 span kernel, 3 copies
+A step, for any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's gates,
+3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3 copies
 back behind one wait for the device. Requests whose candidates overflow, or that want class probabilities, cost
 one dense pass with one more wait each.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.pooler.abstract import Pooler
 from vllm.v1.pool.metadata import PoolingMetadata
 
+from encoder_kernels.bidirectional_lstm import bidirectional_lstm
 from encoder_kernels.span_scores import span_logits, span_scores
 from encoder_plugins.backbones.weights import Layout, Place, Shape
 from encoder_plugins.gliner.config import GlinerConfig
@@ -67,6 +69,24 @@ def _load_half(parameter: nn.Parameter, tensor: Tensor, part: int | str) -> None
         parameter.data[int(part)].copy_(tensor)
 
 
+class Recurrence(nn.Module):
+    """One layer of a bidirectional LSTM; the forward direction's weights lie before the backward one's."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_input = nn.Parameter(torch.zeros(2, 4 * hidden, inputs), requires_grad=False)
+        self.weight_hidden = nn.Parameter(torch.zeros(2, 4 * hidden, hidden), requires_grad=False)
+        self.bias_input = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
+        self.bias_hidden = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
+        for parameter in self.parameters():
+            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
+
+    def forward(self, words: Tensor, offsets: Tensor, order: Tensor) -> Tensor:
+        """Return `[words, 2 * hidden]` for `[words, inputs]`."""
+        bias = self.bias_input + self.bias_hidden
+        return bidirectional_lstm(words, self.weight_input, self.weight_hidden, bias, offsets, order)
+
+
 class SpanHead(nn.Module):
     """All learned layers behind the encoder."""
 
@@ -74,11 +94,7 @@ class SpanHead(nn.Module):
         super().__init__()
         size = config.hidden_size
         self.projection = nn.Linear(encoder_size, size) if config.projection else None
-        self.lstm = (
-            nn.LSTM(size, size // 2, config.lstm_layers, bidirectional=True, batch_first=True)
-            if config.lstm_layers
-            else None
-        )
+        self.lstm = nn.ModuleList(Recurrence(size, size // 2) for _ in range(config.lstm_layers))
         self.marker_in = Pair(size, 4 * size)
         self.marker_out = Pair(4 * size, size)
         # the bias belongs to the start; the end's half stays zero
@@ -86,16 +102,6 @@ class SpanHead(nn.Module):
         self.span_out = nn.Linear(4 * size, size)
         self.prompt_in = nn.Linear(size, 4 * size)
         self.prompt_out = nn.Linear(4 * size, size)
-
-    def recur(self, words: Tensor, steps: Tensor) -> Tensor:
-        """Run the LSTM over `[words, size]` in its own order."""
-        if self.lstm is None:
-            return words
-        packed = nn.utils.rnn.PackedSequence(words, steps)
-        # by default cuDNN would round float32 to 19 bits
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            rows: Tensor = self.lstm(packed)[0].data
-        return rows
 
     def spans(self, words: Tensor) -> Tensor:
         """Return the start's and the end's share of a span's inner layer, `[2, words, 4 * size]`, for `[words, size]`."""
@@ -142,7 +148,6 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
             items,
             lengths,
             label_shift=0 if self.config.embed_class_token else 1,
-            recurrent=self.head.lstm is not None,
         )
         answers = [torch.zeros(0, COLUMNS) for _ in lengths]
         if len(batch.requests):
@@ -163,8 +168,8 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
         words, labels = gathered[: batch.words], gathered[batch.words :]
         if len(batch.missing):
             words = words.index_fill(0, placed.missing, 0.0)
-        if self.head.lstm is not None:
-            words = self.head.recur(words, torch.from_numpy(batch.steps)).index_select(0, placed.unpacked)
+        for layer in self.head.lstm:
+            words = layer(words, placed.word_offsets, placed.order)
         start, end = self.head.spans(words)
         label, label_bias = self.head.labels(labels)
         found = span_scores(
@@ -203,7 +208,7 @@ class _Placed:
         parts = (
             batch.rows,
             batch.missing,
-            batch.unpacked,
+            batch.order,
             batch.word_offsets,
             batch.label_offsets,
             batch.thresholds.view(np.int32),
@@ -211,7 +216,7 @@ class _Placed:
         sizes = [len(part) for part in parts]
         host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
         np.concatenate(parts, out=host.numpy())
-        self.rows, missing, self.unpacked, self.word_offsets, self.label_offsets, cuts = torch.split(
+        self.rows, missing, self.order, self.word_offsets, self.label_offsets, cuts = torch.split(
             host.to(device, non_blocking=True), sizes
         )
         # index_fill takes no other type
@@ -319,6 +324,12 @@ _PLACES = {
 }
 
 
+_LSTM = re.compile(r"rnn\.lstm\.(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
+
+
 def place(name: str) -> Place:
     """Return where the head's tensor ``name`` goes."""
-    return _PLACES.get(name) or Place(name.removeprefix("rnn."))
+    if found := _LSTM.fullmatch(name):
+        kind, source, layer, backward = found.groups()
+        return Place(f"lstm.{layer}.{kind}_{'input' if source == 'ih' else 'hidden'}", 1 if backward else 0)
+    return _PLACES[name]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.utils.rnn import pack_sequence
 
 from encoder_plugins.gliner.payload import Item
-from encoder_plugins.poolers.gliner_batch import Batch, cut, fits, plan, recurrent_order
+from encoder_plugins.poolers.gliner_batch import Batch, cut, fits, plan
 
 
 def item(words: Sequence[int], labels: Sequence[int], threshold: float = 0.5, classes: int = 0) -> Item:
@@ -33,17 +30,15 @@ ANSWERED = [0, 2, 4, 6]
 
 
 def words_of(batch: Batch, number: int) -> list[int]:
-    """Return the rows of an item's words, -1 for none, in the text's order."""
+    """Return the rows of an item's words, -1 for none."""
     rows = batch.rows[: batch.words].copy()
     rows[batch.missing] = -1
-    ordered = rows[batch.unpacked] if len(batch.unpacked) else rows
-    return [int(row) for row in ordered[batch.word_offsets[number] : batch.word_offsets[number + 1]]]
+    return [int(row) for row in rows[batch.word_offsets[number] : batch.word_offsets[number + 1]]]
 
 
-@pytest.mark.parametrize("recurrent", [True, False])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_every_item_finds_its_rows(recurrent: bool, shift: int) -> None:
-    batch = plan(ITEMS, LENGTHS, label_shift=shift, recurrent=recurrent)
+def test_every_item_finds_its_rows(shift: int) -> None:
+    batch = plan(ITEMS, LENGTHS, label_shift=shift)
     assert batch.requests.tolist() == ANSWERED
     starts = np.cumsum([0, *LENGTHS])
     for number, request in enumerate(ANSWERED):
@@ -56,26 +51,18 @@ def test_every_item_finds_its_rows(recurrent: bool, shift: int) -> None:
     assert batch.rows.max() < sum(LENGTHS)
     assert (batch.max_words, batch.max_labels) == (5, 3)
     assert batch.classes.tolist() == [0, 0, 5, 0]
-    assert batch.rows.dtype == batch.unpacked.dtype == batch.word_offsets.dtype == np.int32
+    assert batch.rows.dtype == batch.order.dtype == batch.word_offsets.dtype == np.int32
 
 
-@pytest.mark.parametrize("counts", [[1], [3, 1, 5, 5, 2], [1, 1, 1], [7, 7], list(range(1, 40))])
-def test_the_order_of_the_lstm_is_that_of_torch(counts: list[int]) -> None:
-    values = torch.arange(sum(counts))
-    expected = pack_sequence(list(torch.split(values, counts)), enforce_sorted=False)
-    order, steps = recurrent_order(np.asarray(counts, np.int32))
-    assert steps.tolist() == expected.batch_sizes.tolist()
-    # torch may take items of one length in another order; both give each item its own words, step by step
-    for step, block in enumerate(np.split(order, np.cumsum(steps)[:-1])):
-        begins = np.cumsum(counts) - counts
-        assert sorted(block.tolist()) == sorted(int(b) + step for b, n in zip(begins, counts, strict=True) if n > step)
-    columns = [np.split(order, np.cumsum(steps))[step].tolist() for step in range(max(counts))]
-    for before, after in itertools.pairwise(columns):
-        assert [word + 1 for word in before[: len(after)]] == after
+def test_items_with_most_words_come_first() -> None:
+    batch = plan(ITEMS, LENGTHS, label_shift=0)
+    counts = np.diff(batch.word_offsets)[batch.order]
+    assert sorted(batch.order.tolist()) == list(range(len(ANSWERED)))
+    assert counts.tolist() == sorted(counts.tolist(), reverse=True)
 
 
 def test_nothing_to_answer_is_no_error() -> None:
-    batch = plan([None, item([], [])], [3, 2], label_shift=0, recurrent=True)
+    batch = plan([None, item([], [])], [3, 2], label_shift=0)
     assert batch.requests.tolist() == []
     assert (batch.words, batch.max_words, batch.max_labels) == (0, 0, 0)
 

@@ -388,7 +388,8 @@ def test_every_tensor_fills_a_part_of_its_own() -> None:
     ("name", "parameter", "part"),
     [
         ("token_rep_layer.projection.bias", "projection.bias", None),
-        ("rnn.lstm.weight_hh_l1_reverse", "lstm.weight_hh_l1_reverse", None),
+        ("rnn.lstm.weight_hh_l1_reverse", "lstm.1.weight_hidden", 1),
+        ("rnn.lstm.bias_ih_l0", "lstm.0.bias_input", 0),
         ("span_rep_layer.span_rep_layer.project_start.0.weight", "marker_in.weight", 0),
         ("span_rep_layer.span_rep_layer.project_end.3.bias", "marker_out.bias", 1),
         ("span_rep_layer.span_rep_layer.out_project.0.weight", "span_in.weight", "columns"),
