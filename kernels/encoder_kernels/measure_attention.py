@@ -54,7 +54,7 @@ def flash_attention() -> Callable[[Batch], float | None]:
     """Return a function that times FlashAttention-3: vLLM's, or the library that ``FLASH_ATTENTION_3`` names."""
     path = os.environ.get("FLASH_ATTENTION_3", "")
     if Path(path).is_file():
-        torch.ops.load_library(path)
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     elif measure.peer("vllm.vllm_flash_attn") is None:
         return lambda batch: None
 
@@ -91,7 +91,8 @@ def native(batch: Batch) -> float | None:
     """Return torch's own attention's time on the same batch where all sequences are of one length."""
     if len(set(batch.lengths)) > 1:
         return None
-    shares = [
-        tensor.unflatten(0, (-1, batch.longest)).transpose(1, 2) for tensor in (batch.query, batch.key, batch.value)
-    ]
-    return measure.attempt(lambda: torch.nn.functional.scaled_dot_product_attention(*shares))
+    query, key, value = (
+        tensor.reshape(-1, batch.longest, HEADS, HEAD_SIZE).transpose(1, 2)
+        for tensor in (batch.query, batch.key, batch.value)
+    )
+    return measure.attempt(lambda: torch.nn.functional.scaled_dot_product_attention(query, key, value))

@@ -1,12 +1,10 @@
-# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Disentangled attention in Triton, in two launches.
 
-First the position terms of every query and key, as two tables in memory; then an attention that adds them pair by pair. The tables are the
-larger part of the traffic, so they hold only what a block can meet from its place in its own sequence. Up to as many tokens as there are
-relative embeddings, a table's row holds the term of every other token (`ALIGNED`): products by distance, each row moved by its own place as
-it is stored, so that the attention reads dense tiles. Beyond that a row holds the term of every embedding, and the attention looks up each
-pair's. The key's terms are read along their rows too, as a tile of keys by queries, and transposed in registers.
+First the products of every query and key with the relative embeddings, as two tables in memory; then an attention that adds each pair's two.
+The tables are the larger part of the traffic, so they hold only the rows that a block can meet from its place in its own sequence, and both
+are read along their rows: the key's as a tile of keys by queries, transposed in registers. Neighbouring distances have the same row or the
+next one. So a tile whose ends are as many rows apart as distances has its rows in order, and needs no index (near tiles are all like that).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ def _row(distance, index, limit):
     return tl.load(index + tl.minimum(tl.maximum(distance, -limit), limit) + limit)
 
 
-@triton.jit(do_not_specialize=["limit", "longest", "rows"])
+@triton.jit(do_not_specialize=["limit", "longest", "factor"])
 def position_terms_kernel(
     query,
     key,
@@ -45,14 +43,12 @@ def position_terms_kernel(
     terms_token,
     limit,
     longest,
-    rows,
     factor,
     HEADS: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    ALIGNED: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -69,16 +65,17 @@ def position_terms_kernel(
     if HAS_C2P and HAS_P2C:
         is_key = head >= HEADS
         head = head % HEADS
-    # a distance is query - key: seen from a query's place the other token lies against its sign, seen from a key's with it
-    if is_key:
-        source, token_stride, head_stride, sign = key, key_token, key_head, 1
-        table, table_head, table_row, terms = position_query, position_query_head, position_query_row, key_terms
-    else:
-        source, token_stride, head_stride, sign = query, query_token, query_head, -1
-        table, table_head, table_row, terms = position_key, position_key_head, position_key_row, query_terms
-
+    # distances are query - key
     last = tl.minimum(first + BLOCK_M, length) - 1
-    lowest, highest = -last, length - 1 - first
+    if is_key:
+        source, token_stride, head_stride = key, key_token, key_head
+        table, table_head, table_row, terms = position_query, position_query_head, position_query_row, key_terms
+        nearest, farthest = -last, length - 1 - first
+    else:
+        source, token_stride, head_stride = query, query_token, query_head
+        table, table_head, table_row, terms = position_key, position_key_head, position_key_row, query_terms
+        nearest, farthest = first - length + 1, last
+
     offsets = tl.arange(0, BLOCK_D)
     inside = offsets < HEAD_SIZE
     places = first + tl.arange(0, BLOCK_M)
@@ -89,22 +86,17 @@ def position_terms_kernel(
     )
     terms += head * terms_head + tokens[:, None] * terms_token
     table += head * table_head
-    if not ALIGNED:
-        one, other = _row(sign * lowest, index, limit), _row(sign * highest, index, limit)
-        lowest, highest = tl.minimum(one, other) // BLOCK_R * BLOCK_R, tl.maximum(one, other)
-    for begin in range(lowest, highest + 1, BLOCK_R):
-        steps = begin + tl.arange(0, BLOCK_R)
-        chosen = _row(sign * steps, index, limit) if ALIGNED else tl.minimum(steps, rows - 1)
-        embeddings = tl.load(table + chosen[None, :] * table_row + offsets[:, None], mask=inside[:, None], other=0.0)
-        products = (tl.dot(block, embeddings, input_precision=PRECISION) * factor).to(terms.dtype.element_ty)
-        if ALIGNED:
-            others = places[:, None] + steps[None, :]
-            tl.store(terms + others, products, mask=stored[:, None] & (others >= 0) & (others < length))
-        else:
-            tl.store(terms + steps[None, :], products, mask=stored[:, None])
+    base = _row(1 - longest, index, limit)
+    end = _row(farthest, index, limit) - base
+    for begin in range((_row(nearest, index, limit) - base) // BLOCK_R * BLOCK_R, end + 1, BLOCK_R):
+        columns = begin + tl.arange(0, BLOCK_R)
+        rows = base + tl.minimum(columns, end)
+        embeddings = tl.load(table + rows[None, :] * table_row + offsets[:, None], mask=inside[:, None], other=0.0)
+        products = tl.dot(block, embeddings, input_precision=PRECISION) * factor
+        tl.store(terms + columns[None, :], products.to(terms.dtype.element_ty), mask=stored[:, None])
 
 
-@triton.jit(do_not_specialize=["limit", "longest"])
+@triton.jit(do_not_specialize=["limit", "longest", "factor"])
 def disentangled_attention_kernel(
     query,
     key,
@@ -131,8 +123,6 @@ def disentangled_attention_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    LOOP_STAGES: tl.constexpr,
-    ALIGNED: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -166,20 +156,23 @@ def disentangled_attention_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for begin in tl.range(0, length, BLOCK_N, num_stages=LOOP_STAGES):
+    base = _row(1 - longest, index, limit)
+    for begin in range(0, length, BLOCK_N):
         others = begin + tl.arange(0, BLOCK_N)
         theirs = tl.minimum(others, length - 1)
+        nearest, farthest = first - begin - BLOCK_N + 1, first + BLOCK_M - 1 - begin
+        row = _row(nearest, index, limit)
+        in_order = _row(farthest, index, limit) - row == farthest - nearest
         if HAS_C2P:
-            if ALIGNED:
-                query_term = tl.load(query_rows[:, None] + others[None, :])
-            else:
-                query_term = tl.load(query_rows[:, None] + _row(ours[:, None] - theirs[None, :], index, limit))
+            column = ours[:, None] - theirs[None, :] + (row - base - nearest)
+            if not in_order:
+                column = _row(ours[:, None] - theirs[None, :], index, limit) - base
+            query_term = tl.load(query_rows[:, None] + column)
         if HAS_P2C:
-            key_rows = key_terms + theirs.to(tl.int64) * terms_token
-            if ALIGNED:
-                key_term = tl.load(key_rows[:, None] + places[None, :])
-            else:
-                key_term = tl.load(key_rows[:, None] + _row(ours[None, :] - theirs[:, None], index, limit))
+            column = ours[None, :] - theirs[:, None] + (row - base - nearest)
+            if not in_order:
+                column = _row(ours[None, :] - theirs[:, None], index, limit) - base
+            key_term = tl.load((key_terms + theirs.to(tl.int64) * terms_token)[:, None] + column)
         keys = tl.load(
             key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
         )
@@ -206,16 +199,17 @@ def disentangled_attention_kernel(
     )
 
 
-def settings(head_size: int, dtype: torch.dtype, aligned: bool) -> tuple[dict[str, int], dict[str, int]]:
+def settings(head_size: int, dtype: torch.dtype) -> tuple[dict[str, int], dict[str, int]]:
     """Return the launch settings of the two kernels, chosen on an H200."""
     if dtype == torch.float32:
         return (
             {"BLOCK_M": 32, "BLOCK_R": 32, "num_warps": 4, "num_stages": 1},
-            {"BLOCK_M": 32, "BLOCK_N": 32, "LOOP_STAGES": 1, "num_warps": 4},
+            {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1},
         )
+    # more stages would fetch the rows' index ahead through shared memory, four bytes at a time: half as fast
     return (
         {"BLOCK_M": 64, "BLOCK_R": 64, "num_warps": 4, "num_stages": 2},
-        {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "LOOP_STAGES": 2, "num_warps": 4},
+        {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "num_warps": 4, "num_stages": 1},
     )
 
 
@@ -231,21 +225,15 @@ def launch(
     scale: float,
     out: torch.Tensor,
     chosen: tuple[dict[str, int], dict[str, int]] | None = None,
-    aligned: bool | None = None,
 ) -> None:
-    """Run both kernels.
-
-    Arguments are ``disentangled_attention``'s; the launch settings and the tables' form can be given when they are not to be the usual.
-    """
+    """Run both kernels; arguments as in ``disentangled_attention``, and the launch settings when they are not to be the usual ones."""
     tokens, heads, head_size = query.shape
     sequences = cu_seqlens.shape[0] - 1
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
     table = position_key if position_key is not None else position_query
-    if aligned is None:
-        aligned = table is None or longest <= table.shape[1]
-    first, second = chosen or settings(head_size, query.dtype, aligned)
+    first, second = chosen or settings(head_size, query.dtype)
     limit = position_index.shape[0] // 2
     constants = {
         "HEAD_SIZE": head_size,
@@ -257,8 +245,8 @@ def launch(
     query_terms = key_terms = query
     terms_head = terms_token = 0
     if table is not None:
-        unit = max(second["BLOCK_M"], second["BLOCK_N"], first["BLOCK_R"])
-        width = triton.cdiv(longest if aligned else table.shape[1], unit) * unit
+        # a table's row begins with the embedding of the farthest key ahead; rows rise by at most one per distance
+        width = triton.cdiv(min(table.shape[1], 2 * longest - 1), first["BLOCK_R"]) * first["BLOCK_R"]
         both = position_key is not None and position_query is not None
         terms = torch.empty((2 if both else 1, heads, tokens, width), dtype=query.dtype, device=query.device)
         query_terms, key_terms = terms[0], terms[-1]
@@ -288,10 +276,8 @@ def launch(
             terms_token,
             limit,
             longest,
-            table.shape[1],
             scale * LOG2E,
             HEADS=heads,
-            ALIGNED=aligned,
             **constants,
             **first,
         )
@@ -317,7 +303,6 @@ def launch(
         limit,
         longest,
         scale * LOG2E,
-        ALIGNED=aligned,
         **constants,
         **second,
     )

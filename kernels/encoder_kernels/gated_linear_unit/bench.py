@@ -1,3 +1,4 @@
+# ruff: noqa: B023 - every closure is called before the next round
 """The gate against a device copy of the same bytes: ``python -m encoder_kernels.gated_linear_unit.bench``."""
 
 from __future__ import annotations
@@ -5,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from encoder_kernels import measure
-from encoder_kernels.gated_linear_unit import gated_linear_unit, reference
+from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit, reference
 
 TOKENS = 32_768
 
@@ -14,13 +15,14 @@ def report() -> str:
     """Return the table."""
     rows: list[measure.Row] = []
     # ModernBERT-base, mT5-base and mT5-large
-    for size, activation in ((1152, "gelu"), (2048, "gelu_tanh"), (2816, "gelu_tanh")):
+    shapes: tuple[tuple[int, Activation], ...] = ((1152, "gelu"), (2048, "gelu_tanh"), (2816, "gelu_tanh"))
+    for size, activation in shapes:
         gate_up = torch.randn(TOKENS, 2 * size, device="cuda", dtype=torch.bfloat16)
         out = torch.empty(TOKENS, size, device="cuda", dtype=torch.bfloat16)
-        ours = measure.microseconds(lambda: gated_linear_unit(gate_up, activation, out))  # noqa: B023
-        plain = measure.microseconds(lambda: reference.gate(gate_up, activation, out))  # noqa: B023
+        ours = measure.microseconds(lambda: gated_linear_unit(gate_up, activation, out))
+        plain = measure.microseconds(lambda: reference.gate(gate_up, activation, out))
         fused = measure.compiled(reference.gate)
-        compiled = measure.attempt(lambda: fused(gate_up, activation, out))  # noqa: B023
+        compiled = measure.attempt(lambda: fused(gate_up, activation, out))
         vllm = _vllm(gate_up, activation, out)
         copy = measure.copy_microseconds(gate_up.nbytes, out.nbytes)
         rows.append([f"{TOKENS} × {size} {activation}", ours, plain, compiled, vllm, copy, copy / ours])

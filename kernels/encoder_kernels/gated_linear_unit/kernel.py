@@ -1,4 +1,3 @@
-# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The gate in Triton: one pass, every element read and written once."""
 

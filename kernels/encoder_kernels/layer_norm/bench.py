@@ -1,3 +1,4 @@
+# ruff: noqa: B023 - every closure is called before the next round
 """Layer normalisation against a device copy of the same bytes: ``python -m encoder_kernels.layer_norm.bench``."""
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def report() -> str:
         ours = measure.microseconds(call)
         separate = measure.microseconds(plain)
         native = measure.attempt(
-            lambda: torch.nn.functional.layer_norm(  # noqa: B023
-                hidden if residual is None else hidden + residual,  # noqa: B023
-                (size,),  # noqa: B023
-                weight,  # noqa: B023
-                bias,  # noqa: B023
+            lambda: torch.nn.functional.layer_norm(
+                hidden if residual is None else hidden + residual,
+                (size,),
+                weight,
+                bias,
                 1e-7,
             )
         )

@@ -1,4 +1,3 @@
-# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The rotation in Triton: one pass over query and key, the angles of a token computed once for several heads."""
 

@@ -1,3 +1,4 @@
+# ruff: noqa: B023 - every closure is called before the next round
 """The span head against its arithmetic: ``python -m encoder_kernels.span_scores.bench``."""
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ def report() -> str:
             words: int = words,
             labels: int = labels,
         ) -> object:
-            return span_scores(  # type: ignore[misc]
-                *arguments, max_width=WIDTH, capacity=CAPACITY, max_words=words, max_labels=labels
-            )
+            return span_scores(*arguments, max_width=WIDTH, capacity=CAPACITY, max_words=words, max_labels=labels)
 
         def per_span(
             start: torch.Tensor = start, end: torch.Tensor = end, label: torch.Tensor = label, words: int = words
@@ -48,7 +47,7 @@ def report() -> str:
             lambda: [
                 reference.dense(start[:words], end[:words], label[:labels], bias[:labels], WIDTH)
                 for _ in range(REQUESTS)
-            ]  # noqa: B023
+            ]
         )
         operations = 2 * REQUESTS * words * WIDTH * labels * inner
         rows.append(

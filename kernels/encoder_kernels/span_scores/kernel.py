@@ -1,4 +1,3 @@
-# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The span head in Triton: spans by labels as one matrix product whose left side is made on the way, and the threshold behind it."""
 
@@ -164,7 +163,7 @@ def settings(dtype: torch.dtype, labels: int) -> dict[str, int]:
     width = 16 if labels <= 16 else 32 if labels <= 32 else 64
     if dtype == torch.float32:
         return {"BLOCK_S": 32, "BLOCK_C": width, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
-    return {"BLOCK_S": 64, "BLOCK_C": width, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
+    return {"BLOCK_S": 128, "BLOCK_C": width, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
 
 
 def launch(

@@ -240,7 +240,7 @@ def test_arguments_are_refused_by_name() -> None:
             "scale": 1.0,
             **changes,
         }
-        disentangled_attention(**arguments)  # type: ignore[arg-type]
+        disentangled_attention(**arguments)
 
     call()
     for name, value in {
@@ -260,6 +260,8 @@ def test_arguments_are_refused_by_name() -> None:
         call(position_index=index[1:])
     with pytest.raises(ValueError, match=r"^max_distance: "):
         log_bucket_index(32, 17)
+    with pytest.raises(ValueError, match=r"^max_distance: "):
+        log_bucket_index(256, 140)
     with pytest.raises(ValueError, match=r"^buckets: "):
         log_bucket_index(1, 17)
     with pytest.raises(ValueError, match=r"^span: "):

@@ -21,15 +21,15 @@ def straightforward(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
 def test_every_size(form, close, activation: str, tokens: int, size: int) -> None:  # type: ignore[no-untyped-def]
     gate_up = form.randn(tokens, 2 * size) * 2
     out = form.poisoned(tokens, size)
-    assert gated_linear_unit(gate_up, activation, out) is out  # type: ignore[arg-type]
+    assert gated_linear_unit(gate_up, activation, out) is out
     close(out, straightforward(gate_up, activation))
-    close(gated_linear_unit(gate_up, activation), straightforward(gate_up, activation))  # type: ignore[arg-type]
+    close(gated_linear_unit(gate_up, activation), straightforward(gate_up, activation))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_far_values(form, activation: str) -> None:  # type: ignore[no-untyped-def]
     gate = torch.tensor([[-60.0, -12.0, -0.0, 0.0, 12.0, 60.0]], dtype=form.dtype, device=form.device)
-    out = gated_linear_unit(torch.cat((gate, torch.ones_like(gate)), 1), activation)  # type: ignore[arg-type]
+    out = gated_linear_unit(torch.cat((gate, torch.ones_like(gate)), 1), activation)
     torch.testing.assert_close(out, gate.clamp(min=0), atol=1e-6, rtol=1e-3)
 
 
@@ -53,7 +53,7 @@ def test_addresses_beyond_two_to_the_31() -> None:
 def test_arguments_are_refused_by_name() -> None:
     for name, call in {
         "gate_up": lambda: gated_linear_unit(torch.randn(3, 7), "gelu"),
-        "activation": lambda: gated_linear_unit(torch.randn(3, 8), "silu"),  # type: ignore[arg-type]
+        "activation": lambda: gated_linear_unit(torch.randn(3, 8), "silu"),
         "out": lambda: gated_linear_unit(torch.randn(3, 8), "gelu", torch.empty(3, 8)),
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
