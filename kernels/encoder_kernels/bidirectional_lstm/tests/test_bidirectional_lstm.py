@@ -85,15 +85,17 @@ def test_more_groups_than_the_gpu_holds_at_once() -> None:
     torch.manual_seed(3)
     lengths = [(one * 7) % 97 + 1 for one in range(3000)]
     words = torch.randn(sum(lengths), 512, device="cuda", dtype=torch.bfloat16)
-    parameters = [
+    inputs, recurrent, bias = (
         (torch.randn(*shape) * 0.05).cuda().bfloat16() for shape in ((2, 1024, 512), (2, 1024, 256), (2, 1024))
-    ]
+    )
     offsets = torch.tensor([0, *lengths]).cumsum(0).int()
     order = torch.argsort(offsets.diff(), descending=True).int()
-    result = bidirectional_lstm(words, *parameters, offsets.cuda(), order.cuda())
+    result = bidirectional_lstm(words, inputs, recurrent, bias, offsets.cuda(), order.cuda())
     from encoder_kernels.bidirectional_lstm import reference
 
-    expected = reference.bidirectional_lstm(words.float().cpu(), *[part.float().cpu() for part in parameters], offsets)
+    expected = reference.bidirectional_lstm(
+        words.float().cpu(), inputs.float().cpu(), recurrent.float().cpu(), bias.float().cpu(), offsets
+    )
     assert (result.float().cpu() - expected).abs().max() < 0.03
 
 
