@@ -130,9 +130,11 @@ def check_headers(headers: MutableMapping[str, str], limits: Limits) -> None:
     """
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
-        raise Refusal(415, f"the content type is {content_type or 'missing'}; it must be application/json")
+        raise Refusal(
+            415, f"the content type is {content_type or 'missing'}; it must be application/json", param="content-type"
+        )
     if headers.get("content-encoding", "identity") != "identity":
-        raise Refusal(415, "the body is encoded; send it as it is")
+        raise Refusal(415, "the body is encoded; send it as it is", param="content-encoding")
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > limits.body_bytes:
         raise _too_large(limits)
@@ -151,7 +153,7 @@ def error_body(refusal: Refusal) -> bytes:
 
 
 def _too_large(limits: Limits) -> Refusal:
-    return Refusal(413, f"the body is larger than {limits.body_bytes} bytes, the limit")
+    return Refusal(413, f"the body is larger than {limits.body_bytes} bytes, the limit", param="body")
 
 
 async def _read(receive: Receive, limits: Limits) -> bytes:
@@ -165,7 +167,7 @@ async def _read(receive: Receive, limits: Limits) -> bytes:
                     raise _too_large(limits)
                 chunks.append(chunk)
     except TimeoutError:
-        raise Refusal(408, f"the body took longer than {limits.body_seconds} s, the limit") from None
+        raise Refusal(408, f"the body took longer than {limits.body_seconds} s, the limit", param="body") from None
     return b"".join(chunks)
 
 

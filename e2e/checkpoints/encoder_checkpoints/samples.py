@@ -6,9 +6,11 @@ checkpoint as people publish it, and `DEMO`, the data of a request that shows so
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,3 +63,35 @@ def of(plugin: Plugin) -> Sample:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return Sample(plugin, module.build, module.DEMO)
+
+
+def prepare(sample: Sample, folder: Path) -> Path:
+    """Build a plugin's sample checkpoint and prepare it as the prep image does; return the artifact's folder."""
+    from encoder_plugins.__main__ import main
+
+    source, artifact = folder / "sources" / sample.name, folder / "artifacts" / sample.name
+    if not artifact.exists():
+        built = sample.build(source).resolve()
+        if main(["prepare", sample.name, str(built), str(artifact)]):
+            raise RuntimeError(f"the sample of {sample.name} could not be prepared; the lines above say why")
+    return artifact
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build and prepare samples: `python -m encoder_checkpoints.samples FOLDER [PLUGIN…]`."""
+    parser = argparse.ArgumentParser(prog="python -m encoder_checkpoints.samples", description=main.__doc__)
+    parser.add_argument("folder", type=Path, help="gets sources/PLUGIN and artifacts/PLUGIN")
+    parser.add_argument("plugins", nargs="*", help="by default every plugin of the catalogue")
+    given = parser.parse_args(arguments)
+    failed = []
+    for name in given.plugins or catalog.plugins():
+        try:
+            prepare(of(catalog.get(name)), given.folder.absolute())
+        except Exception as error:  # another plugin's sample may still be of use
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed.append(name)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

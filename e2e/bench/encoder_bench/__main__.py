@@ -1,0 +1,29 @@
+"""`python -m encoder_bench COMMAND`: the comparisons and load tests of this package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+COMMANDS = {
+    "fuzz": "send a server what nobody should send",
+}
+
+
+def main() -> int:
+    """Run one command."""
+    parser = argparse.ArgumentParser(prog="python -m encoder_bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name == wanted:
+            importlib.import_module(f"encoder_bench.{name}").add_arguments(command)
+    given = parser.parse_args()
+    status: int = importlib.import_module(f"encoder_bench.{given.command}").main(given)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Sends a server what nobody should send, and holds it to: 200 or a 4xx that names a field, alive, memory flat, others unharmed.
+
+`python -m encoder_bench fuzz ARTIFACT [--count N]`. Beside the fuzzing clients one asks what the original library was
+asked when the artifact was made, all the time, and compares each answer with the recorded one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from encoder_bench import server
+from encoder_bench.fuzz_bodies import Body, Maker
+from encoder_plugins import catalog, comparison
+from encoder_plugins.comparison import Parity, Reference
+from encoder_plugins.limits import Limits
+from encoder_plugins.plugin import resolve
+from encoder_plugins.request import Envelope
+
+CLIENTS = 8
+MIB = 1 << 20
+# requests of different lengths raise the high-water mark of allocators and caches first
+SETTLED_SHARE = 0.2
+# the most that processes together may have grown after that: an answer is some KiB, a leak of each would be far above
+GROWTH_BYTES = 384 * MIB
+# cases that the sentinel asks; the longest of a reference take a CPU seconds
+SENTINEL_CASES = 16
+
+
+@dataclass
+class Report:
+    """What came of it."""
+
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    fields: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    sentinel: int = 0
+    settled_bytes: int = 0
+    last_bytes: int = 0
+    alive: bool = False
+    seconds: float = 0.0
+
+    @property
+    def sent(self) -> int:
+        """How many bodies were posted."""
+        return sum(self.statuses.values())
+
+    @property
+    def growth(self) -> int:
+        """Bytes by which the server's memory grew after it had settled."""
+        return self.last_bytes - self.settled_bytes
+
+    def findings(self) -> list[str]:
+        """Return what must not be."""
+        found = list(self.wrong)
+        if not self.alive:
+            found.append("the server is dead")
+        if self.growth > GROWTH_BYTES:
+            found.append(f"memory grew by {self.growth / MIB:.0f} MiB; the bound is {GROWTH_BYTES / MIB:.0f}")
+        if not self.sentinel:
+            found.append("the sentinel got no answer")
+        return found
+
+    def render(self) -> str:
+        """Return the report as a table and some lines."""
+        codes = sorted({status for _, status in self.statuses})
+        lines = [f"| kind | {' | '.join(map(str, codes))} |", f"|---|{'---|' * len(codes)}"]
+        for kind in dict.fromkeys(kind for kind, _ in self.statuses):
+            lines.append(f"| {kind} | {' | '.join(str(self.statuses[kind, code]) for code in codes)} |")
+        lines += [
+            "",
+            f"{self.sent} requests in {self.seconds:.0f} s; {len(self.fields)} different fields were named",
+            f"the sentinel got {self.sentinel} right answers",
+            f"memory {self.settled_bytes / MIB:.0f} MiB when settled, {self.last_bytes / MIB:.0f} MiB at the end",
+        ]
+        return "\n".join([*lines, *(f"WRONG: {finding}" for finding in self.findings()[:20])])
+
+
+def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
+    """Return what makes bodies for the plugin of a recorded reference."""
+    plugin = catalog.get(reference.plugin)
+    data_type = resolve(plugin.io_processor).data_type
+    schema = Envelope[data_type].model_json_schema()  # type: ignore[valid-type]
+    # a body that names the model is as good as one that does not
+    data = schema["properties"]["data"]
+    if "$ref" in data:
+        schema["properties"]["data"] = schema["$defs"][data["$ref"].rpartition("/")[2]]
+    short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
+    good: list[Mapping[str, Any]] = [parity.data([case], "float") for case in short if parity.weight(case) <= 8]
+    return Maker(schema, good, seed, body_bytes)
+
+
+async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel: Sentinel) -> Report:
+    """Post all bodies, a few at a time, with the sentinel beside them."""
+    report = Report()
+    start = time.monotonic()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CLIENTS + 2)) as session:
+        watching = asyncio.create_task(sentinel.watch(session, at.url, report))
+
+        async def client() -> None:
+            for body in bodies:
+                await _post(session, at, body, report)
+                if not report.settled_bytes and report.sent >= count * SETTLED_SHARE:
+                    report.settled_bytes = at.resident_bytes()
+
+        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        sentinel.enough = True
+        await watching
+        report.last_bytes = at.resident_bytes()
+        report.alive = at.alive and (await session.get(f"{at.url}/health")).status == 200
+    report.seconds = time.monotonic() - start
+    return report
+
+
+async def _post(session: aiohttp.ClientSession, at: server.Server, body: Body, report: Report) -> None:
+    headers = {"content-type": "application/json", **body.headers}
+    try:
+        async with session.post(f"{at.url}/pooling", data=body.content, headers=headers) as response:
+            status, content = response.status, await response.read()
+    except aiohttp.ClientError as error:
+        report.statuses[body.kind, 0] += 1
+        report.wrong.append(f"{body.kind}: {type(error).__name__} for {body.content[:200]!r}")
+        return
+    report.statuses[body.kind, status] += 1
+    problem = _problem(status, content, report)
+    if problem is not None:
+        report.wrong.append(f"{body.kind}: {problem}; the body was {body.content[:300]!r}")
+
+
+def _problem(status: int, content: bytes, report: Report) -> str | None:
+    """Return what is wrong with an answer."""
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return f"{status} with no JSON: {content[:200]!r}"
+    if status == 200:
+        return None if isinstance(answer, dict) and "data" in answer else f"200 without data: {content[:200]!r}"
+    if not 400 <= status < 500:
+        return f"{status}: {content[:200]!r}"
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict) or not error.get("param") or not error.get("message"):
+        return f"{status} names no field: {content[:200]!r}"
+    report.fields[str(error["param"])] += 1
+    return None
+
+
+class Sentinel:
+    """A client that asks what is known, and looks at each answer."""
+
+    def __init__(self, reference: Reference, parity: Parity) -> None:
+        self._reference = reference
+        self._parity = parity
+        self._cases = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[:SENTINEL_CASES]
+        self.enough = False
+
+    async def watch(self, session: aiohttp.ClientSession, url: str, report: Report) -> None:
+        """Ask until it is enough, one case after the other."""
+        place = 0
+        while not self.enough:
+            case = self._cases[place % len(self._cases)]
+            place += 1
+            data = self._parity.data([case], "float")
+            async with session.post(f"{url}/pooling", json={"model": "bench", "data": data}) as response:
+                if response.status != 200:
+                    report.wrong.append(f"the sentinel got {response.status}: {(await response.text())[:200]}")
+                    continue
+                answer = (await response.json())["data"]
+            batch = comparison.Batch((case,), "float")
+            findings = comparison.examine(self._parity, self._reference, "sentinel", batch, answer)
+            verdict = comparison.judge(findings, self._parity.tolerances["float32"], self._reference, {})
+            if verdict.result == "Passed":
+                report.sentinel += 1
+            else:
+                report.wrong.append(f"the sentinel's {case['id']}: {verdict.message}")
+
+
+def run(artifact: Path, count: int, seed: int, log: Path) -> Report:
+    """Serve an artifact on the CPU, attack it, and return what came of it."""
+    reference = comparison.read_reference(artifact)
+    parity: Parity = resolve(catalog.get(reference.plugin).parity)
+    made = maker(reference, parity, seed, Limits().body_bytes)
+    with server.served(artifact, log, "--accelerator", "cpu") as at:
+        return asyncio.run(attack(at, made.bodies(count), count, Sentinel(reference, parity)))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--log", type=Path, default=Path("fuzz-server.log"), help="what the server says")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run, print the report, and return 0 where nothing is wrong."""
+    report = run(given.artifact.absolute(), given.count, given.seed, given.log)
+    print(report.render())
+    if report.findings():
+        print(f"{len(report.findings())} findings", file=sys.stderr)
+        return 1
+    return 0

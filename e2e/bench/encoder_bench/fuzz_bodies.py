@@ -1,0 +1,338 @@
+"""Bodies that nobody should send: made from a plugin's own schema, its borders, random JSON, and damaged bytes. Pure and seeded.
+
+Nothing here knows a plugin. The schema of its requests says which fields there are and where their borders lie; one request
+that is known to be answered is what most bodies differ from in a single place.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Any
+
+# texts that have broken tokenizers, decoders or offsets somewhere
+STRINGS = (
+    *("", " ", "\t\n\r\n", "a", "A" * 300, "word " * 200, "\u0000", "\u0007", "\ufeff", "\u200b\u200d", "\u202eabc"),
+    *(
+        "İstanbul ı",
+        "ﬁ ﬀ Ⅷ",
+        "e\u0301\u0301\u0301",
+        "👩‍👩‍👧‍👦🇫🇮👋🏽",
+        "𝔘𝔫𝔦𝔠",
+        "\U0010ffff",
+        "\ue000",
+        "日本語" * 40,
+        "ـــــ",
+    ),
+    *("[CLS] [SEP] [MASK]", "<<ENT>> <<SEP>>", "</s><pad>", "<|endoftext|>", "null", "NaN", "-1", "1e999", "true"),
+    *(
+        "../../etc/passwd",
+        "'; DROP TABLE x; --",
+        "<script>x</script>",
+        "%s%n{0}${x}",
+        "\\",
+        '"',
+        "\r\n\r\nHTTP/1.1 200 OK",
+    ),
+)
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2,
+    255,
+    256,
+    257,
+    1000,
+    1001,
+    2**31,
+    2**63,
+    -(2**63) - 1,
+    10**40,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1.0000001,
+    -1e-9,
+)
+# Python writes these as no JSON has them
+ODD_NUMBERS = (float("nan"), float("inf"), float("-inf"), 1e308)
+OTHERS: tuple[Json, ...] = (
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    [None],
+    [{}],
+    {"": None},
+    [[["a"]]],
+    {"a": {"b": {"c": []}}},
+)
+CONTENT_TYPES = (
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "",
+    "application/json; charset=utf-16",
+    "multipart/form-data",
+)
+DEEP = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What is posted.
+
+    Attributes:
+        kind: How it was made.
+        content: Its bytes.
+        headers: What its headers say.
+    """
+
+    kind: str
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class Maker:
+    """Makes bodies for one plugin.
+
+    Args:
+        schema: JSON schema of the whole body.
+        good: Data of requests that are answered.
+        seed: The same one makes the same bodies.
+        body_bytes: The largest body that is taken.
+    """
+
+    def __init__(self, schema: Mapping[str, Json], good: list[Mapping[str, Json]], seed: int, body_bytes: int) -> None:
+        self._schema = schema
+        self._good = good
+        self._chance = random.Random(seed)
+        self._body_bytes = body_bytes
+        self._kinds: dict[str, tuple[int, Callable[[], Body]]] = {
+            "valid": (12, self._valid),
+            "other text": (14, self._other_text),
+            "border": (20, self._border),
+            "combined": (16, self._combined),
+            "fields": (8, self._fields),
+            "random data": (8, self._random_data),
+            "random JSON": (6, self._random_json),
+            "damaged": (12, self._damaged),
+            "headers": (2, self._headers),
+            "deep": (1, self._deep),
+            "large": (1, self._large),
+        }
+
+    @property
+    def kinds(self) -> list[str]:
+        """Every way of making one."""
+        return list(self._kinds)
+
+    def bodies(self, count: int) -> Iterator[Body]:
+        """Make so many, each kind at least once when there are enough."""
+        names = list(self._kinds)
+        weights = [self._kinds[name][0] for name in names]
+        for number in range(count):
+            name = names[number] if number < len(names) else self._chance.choices(names, weights)[0]
+            yield self._kinds[name][1]()
+
+    def _valid(self) -> Body:
+        return self._json("valid", {"model": "bench", "data": self._any_good()})
+
+    def _other_text(self) -> Body:
+        """A good request with other strings in it: answered, or refused by name."""
+        data = self._any_good()
+        for path in self._paths(data):
+            if isinstance(_at(data, path), str) and self._chance.random() < 0.5:
+                _put(data, path, self._string())
+        return self._json("other text", {"data": data})
+
+    def _border(self) -> Body:
+        """A good request with one place changed."""
+        body = {"model": "bench", "data": self._any_good()}
+        path = self._chance.choice(self._paths(body))
+        _put(body, path, self._odd(_at(body, path)))
+        return self._json("border", body)
+
+    def _combined(self) -> Body:
+        """Every field of the schema by chance, with values of its type and around its borders."""
+        return self._json("combined", {"data": self._of_schema(self._schema["properties"]["data"], 0)})
+
+    def _fields(self) -> Body:
+        """A good request with fields missing, surplus, or twice."""
+        body: dict[str, Json] = {"model": "bench", "data": self._any_good()}
+        place = self._chance.choice([body, body["data"]])
+        for name in list(place):
+            if self._chance.random() < 0.3:
+                del place[name]
+        if self._chance.random() < 0.5:
+            place[self._string()[:40]] = self._any_json(2)
+        content = _dump(body)
+        if self._chance.random() < 0.3:
+            content = content.replace(b"{", b'{"data": 1, ', 1)
+        return Body("fields", content, {})
+
+    def _random_data(self) -> Body:
+        return self._json("random data", {"model": "bench", "data": self._any_json(4)})
+
+    def _random_json(self) -> Body:
+        return self._json("random JSON", self._any_json(4))
+
+    def _damaged(self) -> Body:
+        content = bytearray(_dump({"model": "bench", "data": self._any_good()}))
+        for _ in range(self._chance.choice((1, 1, 2, 8))):
+            how, place = self._chance.randrange(5), self._chance.randrange(len(content) or 1)
+            if how == 0 and content:
+                content[place] = self._chance.randrange(256)
+            elif how == 1:
+                del content[place:]
+            elif how == 2:
+                content[place:place] = self._chance.randbytes(self._chance.randrange(1, 9))
+            elif how == 3:
+                del content[place : place + self._chance.randrange(1, 9)]
+            else:
+                content[place:place] = self._chance.choice(
+                    (b"\xff", b"\xef\xbb\xbf", b"\\ud800", b"\x00", b",,", b"//")
+                )
+        whole = bytes(content)
+        if self._chance.random() < 0.1:
+            whole = self._chance.choice(
+                (whole.decode("latin-1").encode("utf-16"), gzip.compress(whole, mtime=0), whole * 2)
+            )
+        return Body("damaged", whole, {})
+
+    def _headers(self) -> Body:
+        good = _dump({"data": self._any_good()})
+        if self._chance.random() < 0.5:
+            return Body("headers", good, {"content-type": self._chance.choice(CONTENT_TYPES)})
+        return Body("headers", gzip.compress(good, mtime=0), {"content-encoding": "gzip"})
+
+    def _deep(self) -> Body:
+        opening, closing = self._chance.choice(((b"[", b"]"), (b'{"a":', b"}")))
+        return Body("deep", b'{"data": ' + opening * DEEP + b"1" + closing * DEEP + b"}", {})
+
+    def _large(self) -> Body:
+        size = self._body_bytes + self._chance.choice((-4096, 1, 4096, self._body_bytes))
+        return Body("large", b'{"data": {"text": "' + b"x " * (size // 2 - 12) + b'"}}', {})
+
+    def _json(self, kind: str, value: Json) -> Body:
+        return Body(kind, _dump(value), {})
+
+    def _any_good(self) -> dict[str, Json]:
+        return dict(copy.deepcopy(self._chance.choice(self._good)))
+
+    def _paths(self, value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+        """Return where everything below ``value`` is."""
+        steps: list[str | int] = []
+        if isinstance(value, dict):
+            steps = list(value)
+        elif isinstance(value, list):
+            steps = list(range(len(value)))
+        found = []
+        for step in steps:
+            found += [(*path, step), *self._paths(value[step], (*path, step))]
+        return found
+
+    def _string(self) -> str:
+        if self._chance.random() < 0.6:
+            return self._chance.choice(STRINGS)
+        # anywhere in Unicode but the surrogates, which no UTF-8 has
+        ranges = ((32, 127), (0, 0x2FF), (0x370, 0x7FF), (0x4E00, 0x9FFF), (0x1F300, 0x1FAFF), (0xE000, 0x10FFFF))
+        first, last = self._chance.choice(ranges)
+        return "".join(chr(self._chance.randint(first, last)) for _ in range(self._chance.choice((1, 5, 40, 400))))
+
+    def _odd(self, value: Json) -> Json:
+        """Return something instead of ``value``: like it, or nothing like it."""
+        how = self._chance.random()
+        if how < 0.25:
+            return self._chance.choice(OTHERS)
+        if how < 0.45:
+            return self._chance.choice((*NUMBERS, *ODD_NUMBERS))
+        if how < 0.65 or isinstance(value, str):
+            return self._string()
+        if isinstance(value, list):
+            return value * self._chance.choice((0, 2, 40, 257)) if how < 0.9 else [value]
+        return [value] if how < 0.8 else {"a": value}
+
+    def _any_json(self, depth: int) -> Json:
+        how = self._chance.randrange(6 if depth else 4)
+        if how == 0:
+            return self._chance.choice(OTHERS)
+        if how == 1:
+            return self._chance.choice((*NUMBERS, *ODD_NUMBERS))
+        if how in (2, 3):
+            return self._string()
+        size = self._chance.randrange(5)
+        if how == 4:
+            return [self._any_json(depth - 1) for _ in range(size)]
+        names = [*self._schema.get("properties", {}), *_names(self._schema)]
+        return {
+            (self._chance.choice(names) if self._chance.random() < 0.7 else self._string()[:30]): self._any_json(
+                depth - 1
+            )
+            for _ in range(size)
+        }
+
+    def _of_schema(self, schema: Mapping[str, Json], depth: int) -> Json:
+        """Return a value that the schema describes, or one just beyond."""
+        if self._chance.random() < 0.03:
+            return self._any_json(2)
+        if "$ref" in schema:
+            return self._of_schema(self._schema["$defs"][schema["$ref"].rpartition("/")[2]], depth)
+        if "anyOf" in schema:
+            return self._of_schema(self._chance.choice(schema["anyOf"]), depth)
+        if "const" in schema or "enum" in schema:
+            choices = schema.get("enum", [schema.get("const")])
+            return self._chance.choice([*choices, *choices, "other", None])
+        kind = schema.get("type")
+        if kind == "object":
+            required = set(schema.get("required", ()))
+            return {
+                name: self._of_schema(part, depth + 1)
+                for name, part in schema.get("properties", {}).items()
+                if self._chance.random() < (0.95 if name in required else 0.5)
+            }
+        if kind == "array":
+            size = self._chance.choice((0, 1, 1, 2, 3, 8))
+            return [self._of_schema(schema.get("items", {}), depth + 1) for _ in range(size)]
+        if kind in ("integer", "number"):
+            borders = [
+                schema[name]
+                for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+                if name in schema
+            ]
+            near = [border + step for border in borders for step in (-1, -1e-9, 0, 1e-9, 1)]
+            chosen = self._chance.choice([*near, *NUMBERS, *([self._chance.random()] * 4)])
+            return int(chosen) if kind == "integer" and self._chance.random() < 0.9 else chosen
+        if kind == "boolean":
+            return self._chance.choice((True, False, True, False, 0, "true"))
+        if kind == "null":
+            return None
+        return self._string()
+
+
+def _names(schema: Mapping[str, Json]) -> list[str]:
+    return [name for part in schema.get("$defs", {}).values() for name in part.get("properties", {})]
+
+
+def _dump(value: Json) -> bytes:
+    """Write JSON as clients do, some of them with what JSON has not."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _at(value: Json, path: tuple[str | int, ...]) -> Json:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _put(value: Json, path: tuple[str | int, ...], new: Json) -> None:
+    _at(value, path[:-1])[path[-1]] = new

@@ -1,0 +1,83 @@
+"""The bodies that fuzzing sends: the same for the same seed, of every kind, and about the plugin's own fields."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from encoder_bench.fuzz_bodies import Maker
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.request import Data, Envelope, parse_body
+
+BODY_BYTES = 20_000
+
+
+class Inner(Data):
+    low: int = Field(ge=0)
+
+
+class Request(Data):
+    text: str
+    share: float = Field(0.5, ge=0, le=1)
+    inner: list[Inner] | None = None
+
+
+def maker(seed: int = 1) -> Maker:
+    schema = Envelope[Request].model_json_schema()
+    schema["properties"]["data"] = schema["$defs"]["Request"]
+    good: list[Any] = [{"text": "hello", "share": 0.25}, {"text": "b", "inner": [{"low": 3}]}]
+    return Maker(schema, good, seed, BODY_BYTES)
+
+
+def test_a_seed_makes_the_same_bodies_and_another_makes_others() -> None:
+    assert list(maker().bodies(300)) == list(maker().bodies(300))
+    assert list(maker(2).bodies(300)) != list(maker().bodies(300))
+
+
+def test_every_kind_is_there() -> None:
+    made = maker()
+    kinds = Counter(body.kind for body in made.bodies(500))
+    assert set(kinds) == set(made.kinds)
+
+
+def accepted(content: bytes) -> bool:
+    try:
+        parse_body(content, Request)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def test_both_sides_of_the_schema_are_reached() -> None:
+    verdicts = {kind: {True: 0, False: 0} for kind in maker().kinds}
+    for body in maker().bodies(2_000):
+        verdicts[body.kind][accepted(body.content)] += 1
+    assert verdicts["valid"][False] == 0
+    assert verdicts["deep"][True] == 0
+    for kind in ("border", "combined", "fields", "damaged"):
+        assert verdicts[kind][True], kind
+        assert verdicts[kind][False], kind
+
+
+def test_each_field_is_found_wrong_somewhere() -> None:
+    named = Counter()
+    for body in maker().bodies(3_000):
+        try:
+            parse_body(body.content, Request)
+        except InvalidRequest as error:
+            named[error.param] += 1
+    assert {"data", "data.text", "data.share", "data.inner", "data.inner[0].low", "model", "body"} <= set(named)
+
+
+def test_some_are_larger_than_a_server_takes() -> None:
+    sizes = [len(body.content) for body in maker().bodies(3_000) if body.kind == "large"]
+    assert min(sizes) < BODY_BYTES < max(sizes)
+
+
+@pytest.mark.parametrize("kind", ["valid", "border", "combined", "random data", "random JSON", "other text"])
+def test_what_is_called_json_is_written_as_some_client_would(kind: str) -> None:
+    for body in maker().bodies(1_000):
+        if body.kind == kind:
+            json.loads(body.content)
