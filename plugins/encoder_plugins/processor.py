@@ -140,7 +140,11 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
 
     @abstractmethod
     def answer(self, prepared: P, outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:
-        """Return the ``data`` of the response."""
+        """Return the ``data`` of the response.
+
+        Raises:
+            InvalidRequest: It is more than one answer may hold.
+        """
 
     def admit(self, body: bytes) -> dict[str, Any]:
         """Parse, check and prepare a request's body; return the small body that vLLM gets in its place.
@@ -198,4 +202,7 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         prepared = self._at_work.take(id(request_id))
         if prepared is None:
             raise RuntimeError("the request was dropped before its answer was ready: too many at once, or too old")
-        return self.answer(prepared, model_output)
+        try:
+            return self.answer(prepared, model_output)
+        except InvalidRequest as error:
+            raise VLLMValidationError(str(error), parameter=error.param) from None

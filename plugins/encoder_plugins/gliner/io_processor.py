@@ -98,6 +98,7 @@ class GlinerProcessor(EncoderProcessor[Request, Prepared]):
         span_lists = request.spans_of(data, len(texts))
         prepared = Prepared(data, [], [], [])
         lists: dict[tuple[str, ...], Labels] = {}
+        pairs = 0
         for position, (text, labels, spans) in enumerate(zip(texts, label_lists, span_lists, strict=True)):
             words = splitter.split(text)
             allowed = None if spans is None else aligned(text, words, spans)
@@ -109,6 +110,8 @@ class GlinerProcessor(EncoderProcessor[Request, Prepared]):
                 continue
             reading, prompts = self._read(data, position, text, words, labels, allowed, asked)
             prepared.readings.append(reading)
+            pairs += sum(len(prompt.words) for prompt in prompts) * self.gliner.max_width * len(labels)
+            request.check_candidates(data, pairs)
             for prompt in prompts:
                 self._add(prepared, prompt.tokens, prompt.words, asked.positions, labels)
             if len(prepared.token_ids) > request.PROMPTS:
@@ -131,13 +134,20 @@ class GlinerProcessor(EncoderProcessor[Request, Prepared]):
         return [PoolingParams(task=TASK, extra_kwargs=extra) for extra in prepared.extras]
 
     def answer(self, prepared: Prepared, outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:
-        """Return the entities of each text, in the order of the texts."""
-        results = []
-        place = 0
+        """Return the entities of each text, in the order of the texts.
+
+        Raises:
+            InvalidRequest: There are too many for one answer.
+        """
+        results: list[dict[str, Any]] = []
+        place = count = 0
         for reading in prepared.readings:
             tables = [output.outputs.data for output in outputs[place : place + len(reading.chunks)]]
             place += len(reading.chunks)
-            results.append(result_of(reading, entities(reading, tables, prepared.data), prepared.data))
+            found = candidates(reading, tables)
+            rows = chosen(reading, found, prepared.data)
+            request.check_entities(count := count + rows.size)
+            results.append(result_of(reading, entities(reading, found, rows, prepared.data), prepared.data))
         usage = {
             "prompt_tokens": prepared.prompt_tokens,
             "words": sum(reading.words_sent for reading in prepared.readings),
@@ -273,62 +283,80 @@ def aligned(text: str, words: Sequence[str], spans: Sequence[request.CharacterSp
     return frozenset((begin, end) for begin, end in found if 0 <= begin <= end)
 
 
-def entities(reading: Reading, tables: Sequence[torch.Tensor], data: Request) -> list[Entity]:
-    """Return the entities among the candidates of a text; ``tables`` are those of its parts, as the pooler gives them."""
-    filled = [(number, table) for number, table in enumerate(tables) if table.numel()]
-    if not filled:
-        return []
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the pooler found in a text.
+
+    Attributes:
+        place: `[candidates, 3]`: first word, further words, and label.
+        score: `[candidates]`: the probability.
+        best: `[candidates, 2 * classes]` float32: labels and logits in pairs.
+    """
+
+    place: NDArray[np.int64]
+    score: NDArray[np.float32]
+    best: torch.Tensor
+
+
+def candidates(reading: Reading, tables: Sequence[torch.Tensor]) -> Candidates:
+    """Return the candidates of a text, counted in its words; ``tables`` are those of its parts, as the pooler gives them."""
     parts = []
-    for number, table in filled:
-        begin = reading.chunks[number].begin
+    for number, table in enumerate(tables):
+        if not table.numel():
+            continue
         found = table.float()
         if len(reading.chunks) > 1:
-            start = found[:, payload.START].numpy().astype(np.int64) + begin
-            last = start + found[:, payload.WIDTH].numpy().astype(np.int64)
-            found = found[torch.from_numpy(chunks.owned(reading.chunks, number, start, last))]
-            found[:, payload.START] += begin
+            found = found.clone()
+            found[:, payload.START] += reading.chunks[number].begin
+            start, further = found[:, : payload.CLASS].numpy().astype(np.int64).T
+            found = found[torch.from_numpy(chunks.owned(reading.chunks, number, start, start + further))]
         parts.append(found)
-    table = torch.cat(parts) if len(parts) > 1 else parts[0]
-    place = table[:, : payload.LOGIT].numpy().astype(np.int64)  # [candidates, 3]
-    score = probabilities(table[:, payload.LOGIT])
-    rows = decode.keep(
-        place[:, payload.START],
-        place[:, payload.WIDTH],
-        place[:, payload.CLASS],
-        score,
+    table = torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS)
+    place = table[:, : payload.LOGIT].numpy().astype(np.int64)
+    return Candidates(place, probabilities(table[:, payload.LOGIT]), table[:, payload.COLUMNS :])
+
+
+def chosen(reading: Reading, found: Candidates, data: Request) -> NDArray[np.int64]:
+    """Return which candidates are the entities, in order."""
+    return decode.keep(
+        found.place[:, payload.START],
+        found.place[:, payload.WIDTH],
+        found.place[:, payload.CLASS],
+        found.score,
         words=len(reading.words),
         threshold=data.threshold,
         flat=data.flat_ner,
         multi_label=data.multi_label,
         allowed=reading.allowed,
     )
+
+
+def entities(reading: Reading, found: Candidates, rows: NDArray[np.int64], data: Request) -> list[Entity]:
+    """Return the entities that the candidates in ``rows`` are."""
     if not rows.size:
         return []
-    kept = place[rows]
-    first = kept[:, payload.START].tolist()
-    last = (kept[:, payload.START] + kept[:, payload.WIDTH]).tolist()
-    starts = splitter.starts(reading.text, reading.words, max(last) + 1)
-    found_entities: list[Entity] = []
-    for begin, end, label, value in zip(
-        first, last, kept[:, payload.CLASS].tolist(), score[rows].tolist(), strict=True
-    ):
-        left, right = starts[begin], starts[end] + len(reading.words[end])
-        found_entities.append(
+    begin, further, label = found.place[rows].T.tolist()
+    end = [first + more for first, more in zip(begin, further, strict=True)]
+    starts = splitter.starts(reading.text, reading.words, max(end) + 1)
+    made: list[Entity] = []
+    for first, last, name, score in zip(begin, end, label, found.score[rows].tolist(), strict=True):
+        left, right = starts[first], starts[last] + len(reading.words[last])
+        made.append(
             {
                 "start": left,
                 "end": right,
                 "text": reading.text[left:right],
-                "label": reading.labels[label],
-                "score": value,
+                "label": reading.labels[name],
+                "score": score,
             }
         )
     if data.return_class_probs:
-        best = table[torch.from_numpy(rows), payload.COLUMNS :]
-        numbers = best[:, 0::2].numpy().astype(np.int64).tolist()
-        values = probabilities(best[:, 1::2]).tolist()
-        for entity, labels, likely in zip(found_entities, numbers, values, strict=True):
+        best = found.best[torch.from_numpy(rows)]
+        names = best[:, 0::2].numpy().astype(np.int64).tolist()
+        scores = probabilities(best[:, 1::2]).tolist()
+        for entity, labels, likely in zip(made, names, scores, strict=True):
             entity["class_probs"] = dict(zip(map(reading.labels.__getitem__, labels), likely, strict=True))
-    return found_entities
+    return made
 
 
 def probabilities(logits: torch.Tensor) -> NDArray[np.float32]:

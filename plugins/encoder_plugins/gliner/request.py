@@ -20,6 +20,13 @@ PROMPTS = 1_024
 CLASS_PROBABILITIES = 5
 """How many labels ``class_probs`` holds at most."""
 
+LOW_THRESHOLD = 0.1
+"""Below it, almost any pair of a span and a label can be a candidate, and they are counted before."""
+CANDIDATES = 8 * 1024 * 1024
+"""Pairs of a span and a label in a request with a low threshold: 134 MB between two processes, if all are candidates."""
+ENTITIES = 100_000
+"""Entities in one answer."""
+
 Labels = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -154,3 +161,21 @@ def spans_of(data: Request, texts: int) -> list[list[CharacterSpan] | None]:
     if len(data.input_spans) != texts:
         raise InvalidRequest(f"{len(data.input_spans)} lists of spans for {texts} texts", param="data.input_spans")
     return list(data.input_spans)
+
+
+def check_candidates(data: Request, pairs: int) -> None:
+    """Refuse more pairs of a span and a label than a threshold as low as this one may have."""
+    if data.threshold < LOW_THRESHOLD and pairs > CANDIDATES:
+        raise InvalidRequest(
+            f"with a threshold below {LOW_THRESHOLD}, words times span widths times labels may be {CANDIDATES}; they are"
+            f" at least {pairs}",
+            param="data.threshold",
+        )
+
+
+def check_entities(count: int) -> None:
+    """Refuse an answer with too many entities."""
+    if count > ENTITIES:
+        raise InvalidRequest(
+            f"there are more than {ENTITIES} entities above the threshold, the limit", param="data.threshold"
+        )

@@ -270,3 +270,32 @@ def test_each_prompt_has_its_own_parameters(one: Library) -> None:
     # in process vLLM asks once for each prompt
     served.pre_process(first)
     assert [served.merge_pooling_params(PoolingParams()).extra_kwargs for _ in range(2)] == first.extras
+
+
+def test_with_a_low_threshold_the_pairs_are_counted(one: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    from encoder_plugins.gliner import request
+
+    served = processor(one)
+    data: dict[str, Any] = {"texts": ["a b c", "d"], "labels": ["x", "y"]}
+    pairs = 4 * one.config.max_width * 2
+    monkeypatch.setattr(request, "CANDIDATES", pairs)
+    served.prepare(Request(**data, threshold=0.0))
+    monkeypatch.setattr(request, "CANDIDATES", pairs - 1)
+    served.prepare(Request(**data, threshold=request.LOW_THRESHOLD))
+    path, says = refusal(served, **data, threshold=0.0)
+    assert path == "data.threshold"
+    assert f"may be {pairs - 1}; they are at least {pairs}" in says
+
+
+def test_an_answer_holds_so_many_entities(one: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    from encoder_plugins.gliner import request
+
+    served = processor(one)
+    data: dict[str, Any] = {"texts": TEXTS[:2], "labels": LABELS, "threshold": 0.1}
+    count = sum(len(result["entities"]) for result in answered(one, served, **data)["results"])
+    monkeypatch.setattr(request, "ENTITIES", count)
+    answered(one, served, **data)
+    monkeypatch.setattr(request, "ENTITIES", count - 1)
+    with pytest.raises(InvalidRequest, match=f"more than {count - 1} entities") as caught:
+        answered(one, served, **data)
+    assert caught.value.param == "data.threshold"

@@ -129,7 +129,7 @@ def test_answers_are_the_library_s(server: Server, flat_ner: bool, multi_label: 
 
 
 async def test_clients_get_their_own_answers(server: Server) -> None:
-    requests = []
+    requests: list[dict[str, Any]] = []
     for number in range(64):
         labels = LABELS[number % 3 : number % 3 + 1 + number % 4]
         text = TEXTS[number % 5] if number % 7 else f"{number} {TEXTS[0]}"
@@ -158,6 +158,15 @@ def test_long_texts_are_refused_cut_or_read_in_parts(server: Server) -> None:
     parts = server.answer(**data, overflow="chunk")
     assert parts["chunks"] > 1
     assert max(entity["end"] for entity in parts["entities"]) > max(entity["end"] for entity in cut["entities"])
+
+
+def test_an_answer_that_is_too_large_is_refused_by_number(server: Server) -> None:
+    labels = [f"label {number}" for number in range(100)]
+    data = {"texts": [TEXTS[4]] * 20, "labels": labels, "multi_label": True, "flat_ner": False}
+    error = server.refusal(**data, threshold=0)
+    assert error["param"] == "data.threshold"
+    assert "more than 100000 entities" in error["message"]
+    assert server.answer(text="a b", labels=["x"])["usage"]["words"] == 2
 
 
 def test_refusals_name_the_field(server: Server) -> None:
