@@ -1,10 +1,10 @@
+# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Disentangled attention in Triton, in two launches.
 
 First the products of every query and key with the relative embeddings, as two tables in memory; then an attention that adds each pair's two.
 The tables are the larger part of the traffic, so they hold only the rows that a block can meet from its place in its own sequence, and both
-are read along their rows: the key's as a tile of keys by queries, transposed in registers. Neighbouring distances have the same row or the
-next one. So a tile whose ends are as many rows apart as distances has its rows in order, and needs no index (near tiles are all like that).
+are read along their rows: the key's as a tile of keys by queries, transposed in registers.
 """
 
 from __future__ import annotations
@@ -147,32 +147,25 @@ def disentangled_attention_kernel(
     block = tl.load(
         query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0
     )
+    base = _row(1 - longest, index, limit)
     if HAS_C2P:
         query_terms += head * terms_head + start * terms_token
-        query_rows = query_terms + ours.to(tl.int64) * terms_token
+        query_rows = query_terms + ours.to(tl.int64) * terms_token - base
     if HAS_P2C:
-        key_terms += head * terms_head + start * terms_token
+        key_terms += head * terms_head + start * terms_token - base
 
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    base = _row(1 - longest, index, limit)
     for begin in range(0, length, BLOCK_N):
         others = begin + tl.arange(0, BLOCK_N)
         theirs = tl.minimum(others, length - 1)
-        nearest, farthest = first - begin - BLOCK_N + 1, first + BLOCK_M - 1 - begin
-        row = _row(nearest, index, limit)
-        in_order = _row(farthest, index, limit) - row == farthest - nearest
         if HAS_C2P:
-            column = ours[:, None] - theirs[None, :] + (row - base - nearest)
-            if not in_order:
-                column = _row(ours[:, None] - theirs[None, :], index, limit) - base
-            query_term = tl.load(query_rows[:, None] + column)
+            rows = _row(ours[:, None] - theirs[None, :], index, limit)
+            query_term = tl.load(query_rows[:, None] + rows)
         if HAS_P2C:
-            column = ours[None, :] - theirs[:, None] + (row - base - nearest)
-            if not in_order:
-                column = _row(ours[None, :] - theirs[:, None], index, limit) - base
-            key_term = tl.load((key_terms + theirs.to(tl.int64) * terms_token)[:, None] + column)
+            rows = _row(ours[None, :] - theirs[:, None], index, limit)
+            key_term = tl.load((key_terms + theirs.to(tl.int64) * terms_token)[:, None] + rows)
         keys = tl.load(
             key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
         )
