@@ -1,4 +1,3 @@
-# ruff: noqa: N803 - what a Triton kernel is compiled for is written in capitals
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Disentangled attention in Triton, in two launches.
 
