@@ -240,7 +240,7 @@ def build(
     """
     family = FAMILIES[plugin]
     size = family.shapes[shape]
-    with TemporaryDirectory() as temporary, _quiet():
+    with TemporaryDirectory() as temporary, _quiet(), _threads(1 if shape == "tiny" else torch.get_num_threads()):
         base = Path(temporary) / "base"
         tokenizer, about = family.tokenizer(size.vocabulary)
         vocabularies.write(base, tokenizer, about)
@@ -254,7 +254,7 @@ def build(
         vocabularies.write(extended, tokenizer, about)
         entries = tokenizer.get_vocab_size()
         # the tables say what the base has; GLiNER resizes its embedding
-        rows = size.rows or entries
+        rows = gliner_overrides.get("vocab_size", size.rows or entries)
         config = {
             "model_name": str(extended),
             "hidden_size": size.hidden_size,
@@ -364,6 +364,17 @@ def _publish_config(folder: Path, base: str, *, keep_encoder: bool) -> None:
     if not keep_encoder:
         config["encoder_config"] = None
     path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Compute in so many threads: several cost more than they give where there is little to compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
