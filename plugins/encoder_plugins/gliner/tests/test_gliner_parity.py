@@ -273,6 +273,13 @@ def test_requests_never_hold_more_texts_than_a_server_takes() -> None:
             assert len(data.get("texts", [0])) <= comparison.MOST_TEXTS
 
 
+def test_cases_of_many_labels_are_asked_in_smaller_requests() -> None:
+    many = case(ask="scores", families=list(range(WIDTH)), labels=[f"label {number}" for number in range(500)])
+    steps = comparison.plan(PARITY, [many | {"id": str(number)} for number in range(10)])
+    # 9 words, 4 widths, 500 labels: 18 000 pairs
+    assert {len(batch.cases) for batch in steps[1].batches} == {2}
+
+
 def test_the_built_in_cases_are_those_that_matter() -> None:
     found = {one["id"]: one for one in parity.cases(384)}
     assert len(found) == len(parity.cases(384))
