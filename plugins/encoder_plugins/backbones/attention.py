@@ -27,6 +27,9 @@ from vllm.v1.attention.backend import (
 from encoder_kernels.disentangled_attention import disentangled_attention
 from encoder_kernels.relative_bias_attention import relative_bias_attention
 
+# on either side of what position tables reach: the kernels take other forms there
+WARM_UP_TOKENS = (32, 1024)
+
 
 @dataclass(frozen=True, slots=True)
 class Borders(AttentionMetadata):  # type: ignore[misc]
@@ -172,6 +175,15 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         super().process_weights_after_loading(act_dtype)
         with torch.no_grad():
             self.prepare()
+            if self._k_scale.is_cuda:
+                self.warm_up(act_dtype, self._k_scale.device)
+
+    def warm_up(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Run the kernel once on a short and once on a long sequence, so that no client waits for its compiler."""
+        for tokens in WARM_UP_TOKENS:
+            rows = torch.zeros(tokens, self.num_heads, self.head_size, dtype=dtype, device=device)
+            ends = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+            self.attend(rows, rows, rows, Borders(ends, tokens, tokens), torch.empty_like(rows))
 
     @abstractmethod
     def prepare(self) -> None:

@@ -128,6 +128,8 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
         self.config = config
         self.capacity = capacity
         self.head = SpanHead(encoder_size, config)
+        self._shift = 0 if config.embed_class_token else 1
+        self._warm = False
 
     def get_supported_tasks(self) -> set[str]:
         """Return the one task: a row per candidate, which no other task of vLLM's can carry."""
@@ -144,17 +146,32 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
             None if not complete else item if item is not None else self._dummy(length)
             for item, length, complete in zip(given, lengths, whole, strict=True)
         ]
-        batch = plan(
-            items,
-            lengths,
-            label_shift=0 if self.config.embed_class_token else 1,
-        )
+        if hidden_states.is_cuda and not self._warm:
+            self.warm_up(hidden_states)
+        batch = plan(items, lengths, label_shift=self._shift)
         answers = [torch.zeros(0, COLUMNS) for _ in lengths]
         if len(batch.requests):
             for request, rows in zip(batch.requests.tolist(), self._answer(hidden_states, batch), strict=True):
                 if given[request] is not None:
                     answers[request] = torch.from_numpy(rows)
         return answers
+
+    @torch.inference_mode()
+    def warm_up(self, hidden: Tensor) -> None:
+        """Run every form in which the head's kernels are compiled, on vLLM's first profile run: no client is to wait for a compiler.
+
+        Args:
+            hidden: `[tokens, encoder]`, as many as a profile run has; of fewer than 512 nothing is tried.
+        """
+        if hidden.shape[0] < 512:
+            return
+        self._warm = True
+        word = np.zeros(1, np.int32)
+        # the span kernel's label blocks, each with its dense pass; then the LSTM's form for many sequences
+        steps = [[Item(word, np.arange(labels, dtype=np.int32), 0.5, classes=1)] for labels in (1, 17, 33)]
+        for items in (*steps, [Item(word, word, 0.5)] * 129):
+            each = max(len(items[0].labels) + 1, 2)
+            self._answer(hidden[: each * len(items)], plan(items, [each] * len(items), label_shift=self._shift))
 
     def _dummy(self, length: int) -> Item:
         words = np.arange(min(length, self.config.max_words), dtype=np.int32)

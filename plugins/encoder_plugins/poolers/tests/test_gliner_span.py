@@ -404,3 +404,20 @@ def test_where_a_tensor_goes(name: str, parameter: str, part: int | str | None) 
 def test_numbers_that_are_none_are_no_candidates() -> None:
     rows = all_candidates(torch.full((3, 2, 2), torch.nan), 0.0, 0)
     assert rows.shape == (0, 4)
+
+
+@pytest.mark.parametrize("switches", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_warm_up_runs_with_every_head(switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pooler = gliner_span.GlinerSpanPooler(ENCODER, config(**switches))
+    tried: list[int] = []
+    run = pooler._answer
+
+    def counted(hidden: torch.Tensor, batch: gliner_span.Batch) -> list[gliner_span.Rows]:
+        tried.append(len(batch.requests))
+        return run(hidden, batch)
+
+    monkeypatch.setattr(pooler, "_answer", counted)
+    pooler.warm_up(torch.randn(100, ENCODER))
+    assert tried == []
+    pooler.warm_up(torch.randn(512, ENCODER))
+    assert tried == [1, 1, 1, 129]
