@@ -412,7 +412,7 @@ def test_a_warm_up_runs_with_every_head(switches: dict[str, Any], monkeypatch: p
     tried: list[int] = []
     run = pooler._answer
 
-    def counted(hidden: torch.Tensor, batch: gliner_span.Batch) -> list[gliner_span.Rows]:
+    def counted(hidden: torch.Tensor, batch: Batch) -> list[gliner_span.Rows]:
         tried.append(len(batch.requests))
         return run(hidden, batch)
 
