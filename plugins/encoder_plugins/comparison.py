@@ -85,7 +85,7 @@ class Parity(Protocol):
         """Return what cases must share to be asked in one request."""
 
     def weight(self, case: Mapping[str, Any]) -> int:
-        """Return how many texts of a request a case takes."""
+        """Return as how many texts of a request a case counts."""
 
     def data(self, together: Sequence[Mapping[str, Any]], encoding: Encoding) -> dict[str, Any]:
         """Return the request data that asks cases of one group."""

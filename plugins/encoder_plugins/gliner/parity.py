@@ -252,10 +252,10 @@ class Entities:
         return tuple(case[name] for name in (*OPTIONS, "overflow"))
 
     def weight(self, case: Mapping[str, Any]) -> int:
-        """Return how many texts of a request a case takes."""
+        """Return as how many texts a case counts: as many as it has, or more if its answer is large."""
+        families = _texts(case)
         if case["ask"] == "entities":
-            return 1
-        families = len(case["families"])
+            return families
         spans = len(case["words"]) * case["width"] * families // min(case["width"], len(case["words"]))
         pairs: int = spans * len(case["labels"])
         return max(families, pairs // PAIRS_OF_A_TEXT)
@@ -295,13 +295,13 @@ class Entities:
             lists = [list(result["entities"]) for result in results]
         except (KeyError, TypeError) as error:
             raise WrongAnswer(f"the answer holds no entities: {error!r}"[:200]) from None
-        weights = [self.weight(case) for case in together]
-        if len(lists) != sum(weights):
-            raise WrongAnswer(f"{sum(weights)} texts were asked, and {len(lists)} answered")
+        counts = [_texts(case) for case in together]
+        if len(lists) != sum(counts):
+            raise WrongAnswer(f"{sum(counts)} texts were asked, and {len(lists)} answered")
         found = []
-        for weight in weights:
-            found.append([entity for part in lists[:weight] for entity in part])
-            del lists[:weight]
+        for count in counts:
+            found.append([entity for part in lists[:count] for entity in part])
+            del lists[:count]
         return found
 
     def compare(self, case: Mapping[str, Any], got: Any, expected: Array) -> Compared:
@@ -331,6 +331,11 @@ class Entities:
             "decoded_shift": shift(case, found.keys(), scores),
         }
         return Compared(metrics, tuple(_disagreements(case, found, scores)))
+
+
+def _texts(case: Mapping[str, Any]) -> int:
+    """Return how many texts of a request a case is: one for each family of spans, if it asks for scores."""
+    return len(case["families"]) if case["ask"] == "scores" else 1
 
 
 Span = tuple[int, int, int]

@@ -278,6 +278,10 @@ def test_cases_of_many_labels_are_asked_in_smaller_requests() -> None:
     steps = comparison.plan(PARITY, [many | {"id": str(number)} for number in range(10)])
     # 9 words, 4 widths, 500 labels: 18 000 pairs
     assert {len(batch.cases) for batch in steps[1].batches} == {2}
+    assert len(PARITY.data([many, many], "float")["texts"]) == 2 * WIDTH
+    answer = {"results": [{"entities": [{"number": number}]} for number in range(2 * WIDTH)]}
+    first, second = PARITY.outputs(answer, [many, many], "float")
+    assert [found["number"] for found in first + second] == list(range(2 * WIDTH))
 
 
 def test_the_built_in_cases_are_those_that_matter() -> None:
