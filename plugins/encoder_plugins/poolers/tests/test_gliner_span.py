@@ -18,8 +18,8 @@ with warnings.catch_warnings():
     from encoder_plugins.backbones import weights as checkpoint_weights
     from encoder_plugins.gliner.config import GlinerConfig
     from encoder_plugins.gliner.payload import encode
+    from encoder_plugins.poolers import gliner_span
     from encoder_plugins.poolers.gliner_batch import Batch
-from encoder_plugins.poolers import gliner_span
     from encoder_plugins.poolers.gliner_span import GlinerSpanPooler, SpanHead, all_candidates, layout
 
 pytestmark = pytest.mark.filterwarnings("ignore")
