@@ -8,6 +8,8 @@ import sys
 
 COMMANDS = {
     "fuzz": "send a server what nobody should send",
+    "gliner": "every way to serve a GLiNER checkpoint, in one table",
+    "interference": "how long short requests wait beside large ones",
 }
 
 

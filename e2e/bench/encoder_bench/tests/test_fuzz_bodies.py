@@ -62,7 +62,7 @@ def test_both_sides_of_the_schema_are_reached() -> None:
 
 
 def test_each_field_is_found_wrong_somewhere() -> None:
-    named = Counter()
+    named: Counter[str] = Counter()
     for body in maker().bodies(3_000):
         try:
             parse_body(body.content, Request)

@@ -1,0 +1,84 @@
+"""`python -m encoder_bench interference`: how long a short request waits while others are as large as they may be.
+
+The 99th percentile of one short text from one client, alone and beside clients that post requests of the largest allowed
+size all the time, with one API server and with four. The longer of both is what tokenising on an event loop would show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from pathlib import Path
+
+from encoder_bench import load, server, workload
+from encoder_plugins.limits import Limits
+
+SHORT_WORDS = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--accelerator", choices=("cpu", "nvidia"), default="cpu")
+    parser.add_argument("--api-servers", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--large-clients", type=int, default=2)
+    parser.add_argument("--large-words", type=int, default=384, help="of each of its texts: what the model takes")
+    parser.add_argument("--log", type=Path, default=Path("interference-server.log"))
+
+
+def large_body(words: int) -> bytes:
+    """Return a request with as many texts, and characters in all, as a server takes."""
+    limits = Limits()
+    texts = workload.texts(limits.texts, words, seed=5)
+    while sum(map(len, texts)) > limits.characters:
+        texts.pop()
+    return load.body({"texts": texts, "labels": workload.labels(25), "overflow": "truncate"})
+
+
+def main(given: argparse.Namespace) -> int:
+    """Measure and print one table."""
+    short = [load.body({"text": text, "labels": workload.labels(5)}) for text in workload.texts(64, SHORT_WORDS)]
+    large = large_body(given.large_words)
+    print(f"`python -m encoder_bench {' '.join(sys.argv[1:])}`\n\na large request has {len(large):,} bytes\n")
+    print("| API servers | p50 alone | p99 alone | p50 beside | p99 beside | p99 over p99 | large requests/s |")
+    print("|---|---|---|---|---|---|---|")
+    for count in given.api_servers:
+        arguments = ["--accelerator", given.accelerator, "--engines", "1", "--api-servers", str(count)]
+        with server.served(given.artifact.absolute(), given.log, *arguments) as at:
+            url = f"{at.url}/pooling"
+            quiet = load.Clients(url, short, 1, 1).run(given.seconds, 2)
+            busy, others = _beside(url, short, large, given)
+        ratio = busy.percentile(0.99) / quiet.percentile(0.99)
+        print(
+            f"| {count} | {quiet.median * 1e3:.1f} ms | {quiet.percentile(0.99) * 1e3:.1f} ms | {busy.median * 1e3:.1f} ms"
+            f" | {busy.percentile(0.99) * 1e3:.1f} ms | {ratio:.1f} | {others.requests / others.seconds:.2f} |",
+            flush=True,
+        )
+    return 0
+
+
+def _beside(url: str, short: list[bytes], large: bytes, given: argparse.Namespace) -> tuple[load.Load, load.Load]:
+    """Send short requests while large ones are on their way, from another process."""
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    # it begins earlier and ends later
+    other = context.Process(target=_large, args=(url, large, given.large_clients, given.seconds + 8, results))
+    other.start()
+    try:
+        busy = load.Clients(url, short, 1, 1).run(given.seconds, 5)
+        found: load.Load = results.get()
+    finally:
+        other.join()
+    return busy, found
+
+
+def _large(
+    url: str, large: bytes, clients: int, seconds: float, results: multiprocessing.SimpleQueue[load.Load]
+) -> None:
+    import asyncio
+    import time
+
+    latencies = asyncio.run(load.send_all(url, [large], clients, 0, time.time(), 0.0, seconds))
+    results.put(load.Load(len(latencies), seconds, tuple(latencies)))
