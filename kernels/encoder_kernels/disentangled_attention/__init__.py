@@ -38,8 +38,8 @@ def disentangled_attention(
         value: Likewise.
         position_key: `[heads, rows, head_size]`: the projected relative embeddings for content-to-position, or None for none.
         position_query: `[heads, rows, head_size]`: those for position-to-content, or None for none.
-        position_index: `[2 * limit + 1]` int32, from ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1): rows that rise by 0 or 1
-            from one distance to the next.
+        position_index: `[2 * limit + 1]` int32, from ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1): rows that never fall from one
+            distance to the next.
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
         max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
         scale: Commonly ``1 / sqrt(head_size * terms)``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
 
@@ -19,12 +18,10 @@ def log_bucket_index(buckets: int, max_distance: int) -> torch.Tensor:
         max_distance: ``max_relative_positions`` of the config, or ``max_position_embeddings`` where that is below 1.
 
     Returns:
-        `[2 * limit + 1]` int32: the row of distance ``d`` at ``d + limit``; all distances beyond ``limit`` have its rows. From one
-        distance to the next it rises by 0 or 1, which the kernel relies on.
+        `[2 * limit + 1]` int32: the row of distance ``d`` at ``d + limit``; all distances beyond ``limit`` have its rows.
 
     Raises:
-        ValueError: When there are fewer than 2 buckets, or ``max_distance - 1`` is no farther than the exact ones, or so
-            near to them that some bucket has no distance.
+        ValueError: When there are fewer than 2 buckets, or ``max_distance - 1`` is no farther than the exact ones.
 
     Source: transformers' ``make_log_bucket_position``.
     """
@@ -45,8 +42,6 @@ def log_bucket_index(buckets: int, max_distance: int) -> torch.Tensor:
     farthest = middle + 1 if middle == 1 else None
     while positive[-1] < buckets and len(positive) - 1 != farthest:
         positive.append(bucket(len(positive)))
-    if any(far - near > 1 for near, far in pairwise(positive)):
-        raise ValueError(f"max_distance: {max_distance} with {buckets} buckets would leave buckets without a distance")
     last = 2 * buckets - 1
     rows = [max(buckets - b, 0) for b in reversed(positive[1:])] + [min(buckets + b, last) for b in positive]
     return torch.tensor(rows, dtype=torch.int32)

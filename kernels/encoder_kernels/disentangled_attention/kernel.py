@@ -85,11 +85,10 @@ def position_terms_kernel(
     )
     terms += head * terms_head + tokens[:, None] * terms_token
     table += head * table_head
-    base = _row(1 - longest, index, limit)
-    end = _row(farthest, index, limit) - base
-    for begin in range((_row(nearest, index, limit) - base) // BLOCK_R * BLOCK_R, end + 1, BLOCK_R):
+    end = _row(farthest, index, limit)
+    for begin in range(_row(nearest, index, limit) // BLOCK_R * BLOCK_R, end + 1, BLOCK_R):
         columns = begin + tl.arange(0, BLOCK_R)
-        rows = base + tl.minimum(columns, end)
+        rows = tl.minimum(columns, end)
         embeddings = tl.load(table + rows[None, :] * table_row + offsets[:, None], mask=inside[:, None], other=0.0)
         products = tl.dot(block, embeddings, input_precision=PRECISION) * factor
         tl.store(terms + columns[None, :], products.to(terms.dtype.element_ty), mask=stored[:, None])
@@ -146,17 +145,17 @@ def disentangled_attention_kernel(
     block = tl.load(
         query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0
     )
-    base = _row(1 - longest, index, limit)
     if HAS_C2P:
         query_terms += head * terms_head + start * terms_token
-        query_rows = query_terms + ours.to(tl.int64) * terms_token - base
+        query_rows = query_terms + ours.to(tl.int64) * terms_token
     if HAS_P2C:
-        key_terms += head * terms_head + start * terms_token - base
+        key_terms += head * terms_head + start * terms_token
 
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for begin in range(0, length, BLOCK_N):
+    # one stage, said here and not at the launch: more would fetch the index ahead through shared memory, four bytes at a time
+    for begin in tl.range(0, length, BLOCK_N, num_stages=1):
         others = begin + tl.arange(0, BLOCK_N)
         theirs = tl.minimum(others, length - 1)
         if HAS_C2P:
@@ -196,12 +195,11 @@ def settings(head_size: int, dtype: torch.dtype) -> tuple[dict[str, int], dict[s
     if dtype == torch.float32:
         return (
             {"BLOCK_M": 32, "BLOCK_R": 32, "num_warps": 4, "num_stages": 1},
-            {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1},
+            {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4},
         )
-    # more stages would fetch the rows' index ahead through shared memory, four bytes at a time: half as fast
     return (
         {"BLOCK_M": 64, "BLOCK_R": 64, "num_warps": 4, "num_stages": 2},
-        {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "num_warps": 4, "num_stages": 1},
+        {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "num_warps": 4},
     )
 
 
@@ -237,8 +235,7 @@ def launch(
     query_terms = key_terms = query
     terms_head = terms_token = 0
     if table is not None:
-        # a table's row begins with the embedding of the farthest key ahead; rows rise by at most one per distance
-        width = triton.cdiv(min(table.shape[1], 2 * longest - 1), first["BLOCK_R"]) * first["BLOCK_R"]
+        width = triton.cdiv(table.shape[1], first["BLOCK_R"]) * first["BLOCK_R"]
         both = position_key is not None and position_query is not None
         terms = torch.empty((2 if both else 1, heads, tokens, width), dtype=query.dtype, device=query.device)
         query_terms, key_terms = terms[0], terms[-1]

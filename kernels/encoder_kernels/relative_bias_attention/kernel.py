@@ -92,7 +92,9 @@ def settings(head_size: int, dtype: torch.dtype) -> dict[str, int]:
     if dtype == torch.float32:
         return {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
     # more stages would fetch the bias ahead through shared memory, four bytes at a time: half as fast
-    return {"BLOCK_M": 64, "BLOCK_N": 64 if head_size <= 64 else 32, "num_warps": 4, "num_stages": 1}
+    if head_size <= 64:
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+    return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
 
 
 def launch(
