@@ -71,7 +71,14 @@ def test_elementwise_kernels_inside_a_compiled_graph() -> None:
         rotary(query, key, positions, frequency)
         return gated_linear_unit(normal, "gelu_tanh") + total[:, :128], query, key
 
-    arguments = [torch.randn(40, 256), torch.randn(256), torch.randn(40, 3, 64), torch.randn(40, 2, 64), torch.arange(40), torch.rand(32)]
+    arguments = [
+        torch.randn(40, 256),
+        torch.randn(256),
+        torch.randn(40, 3, 64),
+        torch.randn(40, 2, 64),
+        torch.arange(40),
+        torch.rand(32),
+    ]
     expected = block(*(argument.cuda() for argument in arguments))
     actual = torch.compile(block, fullgraph=True)(*(argument.cuda() for argument in arguments))
     for one, other in zip(actual, expected, strict=True):
