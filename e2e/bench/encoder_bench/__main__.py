@@ -9,6 +9,7 @@ import sys
 COMMANDS = {
     "fuzz": "send a server what nobody should send",
     "gliner": "every way to serve a GLiNER checkpoint, in one table",
+    "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
     "interference": "how long short requests wait beside large ones",
 }
 

@@ -1,0 +1,63 @@
+"""`python -m encoder_bench unrecorded PLUGIN FOLDER --shape S`: a checkpoint at a true shape, built and prepared for a benchmark.
+
+The original library is not asked anything: on a CPU, at true shapes, that takes longer than all benchmarks together. Such
+an artifact can be served and measured; parity has nothing to compare it with, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from encoder_plugins import catalog
+from encoder_plugins.inputs import Inputs
+from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.progress import Progress
+from encoder_plugins.reference import Recording
+
+# so that texts of 512 words and 25 labels fit every checkpoint, whatever the published ones take
+WORDS = 1024
+POSITIONS = 2048
+
+
+def record(model: Path, inputs: Inputs = ()) -> Recording:
+    """Record one case that is nobody's answer."""
+    return Recording(
+        cases=[{"id": "unrecorded"}],
+        expected={"unrecorded": np.zeros(1, np.float32)},
+        about={"library": "none: made for a benchmark"},
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plugin", choices=list(catalog.plugins()))
+    parser.add_argument("folder", type=Path, help="gets source/ and artifact/")
+    parser.add_argument("--shape", default="tiny")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Build, prepare, and print how long each took."""
+    from encoder_checkpoints import gliner
+
+    folder = given.folder.absolute()
+    start = time.monotonic()
+    positions = {} if given.plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}
+    source = gliner.build(folder / "source", given.plugin, given.shape, encoder=positions, max_len=WORDS)
+    built = time.monotonic()
+    plugin = replace(catalog.get(given.plugin), reference=f"{__name__}:record")
+    done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress())
+    seconds = time.monotonic() - built
+    print(
+        f"{given.plugin} {given.shape}: built in {built - start:.0f} s, {done.bytes >> 20} MiB prepared in {seconds:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit("run `python -m encoder_bench unrecorded`")
