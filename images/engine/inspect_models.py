@@ -2,6 +2,9 @@
 
 vLLM imports a model's class in a process of its own before it loads the model, to ask what it can do, and keeps the
 answer below ``VLLM_CACHE_ROOT/modelinfos``. A pod with a read-only root would ask again at each start.
+
+Without arguments it asks about vLLM's own classes; with ``--own`` about those of our plugins, which change more often: the
+answer is kept with a hash of the module's file, and so needs the very file that the image will have.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ def here(ask: Callable[[], Answer]) -> Answer:
 def main() -> int:
     """Inspects every class, and fails if one of those that must be there could not be imported."""
     registry._run_in_subprocess = here
-    wanted = [*registry._EMBEDDING_MODELS, *registry._LATE_INTERACTION_MODELS, *ALSO]
+    if sys.argv[1:] == ["--own"]:
+        wanted, required = own(), own()
+    else:
+        wanted = [*registry._EMBEDDING_MODELS, *registry._LATE_INTERACTION_MODELS, *ALSO]
+        required = list(REQUIRED)
     failed = {}
     began = time.monotonic()
     for architecture in dict.fromkeys(wanted):
@@ -42,7 +49,16 @@ def main() -> int:
     for architecture, reason in failed.items():
         print(f"{architecture}: {reason}".splitlines()[0][:200])
     print(f"{len(set(wanted)) - len(failed)} of {len(set(wanted))} architectures in {time.monotonic() - began:.0f} s")
-    return 1 if set(REQUIRED) & set(failed) else 0
+    return 1 if set(required) & (set(failed) | (set(wanted) - set(registry.ModelRegistry.models))) else 0
+
+
+def own() -> list[str]:
+    """Registers our plugins, and returns the architectures that they bring."""
+    import encoder_plugins
+    from encoder_plugins import catalog
+
+    encoder_plugins.register()
+    return [plugin.architecture for plugin in catalog.plugins().values() if plugin.architecture is not None]
 
 
 if __name__ == "__main__":

@@ -114,14 +114,19 @@ def test_node_knows_each_image_by_what_pods_name(cluster: NodeCluster, provided:
 
 def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided: Mapping[str, str]) -> None:
     script = (
+        "import encoder_plugins\n"
+        "from encoder_plugins import catalog\n"
         "from vllm.model_executor.models import registry\n"
+        "encoder_plugins.register()\n"
+        "own = [plugin.architecture for plugin in catalog.plugins().values() if plugin.architecture]\n"
         # asking a process of its own is what must not happen
         "registry._run_in_subprocess = None\n"
-        "for name in ('BertModel', 'XLMRobertaModel', 'ModernBertModel', 'Qwen3ForCausalLM'):\n"
+        "for name in ('BertModel', 'XLMRobertaModel', 'ModernBertModel', 'Qwen3ForCausalLM', *own):\n"
         "    print('known', registry.ModelRegistry.models[name].inspect_model_cls().architecture)\n"
     )
     printed = run_in_pod(cluster, provided[ENGINE], ["python", "-c", script])
-    assert printed.count("known") == 4
+    own = [plugin for plugin in catalog.plugins().values() if plugin.architecture is not None]
+    assert printed.count("known") == 4 + len(own)
 
 
 @pytest.mark.parametrize(
