@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -34,6 +35,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     tiny_checkpoint.write(folder / "demo" / "tiny")
     return folder
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny checkpoint of each plugin, built once."""
+    with warnings.catch_warnings():
+        # torch deprecates what transformers does at import
+        warnings.simplefilter("ignore")
+        from encoder_checkpoints import gliner as builder
+
+    built: dict[str, Path] = {}
+
+    def get(plugin: str) -> Path:
+        if plugin not in built:
+            built[plugin] = builder.build(tmp_path_factory.mktemp(plugin) / "published", plugin)
+        return built[plugin]
+
+    return get
 
 
 @pytest.fixture
