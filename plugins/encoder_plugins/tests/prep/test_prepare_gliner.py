@@ -359,7 +359,8 @@ def test_the_keys_of_old_versions_mean_the_same(copied: Callable[[str], Path], c
     source = copied("deberta_gliner")
     # what today's library writes and a version of 2024 did not
     newer = ("num_rnn_layers", "embed_ent_token", "subtoken_pooling", "represent_spans", "span_encoder_config")
-    change(source, **{"has_rnn": True, **dict.fromkeys(newer, ...)})
+    changes: dict[str, Any] = {"has_rnn": True, **dict.fromkeys(newer, ...)}
+    change(source, **changes)
     served = json.loads((converted(source) / "config.json").read_bytes())[KEY]
     assert (served["lstm_layers"], served["embed_class_token"]) == (1, True)
 
