@@ -29,7 +29,7 @@ def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
         (2, None, GIB, (1, 1)),
         (8, None, GIB, (1, 3)),
         (16, None, GIB, (2, 3)),
-        (16, 8 * GIB, GIB, (1, 3)),
+        (16, 8 * GIB, GIB, (1, 2)),
         (16, 64 * GIB, GIB, (2, 3)),
         (64, None, 14 * GIB, (1, 4)),
     ],
