@@ -1,0 +1,103 @@
+"""Several API servers behind one port are one server to clients: ready together, limited together, stopped without a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+IN_FLIGHT = 4
+BODY = {"data": {"texts": ["word " * 30] * 16, "dimensions": 2}}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A tiny model behind two API servers, by the command alone: no digest, no name, no accelerator."""
+    samples = [sys.executable, "-m", "encoder_checkpoints.samples", str(tmp_path), "sentence_transformer"]
+    subprocess.run(samples, check=True, capture_output=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(tmp_path / "artifacts" / "sentence_transformer")]
+    command += ["--port", str(port), "--api-servers", "2", "--max-in-flight", str(IN_FLIGHT)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        asyncio.run(healthy(url, process, tmp_path / "log"))
+        yield url, process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    async with httpx.AsyncClient() as client:
+        while process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(f"{url}/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def api_servers(process: subprocess.Popen[bytes]) -> int:
+    """Count the processes of the server that listen to clients, by the names that vLLM gives them."""
+    shown = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
+    return shown.count("APIServer")
+
+
+async def test_two_servers_are_one_to_their_clients(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    url, process = served
+    assert api_servers(process) == 2
+    answers: Counter[int] = Counter()
+    lost: list[str] = []
+    enough = asyncio.Event()
+    stopping = asyncio.Event()
+
+    async def client() -> None:
+        # a connection each: they spread over both servers
+        async with httpx.AsyncClient(timeout=120) as session:
+            while not enough.is_set():
+                try:
+                    response = await session.post(f"{url}/pooling", json=BODY)
+                except httpx.ConnectError:
+                    # nobody listens any more; no request was taken
+                    assert stopping.is_set()
+                    return
+                except httpx.HTTPError as error:
+                    lost.append(repr(error))
+                    return
+                answers[response.status_code] += 1
+                if response.status_code == 503:
+                    assert response.headers["retry-after"] == "1"
+                    await asyncio.sleep(0.05)
+
+    clients = [asyncio.create_task(client()) for _ in range(12)]
+    while answers[200] < 60 or not answers[503]:
+        await asyncio.sleep(0.05)
+        assert process.poll() is None
+    stopping.set()
+    process.terminate()
+    before = answers[200]
+    while answers[200] < before + 20 and not all(task.done() for task in clients):
+        await asyncio.sleep(0.05)
+    enough.set()
+    await asyncio.gather(*clients)
+    assert lost == []
+    assert set(answers) == {200, 503}
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, process.wait, 90) == 0
