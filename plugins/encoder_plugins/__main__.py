@@ -91,8 +91,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_parity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, help="the prepared directory")
     parser.add_argument("url", help="where the server listens")
-    parser.add_argument("--name", required=True, help="what the server calls the model")
-    parser.add_argument("--dtype", required=True, help="number format of the engine")
+    parser.add_argument("--name", help="what the server calls the model; by default what `serve` calls it")
+    parser.add_argument("--dtype", help="number format of the engine; by default the plugin's for what is here")
     parser.add_argument("--thresholds", type=_object, default={}, help="JSON object: limits by metric, as strings")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the whole comparison")
     parser.add_argument("--binding", type=_object, default={}, help="JSON object that the verdict echoes")
@@ -163,10 +163,11 @@ def _accelerator() -> Any:
 def _parity(parsed: argparse.Namespace) -> int:
     from encoder_plugins import parity
 
+    folder = parsed.artifact.absolute()
     target = parity.Target(
         url=parsed.url,
-        name=parsed.name,
-        dtype=parsed.dtype,
+        name=parsed.name or serve.name_of(folder, serve.plugin_of(folder)),
+        dtype=parsed.dtype or serve.plugin_of(folder).dtype(_accelerator()),
         thresholds=parsed.thresholds,
         timeout=parsed.timeout,
         binding=parsed.binding,

@@ -8,6 +8,7 @@ where one client's megabyte keeps every other client, and the liveness probe, wa
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -25,7 +26,7 @@ from vllm.plugins.io_processors.interface import IOProcessor
 from vllm.renderers import BaseRenderer
 from vllm.tasks import PoolingTask
 
-from encoder_plugins import catalog, request
+from encoder_plugins import catalog, request, supported
 from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Settings
 from encoder_plugins.plugin import resolve
@@ -42,6 +43,8 @@ _pooling: ContextVar[PoolingParams | deque[PoolingParams]] = ContextVar("pooling
 def create(vllm_config: VllmConfig, renderer: BaseRenderer) -> EncoderProcessor[Any, Any]:
     """Build the IO processor of the plugin that ``--additional-config`` names."""
     settings = settings_of(vllm_config)
+    if supported.disabled([settings.plugin], os.environ):
+        raise ValueError(f"the plugin {settings.plugin} is switched off by {supported.SWITCH}")
     processor: EncoderProcessor[Any, Any] = resolve(catalog.get(settings.plugin).io_processor)(vllm_config, renderer)
     return processor
 

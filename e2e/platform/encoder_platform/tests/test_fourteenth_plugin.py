@@ -81,12 +81,15 @@ def test_the_engine_is_started_with_its_arguments(plugin: Plugin) -> None:
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-def test_its_requests_are_dispatched_to_its_own_processor(plugin: Plugin) -> None:
+def test_its_requests_are_dispatched_to_its_own_processor(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     from encoder_plugins import processor
 
     config = SimpleNamespace(additional_config={"encoder": {"plugin": NAME}})
     made = processor.create(config, SimpleNamespace())
     assert type(made) is resolve(plugin.io_processor)
+    monkeypatch.setenv("ENCODER_PLUGINS_DISABLED", NAME)
+    with pytest.raises(ValueError, match="switched off"):
+        processor.create(config, SimpleNamespace())
 
 
 def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
