@@ -35,6 +35,8 @@ D = TypeVar("D", bound=request.Data)
 P = TypeVar("P")
 
 TICKET = "ticket"
+# of the time for which a long request may be overtaken; a slow CPU reads about as many
+TOKENS_PER_MILLISECOND = 10
 
 # from vLLM's second call to its third: it makes both at once, in the same context
 _pooling: ContextVar[PoolingParams | deque[PoolingParams]] = ContextVar("pooling")
@@ -121,6 +123,7 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         self.settings = settings_of(vllm_config)
         served = vllm_config.model_config.served_model_name or vllm_config.model_config.model
         self.names = (served,) if isinstance(served, str) else tuple(served)
+        self._ordered = vllm_config.scheduler_config.policy == "priority"
         self._admitted: Shelf[P] = Shelf()
         # keyed by the identity of vLLM's request id, not by its text: clients may choose that, and choose the same
         self._at_work: Shelf[P] = Shelf()
@@ -161,8 +164,22 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         if model not in self.names:
             raise UnknownModel(f"no model {model[:200]!r} here; there is {self.names[0]!r}", param="model")
         ticket = secrets.token_hex(16)
-        self._admitted.put(ticket, self.prepare(envelope.data))  # type: ignore[arg-type]
-        return {"model": model, "data": {TICKET: ticket}}
+        prepared = self.prepare(envelope.data)  # type: ignore[arg-type]
+        self._admitted.put(ticket, prepared)
+        return {"model": model, "data": {TICKET: ticket}, **self._order(prepared)}
+
+    def _order(self, prepared: P) -> dict[str, int]:
+        """Return which requests it comes before: those that could wait longer, if the engine asks at all.
+
+        Every request has a moment, later the longer it is, and the engine takes the earliest: a short one overtakes what
+        a long one still has waiting, and a long one is overtaken for a bounded time only. The clock is the machine's.
+        """
+        if not self._ordered:
+            return {}
+        tokens = sum(
+            len(prompt["prompt_token_ids"]) for prompt in self.prompts(prepared) if "prompt_token_ids" in prompt
+        )
+        return {"priority": int(time.monotonic() * 1000) + tokens // TOKENS_PER_MILLISECOND}
 
     def discard(self, admitted: dict[str, Any]) -> None:
         """Forget an admitted request that vLLM never asked for."""

@@ -97,6 +97,8 @@ def command(service: Service, plugin: Plugin, tuning: Tuning, python: str, count
         "--dtype": service.dtype or plugin.dtype(service.accelerator),
         "--io-processor-plugin": "encoder",
         "--middleware": MIDDLEWARE,
+        # short requests before what long ones still have waiting; the processor says which is which
+        "--scheduling-policy": "priority",
         "--additional-config": json.dumps({"encoder": settings.model_dump()}),
     }
     if service.max_model_len is not None:

@@ -41,7 +41,10 @@ def processor(library: Library, *, engine_tokens: int = 4096, **limits: int) -> 
 
     model_config = SimpleNamespace(model=str(library.folder), served_model_name="ner", max_model_len=engine_tokens)
     additional = {"encoder": {"plugin": "deberta_gliner", "limits": limits}}
-    config: Any = SimpleNamespace(model_config=model_config, additional_config=additional)
+    scheduler_config = SimpleNamespace(policy="priority")
+    config: Any = SimpleNamespace(
+        model_config=model_config, additional_config=additional, scheduler_config=scheduler_config
+    )
     renderer: Any = None
     return GlinerProcessor(config, renderer)
 
