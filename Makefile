@@ -11,7 +11,7 @@ UV := uv
 RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest
 
-.PHONY: help setup test lint unit engine-tests generate e2e soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator clean
+.PHONY: help setup test lint unit engine-tests generate e2e soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,12 +41,13 @@ engine-tests: setup ## the tests that start real vLLM on this machine's CPU
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
 	$(RUN)encoder-operator crd $(CHECK)
 	$(RUN)python -m encoder_node.targets $(CHECK)
+	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
 	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
-	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/cases
+	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/cases
 
 tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
 	@$(RUN)python -m encoder_node build
@@ -54,7 +55,7 @@ tools: setup ## build the cluster's programs (nothing to do where Docker runs ki
 images: setup ## build every image of the catalogue and put it on the cluster
 	@$(RUN)python -m encoder_platform images
 
-demo: setup ## a cluster, the operator, an EncoderModel, and its answer
+demo: setup ## a cluster, the operator, an EncoderModel, and its answer (MODEL=deberta_gliner, or another plugin)
 	@$(RUN)python -m encoder_platform demo
 
 demo-down: setup ## end the demo's cluster; nothing of it stays but caches
@@ -73,6 +74,14 @@ bench-start: setup ## apply -> Ready with the artifact cached, over the engine's
 
 bench-operator: setup ## the operator's memory, idle and with 200 suspended EncoderModels
 	$(RUN)python -m encoder_platform bench-operator
+
+bench-gliner: setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+	@for plugin in deberta_gliner mmbert_gliner mt5_gliner; do \
+	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
+	  $(RUN)python -m encoder_bench gliner "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --words 64 --texts 128; done
+
+bench-kernels: setup ## every kernel against its reference, torch.compile and its peers (needs an NVIDIA GPU)
+	$(RUN)python -m encoder_kernels.bench
 
 clean: ## remove the virtual environment and the tools' caches inside the checkout
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

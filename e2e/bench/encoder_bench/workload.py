@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
+from functools import cache
+from pydoc_data.topics import topics
 
-# short English words: each is one or two tokens in every tokenizer of the comparison
-WORDS = (
-    *("the", "river", "carried", "small", "boats", "past", "quiet", "gardens", "while", "people", "talked", "about"),
-    *("Maria", "Paris", "London", "Apple", "Berlin", "Tim", "Cook", "July", "Monday", "bank", "city", "team"),
-    *("weather", "music", "bread", "and", "distant", "cities", "of", "Anna", "in", "March", "she", "was", "born"),
-)
 LABELS = (
     *("person", "company", "city", "date", "team", "country", "river", "language", "product", "event"),
     *("law", "number", "time", "money", "title", "book", "film", "song", "animal", "plant"),
@@ -35,10 +32,20 @@ class Shape:
         return f"{self.words} words, {self.labels} labels"
 
 
-def texts(count: int, words: int, seed: int = 1) -> list[str]:
-    """Return so many different texts of so many words."""
-    chance = random.Random(seed * 1_000_003 + words)
-    return [" ".join(chance.choices(WORDS, k=words)) for _ in range(count)]
+@cache
+def words() -> tuple[str, ...]:
+    """Return English in its own order: the interpreter's documentation, which the built checkpoints' tokenizers have learned from.
+
+    A tokenizer that knows no English makes two or three tokens of a word, and a comparison on that would be one of other texts.
+    """
+    return tuple(re.findall(r"[A-Za-z]{1,14}", " ".join(topics[name] for name in sorted(topics))))
+
+
+def texts(count: int, length: int, seed: int = 1) -> list[str]:
+    """Return so many different texts of so many words each: pieces of ``words``."""
+    chance, known = random.Random(seed * 1_000_003 + length), words()
+    begins = [chance.randrange(len(known) - length) for _ in range(count)]
+    return [" ".join(known[begin : begin + length]) for begin in begins]
 
 
 def labels(count: int) -> list[str]:
