@@ -129,11 +129,23 @@ def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided
     assert printed.count("known") == 4 + len(own)
 
 
+# what asks the original library can be imported only where that library is
+REFERENCE = (
+    "import sys\n"
+    "from encoder_plugins import catalog\n"
+    "from encoder_plugins.plugin import resolve\n"
+    "print('finds', resolve(catalog.get(sys.argv[1]).reference).__name__)\n"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "command", "expected"),
     [
         (ENGINE, ["encoder-plugins", "list"], PLUGIN),
-        (PREP, ["python", "-c", "import sentence_transformers as s; print(s.__version__)"], r"\d+\.\d+"),
+        *(
+            (f"prep-{plugin.name}", ["python", "-c", REFERENCE, plugin.name], "finds record")
+            for plugin in {plugin.prep_extra: plugin for plugin in catalog.plugins().values()}.values()
+        ),
         ("operator", ["encoder-plugins", "list"], PLUGIN),
         (
             "operator",
