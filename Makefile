@@ -42,6 +42,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)encoder-operator crd $(CHECK)
 	$(RUN)python -m encoder_node.targets $(CHECK)
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
+	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
 	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
