@@ -69,6 +69,13 @@ def peer(module: str) -> Any | None:
         return None
 
 
+def vllm_op(name: str) -> Any | None:
+    """Return an operation of vLLM's compiled extension, or None where vLLM is absent or has none of that name."""
+    if peer("vllm._C_stable_libtorch") is None:
+        return None
+    return getattr(torch.ops._C, name, None)
+
+
 def about() -> str:
     """Return the GPU's name and the versions."""
     return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, CUDA {torch.version.cuda}"

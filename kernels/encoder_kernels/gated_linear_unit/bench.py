@@ -39,10 +39,8 @@ def report() -> str:
 
 
 def _vllm(gate_up: torch.Tensor, activation: str, out: torch.Tensor) -> float | None:
-    if measure.peer("vllm._C") is None and measure.peer("vllm._C_stable_libtorch") is None:
-        return None
-    name = "gelu_tanh_and_mul" if activation == "gelu_tanh" else "gelu_and_mul"
-    return measure.attempt(lambda: getattr(torch.ops._C, name)(out, gate_up))
+    operation = measure.vllm_op("gelu_tanh_and_mul" if activation == "gelu_tanh" else "gelu_and_mul")
+    return None if operation is None else measure.attempt(lambda: operation(out, gate_up))
 
 
 if __name__ == "__main__":

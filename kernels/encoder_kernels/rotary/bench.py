@@ -20,11 +20,20 @@ def report() -> str:
         plain = measure.microseconds(lambda: reference.rotate(query, key, positions, frequency))
         fused = measure.compiled(reference.rotate)
         compiled = measure.attempt(lambda: fused(query, key, positions, frequency))
-        vllm = _vllm(query, key, positions, frequency)
+        operation, layer = _vllm(query, key, positions, frequency)
         bytes_moved = 2 * query.numel() * query.element_size()
         copy = measure.copy_microseconds(bytes_moved, bytes_moved)
         rows.append(
-            [f"{tokens} × {heads} × {head_size}, query and key", ours, plain, compiled, vllm, copy, copy / ours]
+            [
+                f"{tokens} × {heads} × {head_size}, query and key",
+                ours,
+                plain,
+                compiled,
+                operation,
+                layer,
+                copy,
+                copy / ours,
+            ]
         )
     columns = [
         "shape (bf16)",
@@ -32,20 +41,31 @@ def report() -> str:
         "reference µs",
         "torch.compile µs",
         "vLLM's op µs",
+        "vLLM's layer, compiled µs",
         "copy µs",
         "share of the copy",
     ]
     return measure.table("rotary", columns, rows)
 
 
-def _vllm(query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, frequency: torch.Tensor) -> float | None:
-    if measure.peer("vllm._C") is None and measure.peer("vllm._C_stable_libtorch") is None:
-        return None
+def _vllm(
+    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, frequency: torch.Tensor
+) -> tuple[float | None, float | None]:
+    """Return the times of vLLM's operation, and of its layer as a compiled model has it: PyTorch that reads angles from a table."""
     angles = torch.arange(8192, device="cuda").float()[:, None] * frequency
     # its table of angles is kept in the model's type
     cache = torch.cat((angles.cos(), angles.sin()), 1).to(query.dtype)
-    flat = [tensor.flatten(1) for tensor in (query.contiguous(), key.contiguous())]
-    return measure.attempt(lambda: torch.ops._C.rotary_embedding(positions, *flat, query.shape[2], cache, True))
+    flat = (query.flatten(1), key.flatten(1))
+    head_size = query.shape[2]
+    operation = measure.vllm_op("rotary_embedding")
+    layers = measure.peer("vllm.model_executor.layers.rotary_embedding")
+    single = compiled = None
+    if operation is not None:
+        single = measure.attempt(lambda: operation(positions, *flat, head_size, cache, True))
+    if layers is not None:
+        layer = measure.compiled(layers.RotaryEmbedding.forward_static)
+        compiled = measure.attempt(lambda: layer(positions, *flat, head_size, head_size, cache, True))
+    return single, compiled
 
 
 if __name__ == "__main__":
