@@ -72,14 +72,15 @@ def _of_file(file: Path, name: str) -> Iterator[Fault]:
                 yield Fault(*_words(call, name), name, node.name, node.lineno)
 
 
-def _words(call: ast.Call, name: str) -> list[str]:
+def _words(call: ast.Call, name: str) -> tuple[str, str, str]:
     words = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
     found = [word for word in words if isinstance(word, str) and word.strip()]
     if len(found) != 3 or len(call.args) != 3 or call.keywords:
         raise ValueError(
             f"{name}:{call.lineno}: pytest.mark.fault takes three literal strings: what, what is seen, then"
         )
-    return found
+    what, seen, then = found
+    return what, seen, then
 
 
 def page(found: Iterable[Fault]) -> str:
