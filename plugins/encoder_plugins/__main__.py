@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import json
 import os
 import shlex
@@ -130,7 +129,7 @@ def _serve(parsed: argparse.Namespace, extra: Sequence[str]) -> int:
         artifact=folder,
         name=parsed.name or serve.name_of(folder, serve.plugin_of(folder)),
         port=parsed.port,
-        accelerator=parsed.accelerator or _accelerator(),
+        accelerator=parsed.accelerator or serve.this_accelerator(),
         dtype=parsed.dtype,
         max_model_len=parsed.max_model_len,
         limits=serve.limits_from(parsed.limit, parsed.max_in_flight),
@@ -155,11 +154,6 @@ def _show(plan: serve.Plan, *, as_json: bool) -> None:
         print(" ".join([*settings, shlex.join(command)]))
 
 
-def _accelerator() -> Any:
-    installed = {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
-    return serve.accelerator_of(installed, os.listdir("/dev"))
-
-
 def _parity(parsed: argparse.Namespace) -> int:
     from encoder_plugins import parity
 
@@ -167,7 +161,7 @@ def _parity(parsed: argparse.Namespace) -> int:
     target = parity.Target(
         url=parsed.url,
         name=parsed.name or serve.name_of(folder, serve.plugin_of(folder)),
-        dtype=parsed.dtype or serve.plugin_of(folder).dtype(_accelerator()),
+        dtype=parsed.dtype or serve.plugin_of(folder).dtype(serve.this_accelerator()),
         thresholds=parsed.thresholds,
         timeout=parsed.timeout,
         binding=parsed.binding,

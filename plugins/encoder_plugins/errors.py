@@ -4,6 +4,7 @@ PluginError
 ├── UnknownPlugin
 ├── BadArgument                a command line that says nothing sensible
 ├── NotServable                an installation that can't serve this artifact
+├── EngineEnded                an engine without a server has ended
 ├── InvalidRequest             also a ValueError: the client gets 400
 │   └── UnknownModel           404
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
@@ -46,6 +47,10 @@ class BadArgument(PluginError):
 
 class NotServable(PluginError):
     """vLLM is not the supported one, or the plugin is switched off."""
+
+
+class EngineEnded(PluginError):
+    """An engine in a process of its own ended before it had the answer, or never started."""
 
 
 class InvalidRequest(PluginError, ValueError):

@@ -6,6 +6,7 @@ the check of an artifact should not wait for it, and variables such as OMP_NUM_T
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import os
@@ -87,27 +88,40 @@ def command(service: Service, plugin: Plugin, tuning: Tuning, python: str, count
         python: The interpreter.
         counted: Where the processes behind the port count together, if there are several.
     """
-    settings = Settings(plugin=plugin.name, limits=service.limits, census=counted)
     arguments = {
-        "--model": str(service.artifact / artifact.MODEL),
-        "--served-model-name": service.name,
         "--host": "0.0.0.0",
         "--port": str(service.port),
-        "--runner": "pooling",
-        "--dtype": service.dtype or plugin.dtype(service.accelerator),
-        "--io-processor-plugin": "encoder",
         "--middleware": MIDDLEWARE,
         # short requests before what long ones still have waiting; the processor says which is which
         "--scheduling-policy": "priority",
-        "--additional-config": json.dumps({"encoder": settings.model_dump()}),
     }
-    if service.max_model_len is not None:
-        arguments["--max-model-len"] = str(service.max_model_len)
+    if tuning.api_servers > 1:
+        # vLLM kills API servers that have not ended so many seconds after SIGTERM, and by default that is at once
+        arguments |= {"--api-server-count": str(tuning.api_servers), "--shutdown-timeout": str(SHUTDOWN_SECONDS)}
     return [
         python,
         *("-m", SINGLE if tuning.api_servers == 1 else SEVERAL),
         *(part for pair in arguments.items() for part in pair),
         *("--disable-fastapi-docs", "--disable-uvicorn-access-log"),
+        *engine_arguments(service, plugin, tuning, counted),
+    ]
+
+
+def engine_arguments(service: Service, plugin: Plugin, tuning: Tuning, counted: Census | None = None) -> list[str]:
+    """Return what vLLM is told of the engine itself, whether a server is around it or not; the user's own come last."""
+    settings = Settings(plugin=plugin.name, limits=service.limits, census=counted)
+    arguments = {
+        "--model": str(service.artifact / artifact.MODEL),
+        "--served-model-name": service.name,
+        "--runner": "pooling",
+        "--dtype": service.dtype or plugin.dtype(service.accelerator),
+        "--io-processor-plugin": "encoder",
+        "--additional-config": json.dumps({"encoder": settings.model_dump()}),
+    }
+    if service.max_model_len is not None:
+        arguments["--max-model-len"] = str(service.max_model_len)
+    return [
+        *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),
         *_tuned(tuning),
         *plugin.engine_args,
@@ -124,9 +138,6 @@ def _accelerator_arguments(accelerator: Accelerator) -> Sequence[str]:
 
 def _tuned(tuning: Tuning) -> list[str]:
     found: list[str] = []
-    if tuning.api_servers > 1:
-        # vLLM kills API servers that have not ended so many seconds after SIGTERM, and by default that is at once
-        found += ["--api-server-count", str(tuning.api_servers), "--shutdown-timeout", str(SHUTDOWN_SECONDS)]
     if tuning.step_tokens is not None:
         found += ["--max-num-batched-tokens", str(tuning.step_tokens)]
     if tuning.step_sequences is not None:
@@ -269,17 +280,7 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
     """
     plugin = plugin_of(service.artifact)
     machine = this_machine()
-    model = service.artifact / artifact.MODEL
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    asked = said_in(service.arguments, "--api-server-count")
-    tuning = choose(
-        service.accelerator,
-        machine,
-        weights=sum(path.stat().st_size for path in model.rglob("*.safetensors")),
-        longest=longest_text(config, service.max_model_len or said_in(service.arguments, "--max-model-len")),
-        engines=service.engines,
-        api_servers=asked or service.api_servers,
-    )
+    tuning = tuning_of(service, machine)
     counted = None
     if tuning.processes > 1:
         counted = Census(path="CENSUS", processes=tuning.processes) if dry else census.new(tuning.processes)
@@ -291,6 +292,26 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
         tuning=tuning,
         census=counted,
     )
+
+
+def tuning_of(service: Service, machine: Machine) -> Tuning:
+    """Look at the artifact, and decide how it is served on ``machine``."""
+    model = service.artifact / artifact.MODEL
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return choose(
+        service.accelerator,
+        machine,
+        weights=sum(path.stat().st_size for path in model.rglob("*.safetensors")),
+        longest=longest_text(config, service.max_model_len or said_in(service.arguments, "--max-model-len")),
+        engines=service.engines,
+        api_servers=said_in(service.arguments, "--api-server-count") or service.api_servers,
+    )
+
+
+def this_accelerator() -> Accelerator:
+    """Return what the installed vLLM can run on here."""
+    installed = {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+    return accelerator_of(installed, os.listdir("/dev"))
 
 
 def this_machine() -> Machine:
