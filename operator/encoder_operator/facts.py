@@ -68,6 +68,8 @@ class Pod:
     unschedulable: str
     mount_problem: str = ""
     product: str = ""
+    # what a prep pod said last about how far it is
+    progress: Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,13 @@ class Facts:
     claim: Claim | None = None
     deployment: Deployment | None = None
     service: Json | None = None
+    network_policy: Json | None = None
+    http_route: Json | None = None
+    budget: Json | None = None
+    # whether the cluster has HTTPRoutes at all
+    gateway_api: bool = False
+    # unfinished prep Jobs of other models, of the whole cluster
+    preps_elsewhere: int = 0
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()

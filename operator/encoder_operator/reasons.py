@@ -1,6 +1,6 @@
 """Every reason that a condition of an EncoderModel can give.
 
-``docs/status.md`` has one row for each, with what a person does about it; a test compares the two.
+``conditions`` says for each what a person does about it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Reason(StrEnum):
     # artifact
     PREPARED = "Prepared"
     PREPARING = "Preparing"
+    QUEUED = "Queued"
     CLAIM_MISSING = "ClaimMissing"
     CLAIM_PENDING = "ClaimPending"
     INPUTS_MISSING = "InputsMissing"
@@ -54,6 +55,7 @@ class Reason(StrEnum):
     INSUFFICIENT_GPU = "InsufficientGPU"
     CRASH_LOOP = "CrashLoop"
     PODS_REFUSED = "PodsRefused"
+    WRITE_REFUSED = "WriteRefused"
     STARTING = "Starting"
 
     # verification
@@ -70,8 +72,11 @@ class Reason(StrEnum):
     NO_READY_PODS = "NoReadyPods"
     SCALED_TO_ZERO = "ScaledToZero"
     SUSPENDED = "Suspended"
+    PAUSED = "Paused"
     CURRENT = "Current"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    GATEWAY_API_MISSING = "GatewayApiMissing"
     WAITING_FOR_DELETION = "WaitingForDeletion"
     IDLE = "Idle"
     AS_EXPECTED = "AsExpected"

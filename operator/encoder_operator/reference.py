@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from encoder_operator import arguments, crd
+from encoder_operator import arguments, conditions, crd
 from encoder_operator.canonical import Json, canonical
 from encoder_operator.settings import Settings
 
@@ -22,6 +22,7 @@ def files() -> dict[Path, str]:
         Path("charts/encoder-operator/files/crds") / _CRD: crd.text(),
         Path("docs/encodermodel.md"): resource_page(),
         Path("docs/settings.md"): settings_page(),
+        Path("docs/status.md"): conditions.page(),
     }
 
 

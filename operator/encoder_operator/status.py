@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from encoder_operator import names, problems, rollout
 from encoder_operator.canonical import Json
+from encoder_operator.conditions import CONDITIONS
 from encoder_operator.errors import NotAccepted
 from encoder_operator.facts import Facts, Pod, Revision, Verdict, spelled
 from encoder_operator.manifests import service
@@ -21,17 +22,6 @@ from encoder_operator.reasons import Reason
 from encoder_operator.rollout import Rollout
 from encoder_operator.verification import Proof, Verification, latest, proof, said
 
-CONDITIONS = (
-    "Accepted",
-    "ArtifactReady",
-    "Verified",
-    "Available",
-    "UpToDate",
-    "Progressing",
-    "Degraded",
-    "UpdateAvailable",
-    "Ready",
-)
 _MESSAGE_LIMIT = 1024
 
 
