@@ -45,10 +45,10 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
-	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
+	$(PYTEST) e2e/node e2e/api e2e/cases -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
-	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/cases
+	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases
 
 tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
 	@$(RUN)python -m encoder_node build

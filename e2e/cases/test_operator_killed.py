@@ -4,6 +4,7 @@ from pathlib import Path
 
 from encoder_platform import install
 from encoder_platform.kube import JOB
+from encoder_platform.operator_process import operator_process, run_one_life
 from encoder_platform.space import Space
 
 
@@ -15,8 +16,8 @@ def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Pat
     ):
         space.apply_model()
         lives = 0
-        with install.operator_on_this_machine(space.kube, tmp_path, {"ENCODER_CRASH_AFTER_WRITE": "1"}) as start:
-            while install.run_one_life(start, ready=lambda: space.model().get("status", {}).get("phase") == "Serving"):
+        with operator_process(space.kube, tmp_path, {"ENCODER_CRASH_AFTER_WRITE": "1"}) as operator:
+            while run_one_life(operator.start, ready=lambda: space.model().get("status", {}).get("phase") == "Serving"):
                 lives += 1
                 assert lives < 60, "the operator does not get any further"
         prep_jobs = {job["metadata"]["uid"] for job in jobs}

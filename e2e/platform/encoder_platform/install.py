@@ -1,12 +1,9 @@
 """From nothing to an installed operator: the cluster, the images on it, the chart, the tests' hub. Each step is skipped where it is done."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,56 +116,3 @@ def operator_stopped(kube: Kube) -> Iterator[None]:
     finally:
         replicas(1)
         kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
-
-
-@contextmanager
-def operator_on_this_machine(
-    kube: Kube, folder: Path, extra: Mapping[str, str]
-) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Yield a function that starts the operator as a process here, with the chart's settings and the chart's own account."""
-    deployment = kube.get(DEPLOYMENT, "encoder-operator", OPERATOR_NAMESPACE)
-    assert deployment is not None
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    chart = {item["name"]: item["value"] for item in container["env"] if "value" in item}
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(_kubeconfig_of_the_operator(kube))
-    environment = {**os.environ, **chart, **extra, "KUBECONFIG": str(kubeconfig)}
-    log = (folder / "operator.log").open("ab")
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "encoder_operator", "run"]
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        return processes[-1]
-
-    try:
-        yield start
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
-        log.close()
-
-
-def run_one_life(start: Callable[[], subprocess.Popen[bytes]], ready: Callable[[], bool], seconds: float = 240) -> bool:
-    """Run one operator until it dies (True) or `ready` says that there is nothing left to do (False)."""
-    process = start()
-
-    def over() -> str | None:
-        if process.poll() is not None:
-            return "dead"
-        return "done" if ready() else None
-
-    how = wait_for("the operator dead or done", over, seconds=seconds)
-    if how == "dead" and process.returncode != -signal.SIGKILL:
-        raise AssertionError(f"the operator ended with {process.returncode} instead of being killed; see its log")
-    return how == "dead"
-
-
-def _kubeconfig_of_the_operator(kube: Kube) -> str:
-    token = kube.run("-n", OPERATOR_NAMESPACE, "create", "token", "encoder-operator", "--duration=1h").strip()
-    config = json.loads(kube.run("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
-    user = {"name": "operator", "user": {"token": token}}
-    context = {"name": "operator", "context": {"cluster": config["clusters"][0]["name"], "user": "operator"}}
-    return yaml.safe_dump({**config, "users": [user], "contexts": [context], "current-context": "operator"})

@@ -63,6 +63,18 @@ class Kube:
             body=patch, name=name, namespace=namespace, content_type="application/merge-patch+json"
         )
 
+    def patch_status(self, kind: Kind, name: str, namespace: str | None, status: Body) -> None:
+        """Change parts of an object's status, as a controller or a kubelet does: conditions are merged by their type."""
+        status_of = self._resource(kind).subresources["status"]
+        strategic = "application/strategic-merge-patch+json"
+        self._api.patch(status_of, body={"status": status}, name=name, namespace=namespace, content_type=strategic)
+
+    def bind(self, pod: str, namespace: str, node: str) -> None:
+        """Put a pod on a node, as the scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        self._api.request("post", f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", body=body)
+
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Body | None:
         """The object, or None where there is none."""
         try:
@@ -71,15 +83,23 @@ class Kube:
             return None
         return found
 
-    def all(self, kind: Kind, namespace: str, selector: str = "") -> list[Body]:
-        """All objects of a kind in a namespace, filtered by the server."""
+    def all(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Body]:
+        """All objects of a kind in a namespace (None: in all), filtered by the server."""
         items: list[Body] = self._resource(kind).get(namespace=namespace, label_selector=selector).to_dict()["items"]
         return items
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
-        """Delete in the background; nothing happens where the object is gone already."""
+    def delete(self, kind: Kind, name: str, namespace: str | None = None, *, grace: int | None = None) -> None:
+        """Delete in the background; nothing happens where the object is gone already.
+
+        Args:
+            kind: version and kind.
+            name: its name.
+            namespace: its namespace.
+            grace: seconds that a pod gets; 0 is a kubelet's word that it has ended.
+        """
+        options = {} if grace is None else {"grace_period_seconds": grace}
         try:
-            self._resource(kind).delete(name=name, namespace=namespace)
+            self._resource(kind).delete(name=name, namespace=namespace, **options)
         except NotFoundError:
             return
 
