@@ -22,12 +22,25 @@ def inputs(model: Model, key: str) -> str:
     found = {
         "key": key,
         "claim": model.claim_name,
-        # a field that came later and is not used changes nothing
-        "source": spec.source.model_dump(mode="json", exclude=None if spec.source.auxiliary else {"auxiliary"}),
-        "prepare": spec.prepare.model_dump(mode="json"),
+        "source": _known_first(spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)),
+        "prepare": _known_first(spec.prepare.model_dump(mode="json"), spec.prepare.model_dump(exclude_defaults=True)),
         "placement": security.placement(spec.serving),
     }
     return digest(found)[:16]
+
+
+# fields that came later: one that is not used changes nothing
+_LATER = frozenset(
+    {"auxiliary", "s3", "http", "allow_mutable_revision", "ca_config_map_ref", "node_selector", "tolerations"}
+)
+
+
+def _known_first(whole: Json, said: Json) -> Json:
+    return {
+        name: _known_first(value, said.get(name, {})) if isinstance(value, dict) and name == "hugging_face" else value
+        for name, value in whole.items()
+        if name not in _LATER or name in said
+    }
 
 
 def render(model: Model, key: str, settings: Settings) -> Json:
