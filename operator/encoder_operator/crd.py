@@ -116,6 +116,9 @@ def _translate(node: Any, definitions: Json) -> Any:
         pattern = next(entry["pattern"] for entry in node["anyOf"] if "pattern" in entry)
         kept = {k: v for k, v in node.items() if k in ("default", "description", "x-kubernetes-int-or-string")}
         return kept | {"pattern": pattern}
+    if "const" in node:
+        # one of one: a constant is unknown to structural schemas
+        node = {"enum": [node["const"]]} | {key: value for key, value in node.items() if key != "const"}
     return {key: _value(key, value, definitions) for key, value in node.items() if key not in _dropped(node)}
 
 

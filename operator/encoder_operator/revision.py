@@ -6,9 +6,11 @@ So an upgrade of the operator never changes a pod.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from encoder_operator import names
+from encoder_operator.api import HuggingFace
 from encoder_operator.canonical import Json, canonical, digest
 from encoder_operator.facts import Revision
 from encoder_operator.manifests import serving_template
@@ -43,14 +45,27 @@ def source(model: Model) -> Json:
     further = [{"repo": entry.repo, "revision": entry.revision} for entry in found.auxiliary]
     auxiliary: Json = {"auxiliary": further} if further else {}
     if found.hugging_face is not None:
-        return {"repo": found.hugging_face.repo, "revision": found.hugging_face.revision, **auxiliary}
+        hub = found.hugging_face
+        which = "branch" if is_mutable(hub) else "revision"
+        return {"repo": hub.repo, which: hub.revision, **auxiliary}
+    if found.s3 is not None:
+        # a bucket's name means nothing without its store
+        return {"s3": found.s3.uri.rstrip("/"), "endpoint": found.s3.endpoint or "", **auxiliary}
+    if found.http is not None:
+        return {"http": found.http.sha256, **auxiliary}
     if found.pvc is not None:
         return {"claim": found.pvc.claim_name, "path": found.pvc.path, **auxiliary}
-    raise ValueError("the API server lets no source without huggingFace or pvc through")
+    raise ValueError("no source without one of its four parts is let through")
+
+
+def is_mutable(hub: HuggingFace) -> bool:
+    """Return whether the revision is a branch or tag, which may mean another commit tomorrow."""
+    return re.fullmatch("[0-9a-f]{40}", hub.revision) is None
 
 
 def artifact_key(model: Model) -> str:
     """Return the key of the artifact that today's operator would prepare for the model."""
+    wanted = model.spec.source
     found: Json = {
         "source": source(model),
         "plugin": model.plugin.name,
@@ -59,6 +74,11 @@ def artifact_key(model: Model) -> str:
     }
     if model.inputs:
         found["inputs"] = model.inputs
+    if model.spec.serving.trust_remote_code:
+        found["trustRemoteCode"] = True
+    if wanted.s3 is not None or (wanted.hugging_face is not None and is_mutable(wanted.hugging_face)):
+        # what is there today is looked up once for this model; another model looks for itself
+        found["resolve"] = [model.uid, model.retry]
     return digest(found)
 
 
@@ -72,6 +92,8 @@ def inputs(model: Model) -> str:
         "claim": model.claim_name,
         "serving": serving,
     }
+    if model.spec.image is not None:
+        found["image"] = model.spec.image
     if model.inputs:
         found["inputs"] = model.inputs
     if model.update:

@@ -6,7 +6,7 @@ Docstrings below fields become the descriptions of the CustomResourceDefinition 
 from encoder_operator.api.network import HttpRoute, Network, NetworkPolicy, ServiceSpec
 from encoder_operator.api.parts import Accelerator, EnvVar, Resources, Rule, rule
 from encoder_operator.api.serving import LoadFormat, Parity, Serving
-from encoder_operator.api.source import NewClaim, Prepare, Source
+from encoder_operator.api.source import HuggingFace, NewClaim, Prepare, Source
 from encoder_operator.api.spec import Rollout, Spec
 from encoder_operator.api.status import Status
 
@@ -14,6 +14,7 @@ __all__ = [
     "Accelerator",
     "EnvVar",
     "HttpRoute",
+    "HuggingFace",
     "LoadFormat",
     "Network",
     "NetworkPolicy",

@@ -28,7 +28,7 @@ def test_it_fits_into_an_annotation_several_times() -> None:
 
 def test_it_is_structural() -> None:
     for node in nodes(SCHEMA):
-        assert not {"$ref", "$defs", "anyOf", "oneOf", "title"} & set(node)
+        assert not {"$ref", "$defs", "anyOf", "oneOf", "title", "const"} & set(node)
         assert node.get("additionalProperties") is not False
         assert not isinstance(node.get("default"), type(None)) or "default" not in node
 
