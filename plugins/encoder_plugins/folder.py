@@ -49,6 +49,10 @@ class FolderSource:
             raise ChecksumMismatch(f"{self._root} has revision {self.revision}, expected {self._expected}")
         return files
 
+    def path(self, file: SourceFile) -> Path:
+        """Return where a file that was listed is."""
+        return self._root / file.path
+
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
         """Return the file as it is: a folder's listing always tells all."""
         return file
@@ -59,7 +63,7 @@ class FolderSource:
         Raises:
             ChecksumMismatch: The file was changed since it was listed; the copy is removed.
         """
-        with (self._root / file.path).open("rb") as source, partial.open("wb") as target:
+        with self.path(file).open("rb") as source, partial.open("wb") as target:
             while chunk := source.read(_CHUNK):
                 target.write(chunk)
                 progress.add(len(chunk))

@@ -13,23 +13,22 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from encoder_plugins import artifact, content, models, selection
+from encoder_plugins import artifact, content, models, selection, sources
 from encoder_plugins.artifact import Manifest
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareError, Transient, Unsupported
 from encoder_plugins.inputs import Inputs, fingerprint
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.progress import Progress
+from encoder_plugins.received import Received
 from encoder_plugins.selection import MODULES, Selection, SourceFile
+from encoder_plugins.sources import Credentials, Source
 from encoder_plugins.staging import OUT_OF_SPACE, Staging, discard, locked, require_atomic_rename, require_space
-
-_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,17 @@ class Request:
 
     Attributes:
         plugin: Whose checkpoint it is.
-        source: `org/name` on a hub, or an absolute folder.
+        source: `org/name` on a hub, `s3://bucket/prefix`, an http(s) address, or an absolute folder.
         output: The artifact's folder; its name is the artifact's key.
-        revision: A commit of the hub's repository, or the folder's digest; None takes what there is and records it.
-        endpoint: The hub's address; None for the public one.
+        revision: A commit of the hub's repository, the sha256 of what the address leads to, or the folder's digest;
+            None takes what there is and records it.
+        allow_mutable_revision: Take a branch or a tag for the commit that it names at the moment, and record that.
+        endpoint: The hub's, or the object store's, address; None for the public one.
+        region: The object store's.
         token: Sent to the hub and nowhere else.
+        credentials: Sign what the object store is asked; nothing of them is sent.
         allow_pickle: Convert pickled weights where there are no others.
+        trust_remote_code: Take the repository's Python code, and let the original library run it.
         auxiliary: Further repositories; only their configuration and tokenizer are taken.
         inputs: The user's own cases, recorded beside the built-in ones.
         stall_seconds: Without a byte for so long, the attempt ends.
@@ -66,9 +70,13 @@ class Request:
     source: str
     output: Path
     revision: str | None = None
+    allow_mutable_revision: bool = False
     endpoint: str | None = None
+    region: str | None = None
     token: str | None = field(default=None, repr=False)
+    credentials: Credentials | None = field(default=None, repr=False)
     allow_pickle: bool = False
+    trust_remote_code: bool = False
     auxiliary: tuple[Auxiliary, ...] = ()
     inputs: Inputs = ()
     stall_seconds: float = 120.0
@@ -96,22 +104,6 @@ class Prepared:
             files=len(manifest.files),
             cases=len(json.loads((output / artifact.CASES).read_bytes())),
         )
-
-
-class Source(Protocol):
-    """Where a checkpoint comes from."""
-
-    def describe(self) -> dict[str, Any]:
-        """Say where the files came from, for the manifest; `revision` is the one that was listed."""
-
-    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
-        """List every file."""
-
-    def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Return the file with what the listing did not tell of it."""
-
-    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
-        """Bring a file to ``partial``, checked."""
 
 
 def prepare(request: Request, progress: Progress) -> Prepared:
@@ -150,9 +142,11 @@ def _find(request: Request) -> Prepared | None:
     wanted = {
         "key": output.name,
         "plugin": request.plugin.name,
-        "revision": request.revision or found["revision"],
+        # of a branch, only the artifact knows which commit it was
+        "revision": found["revision"] if request.allow_mutable_revision else request.revision or found["revision"],
         "auxiliary": _pins(request),
         "inputs": fingerprint(request.inputs),
+        "trust_remote_code": request.trust_remote_code,
     }
     if found != wanted:
         different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
@@ -175,6 +169,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
             for entry in manifest.source.get("auxiliary", [])
         ],
         "inputs": manifest.source.get("inputs", ""),
+        "trust_remote_code": manifest.source.get("trust_remote_code", False),
     }
 
 
@@ -209,11 +204,17 @@ class _Preparation:
         self._staging = staging
         self._progress = progress
         self._hooks = hooks_of(request.plugin)
+        if request.trust_remote_code and not self._hooks.runs_code:
+            raise Unsupported(
+                f"{request.plugin.name} never runs a checkpoint's own code: leave --trust-remote-code out"
+            )
         self._model = staging.artifact / artifact.MODEL
         # what is converted stays beside the artifact, so that the next attempt finds it as it came
         self._checkpoint = staging.checkpoint if self._hooks.convert else self._model
-        self._source = source_of(request)
-        self._further = [_further(request, auxiliary) for auxiliary in request.auxiliary]
+        self._source = sources.of(request, staging)
+        self._further = [sources.further(request, auxiliary, staging) for auxiliary in request.auxiliary]
+        self._received = Received(staging.received)
+        self._taken: tuple[SourceFile, ...] = ()
         self._auxiliary: dict[str, Path] = {}
 
     def run(self) -> Prepared:
@@ -225,6 +226,7 @@ class _Preparation:
         selection.refuse_escapes(file.path for file in listing)
         chosen = self._choose(listing)
         require_space(self._staging, chosen.size)
+        self._taken = (*chosen.files, *chosen.pickles)
         self._clear(chosen)
         self._download(chosen, [file.path for file in listing])
         self._transform()
@@ -240,7 +242,12 @@ class _Preparation:
                 self._source, self._source.completed(by_path[MODULES], self._progress), self._checkpoint / MODULES
             )
             modules = (self._checkpoint / MODULES).read_bytes()
-        chosen = selection.select(tuple(by_path.values()), modules, allow_pickle=self._request.allow_pickle)
+        chosen = selection.select(
+            tuple(by_path.values()),
+            modules,
+            allow_pickle=self._request.allow_pickle,
+            code=self._request.trust_remote_code,
+        )
         return replace(chosen, files=self._completed(chosen.files), pickles=self._completed(chosen.pickles))
 
     def _completed(self, files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
@@ -279,7 +286,8 @@ class _Preparation:
             if file not in large:
                 self._bring(self._source, file, self._checkpoint / file.path)
         for path in (file.path for file in chosen.files if file.path.endswith(".json")):
-            selection.refuse_code(path, (self._checkpoint / path).read_bytes(), listing)
+            if not self._request.trust_remote_code:
+                selection.refuse_code(path, (self._checkpoint / path).read_bytes(), listing)
         if not chosen.pickles or self._hooks.convert:
             self._check()
         for file in large:
@@ -294,16 +302,20 @@ class _Preparation:
         """Fetch a file, unless an earlier attempt has."""
         if target.is_file():
             try:
-                content.check(file, target)
+                if (known := self._received.known(file)) is None:
+                    raise ChecksumMismatch(f"{file.path} may be another content than the one that is listed")
+                content.check(known, target)
             except ChecksumMismatch:
                 target.unlink()
             else:
                 self._progress.add(target.stat().st_size)
                 return
-        known = file.sha256 or file.git_sha1 or hashlib.sha256(file.path.encode()).hexdigest()
+        named = f"{file.path}\0{file.tag}" if file.tag else file.path
+        name = file.sha256 or file.git_sha1 or hashlib.sha256(named.encode()).hexdigest()
         self._staging.partial.mkdir(parents=True, exist_ok=True)
-        partial = self._staging.partial / known
+        partial = self._staging.partial / name
         source.fetch(file, partial, self._progress)
+        self._received.note(file, partial)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
 
@@ -338,7 +350,8 @@ class _Preparation:
         from encoder_plugins.reference import write
 
         self._progress.start("reference")
-        recording = resolve(self._request.plugin.reference)(self._model, self._request.inputs)
+        trusted = {"trust_remote_code": True} if self._request.trust_remote_code else {}
+        recording = resolve(self._request.plugin.reference)(self._model, self._request.inputs, **trusted)
         write(recording, self._staging.artifact)
 
     def _publish(self) -> Prepared:
@@ -363,46 +376,15 @@ class _Preparation:
     def _describe(self) -> dict[str, Any]:
         """Say where everything came from."""
         described = self._source.describe()
+        # what came is the revision of a source that has none
+        described.setdefault("revision", self._received.digest(self._taken))
         if self._further:
             described["auxiliary"] = [source.describe() for _, source in self._further]
+        if self._request.trust_remote_code:
+            described["trust_remote_code"] = True
         if self._request.inputs:
             described["inputs"] = fingerprint(self._request.inputs)
         return described
-
-
-def source_of(request: Request) -> Source:
-    """Find where a request's checkpoint comes from.
-
-    Raises:
-        Unsupported: `source` is neither a repository's name nor an absolute folder.
-    """
-    if request.source.startswith("/"):
-        from encoder_plugins.folder import FolderSource
-
-        return FolderSource(Path(request.source), request.revision)
-    if not _REPOSITORY.fullmatch(request.source):
-        raise Unsupported(f"{request.source!r} is neither a repository (org/name) nor an absolute folder")
-    # imported here: an artifact that is there already needs no client
-    from encoder_plugins.download import HubSource, Patience
-
-    return HubSource(
-        request.source,
-        request.revision,
-        endpoint=request.endpoint,
-        token=request.token,
-        patience=Patience(stall_seconds=request.stall_seconds),
-    )
-
-
-def _further(request: Request, auxiliary: Auxiliary) -> tuple[str, Source]:
-    """Name an auxiliary repository, and find where it comes from.
-
-    Raises:
-        Unsupported: It is not pinned.
-    """
-    if auxiliary.revision is None and not auxiliary.source.startswith("/"):
-        raise Unsupported(f"the auxiliary repository {auxiliary.source} is not pinned: say {auxiliary.source}@<commit>")
-    return auxiliary.source, source_of(replace(request, source=auxiliary.source, revision=auxiliary.revision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,10 +395,12 @@ class Hooks:
         check: Refuses, by raising, what would be served differently from the original library: first without the largest
             files, so that it never asks for them. Gets the checkpoint's folder, and the auxiliary ones by repository.
         convert: Writes the folder that the engine loads; gets the same and that folder. None where the checkpoint is it.
+        runs_code: Whether its original library may be told to run the checkpoint's own Python code.
     """
 
     check: Callable[[Path, Mapping[str, Path]], None] | None = None
     convert: Callable[[Path, Mapping[str, Path], Path], None] | None = None
+    runs_code: bool = False
 
 
 def hooks_of(plugin: Plugin) -> Hooks:
@@ -425,4 +409,4 @@ def hooks_of(plugin: Plugin) -> Hooks:
     if importlib.util.find_spec(name) is None:
         return Hooks()
     module = importlib.import_module(name)
-    return Hooks(getattr(module, "check", None), getattr(module, "convert", None))
+    return Hooks(getattr(module, "check", None), getattr(module, "convert", None), getattr(module, "RUNS_CODE", False))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-Phase = Literal["waiting", "listing", "download", "convert", "check", "reference", "seal", "publish", "clean"]
+Phase = Literal["waiting", "listing", "download", "unpack", "convert", "check", "reference", "seal", "publish", "clean"]
 Emit = Callable[[dict[str, object]], None]
 
 # often enough to watch, seldom enough that a log of a large download stays short

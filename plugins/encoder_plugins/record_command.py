@@ -73,7 +73,8 @@ def record(output: Path, inputs: Inputs, progress: Progress, *, given: bool = Tr
         # imported here: it brings numpy, and the recorder torch
         from encoder_plugins.reference import write
 
-        write(resolve(plugin.reference)(staging.artifact / artifact.MODEL, inputs), staging.artifact)
+        trusted = {"trust_remote_code": True} if before.source.get("trust_remote_code") else {}
+        write(resolve(plugin.reference)(staging.artifact / artifact.MODEL, inputs, **trusted), staging.artifact)
         progress.start("seal")
         manifest = _seal(staging.artifact, before, inputs)
         progress.start("publish")

@@ -29,12 +29,21 @@ _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file as its source describes it; a hash that the source does not tell is None."""
+    """A file as its source describes it; a hash that the source does not tell is None.
+
+    Attributes:
+        path: Below the source's root.
+        size: In bytes; -1 where the source does not tell.
+        sha256: Of its content.
+        git_sha1: Of its content, as git makes it.
+        tag: What its source changes whenever the content changes, where it tells no hash.
+    """
 
     path: str
     size: int
     sha256: str | None = None
     git_sha1: str | None = None
+    tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +90,16 @@ def module_folders(modules_json: bytes | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(folders))
 
 
-def select(files: Sequence[SourceFile], modules_json: bytes | None, *, allow_pickle: bool) -> Selection:
+def select(
+    files: Sequence[SourceFile], modules_json: bytes | None, *, allow_pickle: bool, code: bool = False
+) -> Selection:
     """Choose the files of an artifact.
 
     Args:
         files: Everything that the source has.
         modules_json: Content of the checkpoint's modules.json, None where it has none.
         allow_pickle: Take pickled weights where there are no others.
+        code: Take the Python files, too: of the root, and of the folders that the list of modules names.
 
     Raises:
         PickleRefused: A folder's weights are pickled only, and that is not allowed.
@@ -100,7 +112,7 @@ def select(files: Sequence[SourceFile], modules_json: bytes | None, *, allow_pic
         inside = [file for file in files if str(PurePosixPath(file.path).parent) == (folder or ".")]
         weights = _weights(inside)
         taken += weights
-        taken += [file for file in inside if _is_text(file, weights)]
+        taken += [file for file in inside if _is_text(file, weights) or (code and file.path.endswith(".py"))]
         if not weights:
             pickles += _pickles(inside)
     if pickles and not allow_pickle:
@@ -146,11 +158,13 @@ def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
         for module in _modules(content):
             kind = str(module.get("type", ""))
             if kind.split(".")[0] in scripts:
-                raise RemoteCodeRefused(f"{path} names {kind}, which is code of the repository; such code is never run")
+                raise RemoteCodeRefused(
+                    f"{path} names {kind}, which is code of the repository, and that was not allowed"
+                )
         return
     parsed = _parse(path, content)
     if isinstance(parsed, dict) and parsed.get("auto_map"):
-        raise RemoteCodeRefused(f"{path} has an auto_map, which is code of a repository; such code is never run")
+        raise RemoteCodeRefused(f"{path} has an auto_map, which is code of a repository, and that was not allowed")
 
 
 def is_trunk(file: SourceFile) -> bool:

@@ -62,6 +62,21 @@ class Staging:
         return self.root / "partial"
 
     @property
+    def received(self) -> Path:
+        """The list of what was fetched whole, of sources that tell no hashes."""
+        return self.root / "received.jsonl"
+
+    @property
+    def document(self) -> Path:
+        """A tar, or a list of files, as it came."""
+        return self.root / "document"
+
+    @property
+    def unpacked(self) -> Path:
+        """The files of a tar."""
+        return self.root / "unpacked"
+
+    @property
     def pickles(self) -> Path:
         """Files that are converted and then left behind."""
         return self.root / "pickles"

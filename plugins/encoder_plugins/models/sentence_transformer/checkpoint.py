@@ -18,6 +18,9 @@ from safetensors import SafetensorError, safe_open
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 
+# sentence-transformers may be told to run the code of a checkpoint; the modules that are served stay those below
+RUNS_CODE = True
+
 # the trunks of vLLM 0.32 that were compared with sentence-transformers; see the tests
 ARCHITECTURES = frozenset(
     {

@@ -29,13 +29,13 @@ from encoder_plugins.reference import Recording
 _SMALL = 2 << 30
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
+def record(model: Path, inputs: Inputs = (), *, trust_remote_code: bool = False) -> Recording:
     """Load the checkpoint as its users do, and answer every case, the user's own ones too."""
     settings = checkpoint.read(model)
     cases = parity.cases(settings)
     cases += parity.user_cases(inputs, cases, settings)
     with few_threads(model):
-        library = load(model)
+        library = load(model, trust_remote_code=trust_remote_code)
         expected = {case["id"]: answer(library, case) for case in cases}
     return Recording(
         cases=cases,
@@ -68,13 +68,13 @@ def few_threads(model: Path) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load(model: Path) -> SentenceTransformer:
+def load(model: Path, *, trust_remote_code: bool = False) -> SentenceTransformer:
     """Load a checkpoint in fp32, whatever format its file or its configuration prefers."""
     library = SentenceTransformer(
         str(model),
         device="cpu",
         local_files_only=True,
-        trust_remote_code=False,
+        trust_remote_code=trust_remote_code,
         model_kwargs={"dtype": torch.float32},
     )
     return library.float().eval()

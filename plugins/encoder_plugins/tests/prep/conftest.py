@@ -159,7 +159,7 @@ def requested(hub: Hub, plugin: Plugin, recorder: list[Path], tmp_path: Path) ->
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let waits between two tries take no time, and return how long they would have been."""
     waits: list[float] = []
-    monkeypatch.setattr("encoder_plugins.download.time.sleep", waits.append)
+    monkeypatch.setattr("encoder_plugins.patience.time.sleep", waits.append)
     return waits
 
 
