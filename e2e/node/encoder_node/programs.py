@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from encoder_node import prerequisites, progress, system_images
@@ -42,6 +42,8 @@ class Step:
     """The program's name where it is not the last part of its package's path."""
     static_c: bool = False
     """Uses C (libseccomp), linked statically. runc without seccomp starts no pod at all."""
+    tags: tuple[str, ...] = field(default=(), repr=False)
+    """Build tags that leave out parts. Only extra programs have any; the fingerprint of the others does not see them."""
 
     def outputs(self) -> tuple[str, ...]:
         """Returns the names of the programs that this step makes."""
@@ -107,7 +109,7 @@ def go_build(step: Step, folder: Path, version: str) -> list[str]:
     linker = ["-s", "-w"]
     for variable in step.stamp:
         linker += ["-X", f"{variable}={stamp_value(variable, version)}"]
-    tags = []
+    tags = ["-tags", ",".join(step.tags)] if step.tags else []
     if step.static_c:
         linker += ["-extldflags", "-static"]
         tags = ["-tags", "seccomp,netgo,osusergo"]
@@ -220,20 +222,31 @@ class Programs:
         return Path(answer.stdout.strip())
 
     def _execute(self, command: Sequence[str], folder: Path, name: str, environment: Mapping[str, str]) -> None:
-        log = self.settings.paths.bin / "log" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
-            try:
-                code = subprocess.run(
-                    command,
-                    cwd=folder,
-                    env=environment,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                    timeout=self.settings.build_seconds,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                raise NodeError(f"{name}: not built after {self.settings.build_seconds:g} s", log=log) from None
-        if code != 0:
-            raise CommandFailedError(command, code, log=log)
+        execute(
+            command, folder, self.settings.paths.bin / "log" / f"{name}.log", environment, self.settings.build_seconds
+        )
+
+
+def execute(command: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str], seconds: float) -> None:
+    """Runs a command of a build; what it prints goes to a log.
+
+    Raises:
+        CommandFailedError: It failed; the log is named.
+        NodeError: It took too long.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=seconds,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise NodeError(f"{log.stem}: not built after {seconds:g} s", log=log) from None
+    if code != 0:
+        raise CommandFailedError(command, code, log=log)

@@ -1,0 +1,71 @@
+"""Programs that only some tests need: built when one asks for them, each from a module of its own.
+
+They are no part of the node's set, so nobody who wants a cluster waits for them, and a new one does not rebuild the others. Their
+versions are pinned as the node's are, in `tools/<name>/go.mod`; shared dependencies are at the node's versions, which is why most
+of what they need is in Go's cache already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from encoder_node import prerequisites, programs, progress
+from encoder_node.programs import Step
+from encoder_node.settings import TOOLS, Settings, load
+from encoder_node.waiting import exclusive
+
+_HELM = "helm.sh/helm/v3"
+_PROMETHEUS = "github.com/prometheus/prometheus"
+
+EXTRAS = {
+    "helm3": Step("helm 3", "helm3", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",), "helm3"),
+    # rules are tested without looking for targets, and without that there is no cloud's client in it
+    "promtool": Step(
+        "promtool", "promtool", (f"{_PROMETHEUS}/cmd/promtool",), _PROMETHEUS, name="promtool", tags=("remove_all_sd",)
+    ),
+}
+
+
+def program(name: str, settings: Settings | None = None) -> Path:
+    """Returns one of EXTRAS, built if it is not built yet.
+
+    Raises:
+        MissingPrerequisiteError: Go is not here.
+        CommandFailedError: The build failed; its log is named.
+    """
+    settings = settings or load()
+    step = EXTRAS[name]
+    built = settings.paths.bin / "extra" / f"{name}-{fingerprint(step)}"
+    if built.exists():
+        return built
+    prerequisites.ensure(prerequisites.missing_go(), install=False)
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(built.parent / f"{name}.lock", f"building {name}", seconds=settings.build_seconds):
+        if not built.exists():
+            _build(step, built, settings)
+    return built
+
+
+def fingerprint(step: Step) -> str:
+    """Returns what tells one build of a program from another."""
+    digest = hashlib.sha256(repr((step, step.tags)).encode())
+    for file in ("go.mod", "go.sum"):
+        digest.update((TOOLS / step.module / file).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(step: Step, built: Path, settings: Settings) -> None:
+    clock = progress.Clock()
+    folder = TOOLS / step.module
+    version = programs.module_versions((folder / "go.mod").read_text())[step.versioned]
+    scratch = built.parent / f"{built.name}.linking"
+    scratch.mkdir(exist_ok=True)
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    log = settings.paths.bin / "log" / f"{step.outputs()[0]}.log"
+    programs.execute(programs.go_build(step, scratch, version), folder, log, environment, settings.build_seconds)
+    # the linker writes into the file itself: an interrupted one must not pass for a program
+    (scratch / step.outputs()[0]).rename(built)
+    scratch.rmdir()
+    progress.say("tools", f"{step.title} {version}", clock.seconds())
