@@ -18,6 +18,7 @@ from encoder_node.waiting import exclusive
 
 _HELM = "helm.sh/helm/v3"
 _PROMETHEUS = "github.com/prometheus/prometheus"
+_VERSITYGW = "github.com/versity/versitygw"
 
 EXTRAS = {
     "helm3": Step("helm 3", "helm3", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",), "helm3"),
@@ -25,6 +26,7 @@ EXTRAS = {
     "promtool": Step(
         "promtool", "promtool", (f"{_PROMETHEUS}/cmd/promtool",), _PROMETHEUS, name="promtool", tags=("remove_all_sd",)
     ),
+    "versitygw": Step("versitygw", "versitygw", (f"{_VERSITYGW}/cmd/versitygw",), _VERSITYGW),
 }
 
 
