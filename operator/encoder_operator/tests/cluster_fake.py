@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
 import httpx2
@@ -31,14 +32,37 @@ _LIST_KEYS = {
 _SERVICE_PORT_KEYS = ("port", "protocol")
 
 
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong at the n-th write: it fails or the operator is killed, before it took effect or after."""
+
+    write: int
+    how: Literal["fails", "killed"]
+    when: Literal["before", "after"]
+
+    def happens(self) -> httpx2.Response:
+        if self.how == "killed":
+            raise Killed
+        if self.when == "after":
+            raise httpx2.ReadTimeout("the answer is lost")
+        return httpx2.Response(500, json={"message": "asked to fail", "code": 500})
+
+
 class ClusterFake(httpx2.AsyncBaseTransport):
     """Objects by (plural, namespace, name), and the requests that change them."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.writes: list[str] = []
+        self.created: list[tuple[str, str]] = []
         self.fail_next: list[tuple[int, dict[str, str]]] = []
-        self._version = 0
+        self.fault: Fault | None = None
+        self._attempts = 0
+        self.version = 0
 
     @staticmethod
     def config() -> SingleConfig:
@@ -54,9 +78,18 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         body = json.loads(request.content) if request.content else {}
         if request.method == "GET":
             return self._read(plural, namespace, name, parse_qs(request.url.query.decode()))
+        self._attempts += 1
+        fault = self.fault if self.fault and self.fault.write == self._attempts else None
+        if fault and fault.when == "before":
+            return fault.happens()
+        known = len(self.objects)
         code, answer = self._change(request, plural, namespace, name, subresource, body)
+        if len(self.objects) > known:
+            self.created.append((plural, answer["metadata"]["name"]))
         if code < 300:
             self.writes.append(f"{request.method} {plural}{'/' + subresource if subresource else ''} {name}")
+        if fault:
+            return fault.happens()
         return self._answer(code, answer)
 
     def of(self, plural: str, **labels: str) -> list[Json]:
@@ -77,14 +110,15 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         meta.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
         changed = old is None or old.get("spec") != live.get("spec")
         meta["generation"] = meta.get("generation", 0) + (1 if changed else 0)
-        self._version += 1
-        meta["resourceVersion"] = str(self._version)
+        self.version += 1
+        meta["resourceVersion"] = str(self.version)
         self.objects[key] = live
         return live
 
     def remove(self, plural: str, namespace: str, name: str) -> None:
         """Delete an object, and at once everything that it owns."""
         gone = self.objects.pop((plural, namespace, name))
+        self.version += 1
         uid = gone["metadata"]["uid"]
         for kind, where, called in list(self.objects):
             live = self.objects.get((kind, where, called))
@@ -108,7 +142,7 @@ class ClusterFake(httpx2.AsyncBaseTransport):
             and wanted.items() <= live["metadata"].get("labels", {}).items()
             and (not uid or live["involvedObject"]["uid"] == uid)
         ]
-        return self._answer(200, {"items": items, "metadata": {"resourceVersion": str(self._version)}})
+        return self._answer(200, {"items": items, "metadata": {"resourceVersion": str(self.version)}})
 
     def _change(
         self, request: httpx2.Request, plural: str, namespace: str, name: str, subresource: str, body: Any

@@ -255,37 +255,3 @@ async def test_an_unavailable_api_server_is_a_failure_to_try_again() -> None:
     with pytest.raises(Unavailable) as caught:
         await world.look()
     assert caught.value.retry_after == 7.0
-
-
-@pytest.mark.parametrize("parity", [passes, fails])
-async def test_an_operator_that_dies_after_any_write_converges_with_one_prep_job(parity: Any) -> None:
-    whole = World()
-    whole.parity = parity
-    await whole.settle()
-    total = len(whole.fake.writes)
-    for fatal in range(1, total):
-        world = World()
-        world.parity = parity
-        _die_after(world, fatal)
-        with pytest.raises(_Killed):
-            await world.settle()
-        world.reconciler = world.operator()
-        await world.settle()
-        assert world.condition("Ready") == whole.condition("Ready"), fatal
-        prep = [write for write in world.fake.writes if write.startswith("PATCH jobs") and write.endswith("-prep")]
-        assert len(prep) == 1, fatal
-        assert len(world.fake.of("jobs", component="parity")) == 1, fatal
-
-
-class _Killed(Exception):  # noqa: N818
-    """Stands for SIGKILL."""
-
-
-def _die_after(world: World, count: int) -> None:
-    class Dying(list[str]):
-        def append(self, write: str) -> None:
-            super().append(write)
-            if len(self) == count:
-                raise _Killed
-
-    world.fake.writes = Dying()
