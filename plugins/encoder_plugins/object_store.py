@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import botocore.session
+import urllib3.exceptions
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
@@ -54,6 +55,7 @@ _REFUSED = frozenset(
         "InvalidToken",
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
+        "XAdminUserNotFound",
     }
 )
 _BUSY = frozenset({"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"})
@@ -143,9 +145,10 @@ class ObjectStoreSource:
             wanted["Range"] = f"bytes={start}-"
         with self._translated(file.path):
             answer = self._client.get_object(**wanted)
-            with answer["Body"] as body:
+            # entered, a body is the connection itself, which gives bytes as they come and not only whole chunks
+            with answer["Body"] as connection:
                 partly = str(answer.get("ContentRange", "")).startswith(f"bytes {start}-")
-                yield (start if partly else 0), body.iter_chunks(_CHUNK)
+                yield (start if partly else 0), iter(lambda: connection.read1(_CHUNK), b"")
 
     def _object(self, file: SourceFile) -> dict[str, str]:
         """Name an object, and its version where that is known."""
@@ -160,9 +163,9 @@ class ObjectStoreSource:
             yield
         except ClientError as error:
             raise _refusal(error, what, self._host) from error
-        except (ReadTimeoutError, ConnectTimeoutError) as error:
+        except (ReadTimeoutError, ConnectTimeoutError, urllib3.exceptions.ReadTimeoutError) as error:
             raise self._attempts.timed_out(what, self._host) from error
-        except (HTTPClientError, EndpointConnectionError) as error:
+        except (HTTPClientError, EndpointConnectionError, urllib3.exceptions.HTTPError) as error:
             raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error
         except BotoCoreError as error:
             # a bucket's name that can't be one, a region that is none: said before a byte is sent
