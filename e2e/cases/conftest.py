@@ -37,7 +37,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture
 def space(platform: install.Platform, request: pytest.FixtureRequest) -> Iterator[Space]:
-    module = request.module.__name__.rsplit(".", 1)[-1].removeprefix("test_").replace("_", "-")
-    made = make_space(platform, module[:30])
+    made = make_space(platform, _prefix(request))
     yield made
     platform.kube.delete(("v1", "Namespace"), made.name)
+
+
+@pytest.fixture(scope="module")
+def served(platform: install.Platform, request: pytest.FixtureRequest) -> Iterator[Space]:
+    """One model that serves, for all tests of a module: each leaves it as it found it. An engine takes its time to start."""
+    made = make_space(platform, _prefix(request))
+    made.apply_model(**getattr(request.module, "MODEL", {}))
+    made.wait_ready()
+    yield made
+    platform.kube.delete(("v1", "Namespace"), made.name)
+
+
+def _prefix(request: pytest.FixtureRequest) -> str:
+    return request.module.__name__.rsplit(".", 1)[-1].removeprefix("test_").replace("_", "-")[:30]  # type: ignore[no-any-return]

@@ -1,25 +1,13 @@
 """Case 3: a client that posts all the time loses no request: while an update fails, passes, while it scales, and without the operator."""
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, Body, condition
-from encoder_platform.space import Space, make_space
+from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
-
-
-@pytest.fixture(scope="module")
-def served(platform: install.Platform) -> Iterator[Space]:
-    space = make_space(platform, "no-request-is-lost")
-    space.apply_model()
-    space.wait_ready()
-    yield space
-    platform.kube.delete(("v1", "Namespace"), space.name)
 
 
 def template(space: Space) -> Body:
