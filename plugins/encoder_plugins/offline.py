@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from encoder_plugins import artifact, serve
+from encoder_plugins import artifact, serve, supported
 from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.limits import Limits
 from encoder_plugins.plugin import Accelerator
@@ -41,7 +41,11 @@ Answer = dict[str, Any]
 
 
 class Model:
-    """A prepared artifact on the accelerator that is here. For several threads at once."""
+    """A prepared artifact on the accelerator that is here. For several threads at once.
+
+    Attributes:
+        engines: How many there are.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class Model:
             api_servers=1,
             arguments=tuple(arguments),
         )
-        serve.check_servable(plugin, serve.supported.installed_vllm(), os.environ)
+        serve.check_servable(plugin, supported.installed_vllm(), os.environ)
         machine = serve.this_machine()
         tuning = serve.tuning_of(service, machine)
         environment = serve.environment(os.environ, service, tuning, machine.cores)
@@ -96,6 +100,7 @@ class Model:
             # the engine's process does the work itself, instead of starting another one for it
             environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         line = serve.engine_arguments(service, plugin, tuning)
+        self.engines = tuning.engines
         self._engines: list[_Engine] = []
         try:
             for _ in range(tuning.engines):
@@ -162,7 +167,7 @@ class _Answers(Iterator[Answer]):
         self._requests = iter(requests)
         self._given: deque[tuple[Future[Answer], int]] = deque()
         self._bytes = 0
-        self._most = len(model._engines)
+        self._most = model.engines
 
     def __next__(self) -> Answer:
         while self._bytes < MOST_BYTES * self._most and len(self._given) < MOST_REQUESTS * self._most:

@@ -93,6 +93,14 @@ class Shelf(Generic[P]):
         return len(self._kept)
 
 
+class OwnParams(PoolingParams):  # type: ignore[misc]
+    """The parameters of one prompt, made for it alone: vLLM's deep copy of them would be of no use, and is not cheap."""
+
+    def clone(self) -> PoolingParams:
+        """Return itself."""
+        return self
+
+
 class EachItsOwn(list[PoolingParams]):
     """The parameters of each prompt of a request, in the one place where vLLM expects those of all of them.
 

@@ -42,41 +42,57 @@ class Load:
         return statistics.median(self.latencies) if self.latencies else float("nan")
 
 
-class Clients:
-    """Processes with clients, started before the measurement and ready when it begins."""
+class Workers:
+    """Processes for clients, ready before the first request is sent."""
 
-    def __init__(self, url: str, bodies: Sequence[bytes], clients: int, processes: int) -> None:
-        """Take what they send.
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = multiprocessing.get_context("spawn").Pool(count)
+
+    def __enter__(self) -> Workers:
+        self._pool.map(_ready, range(self.count), chunksize=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.terminate()
+        self._pool.join()
+
+    def run(self, url: str, bodies: Sequence[bytes], clients: int, seconds: float, warm: float) -> Load:
+        """Send for ``warm`` and then ``seconds`` seconds; what was answered in the latter counts.
 
         Args:
             url: Where to post.
             bodies: Sent in turn, each process from another place on.
             clients: Requests at the same time, all together.
-            processes: As many as there are clients at most.
-        """
-        self._url = url
-        self._bodies = list(bodies)
-        self._clients = clients
-        self._processes = max(1, min(processes, clients))
-
-    def run(self, seconds: float, warm: float) -> Load:
-        """Send for ``warm`` and then ``seconds`` seconds; what was answered in the latter counts.
+            seconds: The measured time.
+            warm: Seconds before it.
 
         Raises:
             RuntimeError: A request was not answered with 200.
         """
-        context = multiprocessing.get_context("spawn")
-        shares = [len(range(number, self._clients, self._processes)) for number in range(self._processes)]
-        with context.Pool(self._processes) as pool:
-            # every process has imported what it needs before the first request is sent
-            pool.map(_ready, range(self._processes), chunksize=1)
-            start = time.time() + 0.5
-            asked = [
-                (self._url, self._bodies, share, number, start, warm, seconds) for number, share in enumerate(shares)
-            ]
-            found = pool.starmap(_send, asked, chunksize=1)
+        count = max(1, min(self.count, clients))
+        shares = [len(range(number, clients, count)) for number in range(count)]
+        start = time.time() + 0.3
+        asked = [(url, list(bodies), share, number, start, warm, seconds) for number, share in enumerate(shares)]
+        found = self._pool.starmap(_send, asked, chunksize=1)
         latencies = tuple(latency for one in found for latency in one)
         return Load(len(latencies), seconds, latencies)
+
+
+class Clients:
+    """Clients in processes of their own, for one measurement."""
+
+    def __init__(self, url: str, bodies: Sequence[bytes], clients: int, processes: int) -> None:
+        """Take what they send: as ``Workers.run``, and how many processes there are at most."""
+        self._url = url
+        self._bodies = bodies
+        self._clients = clients
+        self._processes = max(1, min(processes, clients))
+
+    def run(self, seconds: float, warm: float) -> Load:
+        """Start them, and send; as ``Workers.run``."""
+        with Workers(self._processes) as workers:
+            return workers.run(self._url, self._bodies, self._clients, seconds, warm)
 
 
 def _ready(number: int) -> int:

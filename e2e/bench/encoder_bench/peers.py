@@ -1,19 +1,19 @@
 """The sides of a GLiNER comparison that run in a process of their own: the library, with and without flashdeberta, and ours.
 
-`python -m encoder_bench.peers NAME JSON` measures every shape and prints one line of JSON for each. A process a side: none
-has another's memory, threads, or patches in it.
+`python -m encoder_bench.peers NAME JSON` starts a side, and then measures each shape that it reads, and prints one line of JSON
+for each. A process a side: none has another's memory, threads, or patches in it.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from encoder_bench.workload import THRESHOLD, Shape
 
 # texts whose entities are counted, so that sides which compute something else are seen
 COUNTED = 64
+# of a request of ours
+TEXTS = 32
+READY = '{"ready": true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +36,14 @@ class Task:
         artifact: The prepared one, for us.
         device: `cpu` or `cuda`.
         dtype: Number format.
-        texts: Texts of each measurement.
-        shapes: Words and labels of each measurement.
+        texts: Texts of each measurement of ours.
+        library_texts: Those of the library, which is slower.
         batch_sizes: Those that the library may choose from.
-        repeats: Measurements of each shape; the fastest counts.
-        profile: Whether kernel launches and waits are counted.
-        arguments: Further arguments of the engine in process.
+        repeats: Measurements of the library at each batch size; the fastest counts.
+        seconds: Of each measurement of ours.
+        warm: Seconds before it.
+        engines: Of ours; None leaves the choice to it.
+        arguments: Further arguments for vLLM.
     """
 
     source: str
@@ -46,11 +51,13 @@ class Task:
     device: str
     dtype: str
     texts: int
-    shapes: tuple[tuple[int, int], ...]
-    batch_sizes: tuple[int, ...] = (8, 16, 32, 64)
-    repeats: int = 2
-    profile: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    library_texts: int
+    batch_sizes: tuple[int, ...]
+    repeats: int
+    seconds: float
+    warm: float
+    engines: int | None = None
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +72,21 @@ class Result:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-def library(task: Task) -> Iterator[Result]:
-    """Yield what gliner does: all texts at once, sorted by length, at its fastest batch size."""
-    yield from _library(task, "gliner")
+Measure = Callable[[Shape], Result]
 
 
-def flashdeberta(task: Task) -> Iterator[Result]:
-    """Yield what gliner does with flashdeberta's kernels."""
+def library(task: Task) -> Measure:
+    """Load gliner: it gets all texts at once, sorted by length, at its fastest batch size."""
+    return _library(task, "gliner")
+
+
+def flashdeberta(task: Task) -> Measure:
+    """Load gliner with flashdeberta's kernels."""
     os.environ["USE_FLASHDEBERTA"] = "1"
-    yield from _library(task, "gliner + flashdeberta")
+    return _library(task, "gliner + flashdeberta")
 
 
-def _library(task: Task, name: str) -> Iterator[Result]:
+def _library(task: Task, name: str) -> Measure:
     import torch
     from gliner import GLiNER
 
@@ -89,24 +99,78 @@ def _library(task: Task, name: str) -> Iterator[Result]:
             found: list[Any] = model.inference(texts, labels, threshold=THRESHOLD, batch_size=size)
         return found
 
-    for shape in _shapes(task):
-        texts, labels = _inputs(task, shape)
-        infer(texts[: max(task.batch_sizes)], labels, task.batch_sizes[0])
-        sample = texts[: max(task.batch_sizes) * 2]
-        took = {size: _best(partial(infer, sample, labels, size), 2) for size in task.batch_sizes}
+    def measure(shape: Shape) -> Result:
+        texts, labels = workload.texts(task.library_texts, shape.words), workload.labels(shape.labels)
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        ordered = [texts[number] for number in order]
+        infer(ordered[-min(task.batch_sizes) :], labels, min(task.batch_sizes))
+        took: dict[int, float] = {}
+        for size in task.batch_sizes:
+            gc.collect()
+            for _ in range(task.repeats):
+                start = time.perf_counter()
+                found = infer(ordered, labels, size)
+                took[size] = min(took.get(size, float("inf")), time.perf_counter() - start)
         size = min(took, key=took.__getitem__)
-        seconds = _best(partial(infer, texts, labels, size), task.repeats)
-        count = sum(map(len, infer(texts[:COUNTED], labels, size)))
-        yield _result(shape, len(texts) / seconds, f"{name}, batches of {size} ({kind})", count)
+        count = sum(len(one) for number, one in zip(order, found, strict=True) if number < COUNTED)
+        how = f"{name}, batches of {size} ({kind})"
+        return Result(words=shape.words, labels=shape.labels, rate=len(texts) / took[size], how=how, entities=count)
+
+    return measure
 
 
-def ours(task: Task) -> Iterator[Result]:
-    """Yield what `LLM.encode` does with one request of all texts."""
+def ours(task: Task) -> Measure:
+    """Start ours without a server: it gets requests of so many texts, one behind the other."""
+    from encoder_plugins import offline
+
+    model = offline.Model(
+        task.artifact,
+        accelerator="cpu" if task.device == "cpu" else "nvidia",
+        dtype=task.dtype,
+        engines=task.engines,
+        arguments=task.arguments,
+    )
+    engines = model.engines
+
+    def measure(shape: Shape) -> Result:
+        texts, labels = workload.texts(task.texts, shape.words), workload.labels(shape.labels)
+        bodies = [
+            {"texts": texts[start : start + TEXTS], "labels": labels, "threshold": THRESHOLD}
+            for start in range(0, len(texts), TEXTS)
+        ]
+        counted = [{"texts": texts[:COUNTED], "labels": labels, "threshold": THRESHOLD}]
+        count = sum(len(result["entities"]) for answer in model.map(counted) for result in answer["results"])
+        begin = time.perf_counter() + task.warm
+        end = begin + task.seconds
+        done, first, last = 0, 0.0, 0.0
+        for answer in model.map(_until(end, bodies)):
+            now = time.perf_counter()
+            if begin <= now <= end:
+                # from the first answer on that counts no more itself
+                done += len(answer["results"]) if first else 0
+                first, last = first or now, now
+        if not done:
+            raise RuntimeError(f"{task.seconds} s are too short for two requests")
+        how = f"ours, in process, {engines} engine{'s' * (engines > 1)}, {TEXTS} texts a request"
+        return Result(words=shape.words, labels=shape.labels, rate=done / (last - first), how=how, entities=count)
+
+    return measure
+
+
+def _until(end: float, bodies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield requests, in turn, until the moment ``end``."""
+    for body in itertools.cycle(bodies):
+        if time.perf_counter() > end:
+            return
+        yield body
+
+
+def profiled(task: Task) -> Measure:
+    """Start one engine in this very process, where torch's profiler sees it: `LLM.encode` with one request of all texts."""
     os.environ |= {"VLLM_PLUGINS": "encoder", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if task.device == "cpu":
         os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    if task.device == "cpu" or task.profile:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
     from encoder_plugins import catalog, tuning
@@ -118,11 +182,10 @@ def ours(task: Task) -> Iterator[Result]:
     limits = {"texts": 100_000, "characters": 1 << 30}
     arguments: dict[str, Any] = {"enforce_eager": True}
     if task.device == "cuda":
-        # a step as large as the table of vLLM's own figures has it for one engine in process
-        tokens = max(32_768, config.get("max_position_embeddings", 0))
+        tokens = max(tuning.STEP_TOKENS, config.get("max_position_embeddings", 0))
         arguments = {
             "max_num_batched_tokens": tokens,
-            "max_num_seqs": 1024,
+            "max_num_seqs": tuning.STEP_SEQUENCES,
             "compilation_config": {"cudagraph_capture_sizes": list(tuning.graph_sizes(tokens))},
         }
     llm = LLM(
@@ -133,22 +196,31 @@ def ours(task: Task) -> Iterator[Result]:
         enable_chunked_prefill=False,
         io_processor_plugin="encoder",
         additional_config={"encoder": {"plugin": plugin.name, "limits": limits}},
-        **(arguments | task.arguments),
+        **arguments,
     )
 
-    def infer(texts: list[str], labels: list[str]) -> list[Any]:
-        data = {"texts": texts, "labels": labels, "threshold": THRESHOLD}
-        answer = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
-        found: list[Any] = [result["entities"] for result in answer["results"]]
-        return found
+    def measure(shape: Shape) -> Result:
+        data = {"texts": workload.texts(task.texts, shape.words), "labels": workload.labels(shape.labels)}
 
-    for shape in _shapes(task):
-        texts, labels = _inputs(task, shape)
-        infer(texts[: max(8, len(texts) // 4)], labels)
-        seconds = _best(partial(infer, texts, labels), task.repeats)
-        count = sum(map(len, infer(texts[:COUNTED], labels)))
-        notes = _profiled(llm, partial(infer, texts, labels)) if task.profile else {}
-        yield _result(shape, len(texts) / seconds, "ours, LLM.encode", count, notes)
+        def infer() -> Any:
+            return llm.encode({"data": data | {"threshold": THRESHOLD}}, pooling_task="plugin", use_tqdm=False)[
+                0
+            ].outputs
+
+        answer = infer()
+        start = time.perf_counter()
+        infer()
+        rate = task.texts / (time.perf_counter() - start)
+        return Result(
+            words=shape.words,
+            labels=shape.labels,
+            rate=rate,
+            how="ours, LLM.encode",
+            entities=sum(len(result["entities"]) for result in answer["results"][:COUNTED]),
+            notes=_profiled(llm, infer),
+        )
+
+    return measure
 
 
 def _profiled(llm: Any, call: Callable[[], object]) -> dict[str, float]:
@@ -184,39 +256,19 @@ def _profiled(llm: Any, call: Callable[[], object]) -> dict[str, float]:
     }
 
 
-def _shapes(task: Task) -> Sequence[Shape]:
-    return [Shape(words, labels) for words, labels in task.shapes]
-
-
-def _inputs(task: Task, shape: Shape) -> tuple[list[str], list[str]]:
-    return sorted(workload.texts(task.texts, shape.words), key=len), workload.labels(shape.labels)
-
-
-def _best(call: Callable[[], object], repeats: int) -> float:
-    """Return the seconds of the fastest call; what each returns is on the host, so that it has ended."""
-    gc.collect()
-    return min(_timed(call) for _ in range(repeats))
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _result(shape: Shape, rate: float, how: str, entities: int, notes: dict[str, float] | None = None) -> Result:
-    return Result(words=shape.words, labels=shape.labels, rate=rate, how=how, entities=entities, notes=notes or {})
-
-
-SIDES = {"library": library, "flashdeberta": flashdeberta, "ours": ours}
+SIDES = {"library": library, "flashdeberta": flashdeberta, "ours": ours, "profile": profiled}
 
 
 def main() -> None:
-    """Run one side and print its results as they come."""
-    name, given = sys.argv[1], json.loads(sys.argv[2])
-    given["shapes"] = tuple(map(tuple, given["shapes"]))
-    for result in SIDES[name](Task(**given)):
-        print(json.dumps(asdict(result)), flush=True)
+    """Start one side, say so, and measure each shape that is asked for, one line of JSON each."""
+    name = sys.argv[1]
+    given: dict[str, Any] = json.loads(sys.argv[2])
+    task = Task(**(given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}))
+    measure = SIDES[name](task)
+    print(READY, flush=True)
+    for line in sys.stdin:
+        words, labels = json.loads(line)
+        print(json.dumps(asdict(measure(Shape(words, labels)))), flush=True)
 
 
 if __name__ == "__main__":

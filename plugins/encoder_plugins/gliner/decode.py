@@ -7,10 +7,13 @@ be. And spans are at most ``max_width`` words wide, so that looking at the words
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+# candidates that are faster looked at one by one
+FEW = 64
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -45,6 +48,9 @@ def keep(
         multi_label: A span may have several labels.
         allowed: The only (first word, last word) that count; None for all.
     """
+    if score.size <= FEW:
+        places = list(zip(start.tolist(), width.tolist(), label.tolist(), score.tolist(), strict=True))
+        return _keep_few(places, words, float(np.float32(threshold)), flat, multi_label, allowed)
     wanted = (score > np.float32(threshold)) & (start + width < words)
     if allowed is not None:
         wanted &= np.isin(start * words + width, [first * words + last - first for first, last in allowed])
@@ -72,6 +78,31 @@ def keep(
         kept = best[chosen]
     entities: Ints = rows[kept[np.argsort(first[kept], kind="stable")]]
     return entities
+
+
+def _keep_few(
+    places: Sequence[tuple[int, int, int, float]],
+    words: int,
+    threshold: float,
+    flat: bool,
+    multi_label: bool,
+    allowed: Collection[tuple[int, int]] | None,
+) -> Ints:
+    """Do the same with (start, width, label, score) one by one: an array's operations cost more than a few candidates."""
+    order = sorted(
+        (-score, start, width, label, row)
+        for row, (start, width, label, score) in enumerate(places)
+        if score > threshold and start + width < words and (allowed is None or (start, start + width) in allowed)
+    )
+    rows: dict[tuple[int, int], list[int]] = {}  # of each span, those of its best label first; the best span first
+    for _, start, width, _, row in order:
+        rows.setdefault((start, start + width), []).append(row)
+    free = {span for span, is_free in zip(rows, (disjoint if flat else nested)(rows, words), strict=True) if is_free}
+    if multi_label:
+        kept = [row for _, start, width, _, row in order if (start, start + width) in free]
+    else:
+        kept = [rows[span][0] for span in rows if span in free]
+    return np.array(sorted(kept, key=lambda row: places[row][0]), np.int64)
 
 
 def disjoint(spans: Iterable[tuple[int, int]], words: int) -> Iterable[bool]:

@@ -28,7 +28,7 @@ from encoder_plugins.gliner.chunks import Chunk
 from encoder_plugins.gliner.config import GlinerConfig
 from encoder_plugins.gliner.prompt import LabelProblem, Labels, Prompt, PromptBuilder, Tokens
 from encoder_plugins.gliner.request import Request
-from encoder_plugins.processor import EncoderProcessor
+from encoder_plugins.processor import EncoderProcessor, OwnParams
 from encoder_plugins.request import Data
 
 TASK = "token_classify"
@@ -131,7 +131,7 @@ class GlinerProcessor(EncoderProcessor[Request, Prepared]):
 
     def pooling_params(self, prepared: Prepared) -> Sequence[PoolingParams]:
         """Return where the words and labels of each prompt are."""
-        return [PoolingParams(task=TASK, extra_kwargs=extra) for extra in prepared.extras]
+        return [OwnParams(task=TASK, extra_kwargs=extra) for extra in prepared.extras]
 
     def answer(self, prepared: Prepared, outputs: Sequence[PoolingRequestOutput]) -> dict[str, Any]:
         """Return the entities of each text, in the order of the texts.
@@ -300,6 +300,8 @@ class Candidates:
 
 def candidates(reading: Reading, tables: Sequence[torch.Tensor]) -> Candidates:
     """Return the candidates of a text, counted in its words; ``tables`` are those of its parts, as the pooler gives them."""
+    if len(tables) == 1 and tables[0].numel():
+        return _read_table(tables[0].float())
     parts = []
     for number, table in enumerate(tables):
         if not table.numel():
@@ -311,8 +313,11 @@ def candidates(reading: Reading, tables: Sequence[torch.Tensor]) -> Candidates:
             start, further = found[:, : payload.CLASS].numpy().astype(np.int64).T
             found = found[torch.from_numpy(chunks.owned(reading.chunks, number, start, start + further))]
         parts.append(found)
-    table = torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS)
-    place = table[:, : payload.LOGIT].numpy().astype(np.int64)
+    return _read_table(torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS))
+
+
+def _read_table(table: torch.Tensor) -> Candidates:
+    place = table.numpy()[:, : payload.LOGIT].astype(np.int64)
     return Candidates(place, probabilities(table[:, payload.LOGIT]), table[:, payload.COLUMNS :])
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from safetensors.numpy import save_file
 
 from encoder_bench import arithmetic, factory, gliner, interference, load, workload
-from encoder_bench.gliner import Row
+from encoder_bench.sides import Row
 from encoder_bench.workload import Shape
 from encoder_plugins import limits
 

@@ -23,6 +23,14 @@ SHAPES = ((1, 1, 1), (2, 6, 3), (12, 1, 2), (9, 4, 5), (30, 12, 4), (7, 40, 2))
 SWITCHES = tuple(itertools.product((True, False), repeat=2))
 
 
+@pytest.fixture(scope="module", autouse=True, params=[0, 1 << 30], ids=["as arrays", "one by one"])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways through the candidates, each with all cases."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "FEW", request.param)
+        yield
+
+
 def by_library(
     logits: torch.Tensor, *, words: int, spans: list[tuple[int, int]] | None = None, **options: Any
 ) -> Found:

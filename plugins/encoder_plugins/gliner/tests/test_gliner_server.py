@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from encoder_plugins import artifact
+from encoder_plugins import artifact, offline
+from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.gliner.tests.library import MAX_WORDS, Library, built
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -174,6 +175,39 @@ def test_refusals_name_the_field(server: Server) -> None:
     assert server.refusal(text="a", labels=["x"], threshold=2)["param"] == "data.threshold"
     assert server.answer(text=" ", labels=["x"]) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
     assert server.answer(text="a b", labels=[])["entities"] == []
+
+
+def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[Library, Path]) -> None:
+    texts = [f"{number} {text}" for number in range(20) for text in TEXTS]
+    requests: list[dict[str, Any]] = [
+        {"texts": texts[number : number + 7], "labels": LABELS[: 1 + number % 7], "threshold": 0.2}
+        for number in range(0, len(texts), 7)
+    ]
+    requests += [{"text": TEXTS[0], "labels": LABELS, "multi_label": True, "flat_ner": False, "threshold": 0.3}]
+    requests[3:3] = [{"text": "a", "labels": ["x", "<<ENT>>"]}, {"text": "a", "labels": "x"}, {"labels": ["x"]}]
+    with offline.Model(prepared[1], accelerator="cpu") as model:
+        answers = model.map(requests)
+        for number, data in enumerate(requests):
+            if number in (3, 4, 5):
+                with pytest.raises(InvalidRequest) as caught:
+                    next(answers)
+                assert caught.value.param == server.refusal(**data)["param"]
+                continue
+            found, expected = next(answers), server.answer(**data)
+            assert found["usage"] == expected["usage"]
+            for mine, theirs in zip(results(found), results(expected), strict=True):
+                assert_same(mine["entities"], theirs["entities"])
+        assert next(answers, None) is None
+        assert model.ask({"text": " ", "labels": ["x"]}) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
+        waiting = model.submit(requests[0])
+        assert len(waiting.result()["results"]) == 7
+    with pytest.raises(EngineEnded):
+        model.ask(requests[0])
+
+
+def results(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer.get("results", [answer])
+    return found
 
 
 @pytest.mark.filterwarnings("ignore")

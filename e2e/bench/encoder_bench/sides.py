@@ -1,0 +1,219 @@
+"""The sides of a GLiNER comparison: each is started once, and then measures one shape after the other."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from encoder_bench import factory, load, server, workload
+from encoder_bench.peers import COUNTED, READY, TEXTS, Result, Task
+from encoder_bench.workload import THRESHOLD, Shape
+from encoder_plugins import artifact
+
+SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
+# how over HTTP: clients, texts a request
+WAYS = ((16, TEXTS), (64, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    side: str
+    shape: Shape
+    rate: float
+    entities: int
+    notes: str = ""
+
+
+Measure = Callable[[Shape], Iterator[Row]]
+
+
+class Sides:
+    """Starts sides."""
+
+    def __init__(self, given: argparse.Namespace, folder: Path, workers: load.Workers) -> None:
+        """Take the command's arguments, a folder for logs, and the processes that send requests."""
+        self._given = given
+        self._folder = folder
+        self._workers = workers
+        self._plugin = artifact.read(given.artifact).plugin
+        # several engines share a GPU: how much each may take is what vLLM compares with what is free
+        self._arguments = ("--gpu-memory-utilization", str(given.memory_share)) if given.memory_share else ()
+
+    def open(self, side: str) -> AbstractContextManager[Measure]:
+        """Return what starts a side, and ends it."""
+        kind, _, engines = side.partition("-")
+        if kind == "factory":
+            return self._factory()
+        if kind == "http":
+            return self._http(int(engines))
+        return self._process(kind, int(engines) if engines else None)
+
+    def _environment(self, side: str) -> dict[str, str]:
+        # sides that start together would write the same compiled graphs at the same time
+        return {**os.environ, "VLLM_CACHE_ROOT": str(self._folder / f"cache-{side}")}
+
+    @contextlib.contextmanager
+    def _process(self, kind: str, engines: int | None) -> Iterator[Measure]:
+        given, side = self._given, kind if engines is None else f"{kind}-{engines}"
+        task = Task(
+            source=str(given.source),
+            artifact=str(given.artifact),
+            device=given.device,
+            dtype=given.dtype,
+            texts=given.texts,
+            library_texts=given.library_texts or given.texts,
+            batch_sizes=tuple(given.batch_sizes),
+            repeats=given.repeats,
+            seconds=given.seconds,
+            warm=given.warm,
+            engines=engines,
+            arguments=self._arguments,
+        )
+        command = [sys.executable, "-m", "encoder_bench.peers", kind, json.dumps(asdict(task))]
+        log = self._folder / f"{side}.log"
+        with log.open("w") as written:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=written,
+                text=True,
+                env=self._environment(side),
+            )
+
+        def read(start: str) -> str:
+            assert process.stdout is not None
+            # it stops a side that would never end: kernels tuned for each shape, say
+            timer = threading.Timer(given.cell_seconds, process.kill)
+            timer.start()
+            try:
+                for line in process.stdout:
+                    if line.startswith(start):
+                        return line
+            finally:
+                timer.cancel()
+            raise RuntimeError(f"{side} ended with {process.wait()}: {_end(log)}")
+
+        def measure(shape: Shape) -> Iterator[Row]:
+            assert process.stdin is not None
+            process.stdin.write(f"{json.dumps([shape.words, shape.labels])}\n")
+            process.stdin.flush()
+            result = Result(**json.loads(read('{"words"')))
+            notes = ", ".join(f"{value:g} {name}" for name, value in result.notes.items())
+            yield Row(result.how, shape, result.rate, result.entities, notes)
+
+        try:
+            read(READY)
+            yield measure
+        finally:
+            try:
+                # the end of what it reads ends it
+                process.communicate(timeout=server.STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+    @contextlib.contextmanager
+    def _http(self, engines: int) -> Iterator[Measure]:
+        given = self._given
+        arguments = ["--accelerator", "cpu" if given.device == "cpu" else "nvidia", "--dtype", given.dtype]
+        arguments += ["--engines", str(engines), "--max-in-flight", "4096"]
+        if given.api_servers:
+            arguments += ["--api-servers", str(given.api_servers)]
+        if self._arguments:
+            arguments += ["--", *self._arguments]
+        side = f"http-{engines}"
+        log, environment = self._folder / f"{side}.log", self._environment(side)
+        with server.served(given.artifact, log, *arguments, environment=environment) as at:
+
+            def measure(shape: Shape) -> Iterator[Row]:
+                for clients, texts in WAYS:
+                    name = f"ours, HTTP, {engines} engine{'s' * (engines > 1)}"
+                    yield self._measured(name, at, shape, clients, texts)
+
+            yield measure
+
+    @contextlib.contextmanager
+    def _factory(self) -> Iterator[Measure]:
+        given = self._given
+        site = factory.install(given.factory_site, self._folder)
+        model = factory.prepare(given.artifact, self._folder / "factory-model", self._plugin)
+        port = server.free_port()
+        command = factory.command(model, self._plugin, port, "--dtype", given.dtype, *self._arguments)
+        environment = self._environment("factory") | factory.environment(site, self._plugin)
+        environment["PYTHONPATH"] += os.pathsep + os.environ.get("PYTHONPATH", "")
+        if given.device == "cpu":
+            command.append("--enforce-eager")
+            environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        with server.command(command, f"http://127.0.0.1:{port}", self._folder / "factory.log", environment) as at:
+
+            def measure(shape: Shape) -> Iterator[Row]:
+                # it takes one text a request: this many clients are what 32 texts of 16 clients are
+                for clients in (512, 64):
+                    yield self._measured("vllm-factory 0.2.1, HTTP", at, shape, clients, 1, flat_ner=True)
+
+            yield measure
+
+    def _measured(self, side: str, at: server.Server, shape: Shape, clients: int, texts: int, **more: Any) -> Row:
+        given = self._given
+        corpus, labels = workload.texts(given.texts, shape.words), workload.labels(shape.labels)
+        more |= {"labels": labels, "threshold": THRESHOLD}
+        parts = [corpus[start : start + texts] for start in range(0, len(corpus) - texts + 1, texts)]
+        bodies = [load.body({"texts": part, **more} if texts > 1 else {"text": part[0], **more}) for part in parts]
+        found = self._workers.run(f"{at.url}/pooling", bodies, clients, given.seconds, given.warm)
+        notes = f"p50 {found.median * 1000:.0f} ms, p99 {found.percentile(0.99) * 1000:.0f} ms"
+        name = f"{side}, {clients} clients x {texts} text{'s' * (texts > 1)}"
+        entities = _entities(at, corpus[:COUNTED], more, one_by_one="flat_ner" in more)
+        return Row(name, shape, found.requests * texts / found.seconds, entities, notes)
+
+
+def _entities(at: server.Server, texts: Sequence[str], more: Mapping[str, Any], *, one_by_one: bool) -> int:
+    """Count the entities of the texts that every side's are counted of."""
+    bodies = [{"text": text, **more} for text in texts] if one_by_one else [{"texts": texts, **more}]
+    total = 0
+    for body in bodies:
+        request = urllib.request.Request(f"{at.url}/pooling", load.body(body), load.HEADERS)
+        with urllib.request.urlopen(request, timeout=120) as response:
+            data = json.load(response)["data"]
+        if isinstance(data, dict) and "results" in data:
+            total += sum(len(result["entities"]) for result in data["results"])
+        else:
+            total += len(data["entities"] if isinstance(data, dict) else data)
+    return total
+
+
+def _end(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "no log"
+
+
+@contextlib.contextmanager
+def together(managers: Mapping[str, AbstractContextManager[Measure]]) -> Iterator[dict[str, Measure | Exception]]:
+    """Start sides at the same time, and end them so; gives how each measures, or why it did not start."""
+    found: dict[str, Measure | Exception] = {}
+    with ThreadPoolExecutor(len(managers)) as pool:
+        starting = {name: pool.submit(manager.__enter__) for name, manager in managers.items()}
+        for name, future in starting.items():
+            try:
+                found[name] = future.result()
+            except Exception as error:  # the others' numbers are worth having
+                found[name] = error
+        try:
+            yield found
+        finally:
+            started = [name for name, measure in found.items() if not isinstance(measure, Exception)]
+            list(pool.map(lambda name: managers[name].__exit__(None, None, None), started))
