@@ -29,12 +29,11 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"the settings in the environment (ENCODER_...) are wrong: {error}\n")
         return 64
     if parsed.command == "render":
-        return _render(parsed.file, settings, parsed.digest, parsed.reference)
+        return _render(parsed, settings)
     logs.configure(settings.log_level)
     from encoder_operator import run
 
-    asyncio.run(run.run(settings))
-    return 0
+    return asyncio.run(run.run(settings))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
     render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
     render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
+    render.add_argument(
+        "--one-node", action="store_true", help="the claim that storage.claimName names is ReadWriteOnce"
+    )
     return parser
 
 
@@ -70,12 +72,12 @@ def _read(path: Path) -> str | None:
     return path.read_text() if path.exists() else None
 
 
-def _render(file: Path, settings: Settings, digest: str, reference: str) -> int:
+def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     from encoder_operator import render
 
-    for document in yaml.safe_load_all(file.read_text()):
+    for document in yaml.safe_load_all(parsed.file.read_text()):
         try:
-            found = render.children(document, settings, digest, reference)
+            found = render.children(document, settings, parsed.digest, parsed.reference, one_node=parsed.one_node)
         except NotAccepted as error:
             sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
             return 65

@@ -10,43 +10,132 @@ from types import MappingProxyType
 
 _SET = "the operator sets it"
 _CODE = "it loads code that nobody has checked"
+_SPREAD = "a copy of the model is in one pod: use spec.serving.replicas and tensorParallelSize"
+_ELSEWHERE = "it reads from outside the checked artifact"
+_TLS = "the Service speaks plain HTTP"
 
 DENIED = MappingProxyType(
     {
         "additional-config": _SET,
         "api-key": "the probes and the parity check would be locked out",
-        "api-server-count": _SET,
+        "api-server-count": "use spec.serving.apiServerCount",
         "code-revision": _CODE,
         "config": "its file could set any other argument",
+        "convert": "the plugin decides what the model answers",
+        "data-parallel-address": _SPREAD,
+        "data-parallel-backend": _SPREAD,
+        "data-parallel-external-lb": _SPREAD,
+        "data-parallel-hybrid-lb": _SPREAD,
+        "data-parallel-multi-port-external-lb": _SPREAD,
+        "data-parallel-rank": _SPREAD,
+        "data-parallel-rpc-port": _SPREAD,
         "data-parallel-size": "scale spec.serving.replicas instead",
+        "data-parallel-size-local": _SPREAD,
+        "data-parallel-start-rank": _SPREAD,
+        "decode-context-parallel-size": _SPREAD,
+        "device-ids": "the pod gets its GPUs from Kubernetes",
+        "distributed-executor-backend": _CODE,
+        "download-dir": "serving pods are offline, and the artifact is complete",
         "dtype": "use spec.serving.dtype",
+        "ec-transfer-config": _CODE,
+        "elastic-ep-max-dp-size": _SPREAD,
+        "enable-elastic-ep": _SPREAD,
+        "enable-scale-out": _SPREAD,
+        "enable-sleep-mode": "anyone who reaches the pod could put it to sleep; use spec.suspend",
         "headless": _SET,
+        "hf-config-path": _ELSEWHERE,
         "hf-token": "serving pods are offline and never see a token",
         "host": _SET,
         "io-processor-plugin": _SET,
+        "kv-transfer-config": _CODE,
+        "load-format": "use spec.serving.loadFormat",
         "logits-processors": _CODE,
+        "lora-modules": _ELSEWHERE,
+        "master-addr": _SPREAD,
+        "master-port": _SPREAD,
         "max-model-len": "use spec.serving.maxModelLen",
         "middleware": _CODE,
         "model": _SET,
+        "model-class-overrides": _CODE,
         "model-tag": _SET,
+        "nnodes": _SPREAD,
+        "node-rank": _SPREAD,
+        "pipeline-parallel-size": "use spec.serving.tensorParallelSize",
         "port": _SET,
+        "prefill-context-parallel-size": _SPREAD,
+        "profiler-config": "it would let anyone who reaches the pod start a profile",
+        "quantization": "use spec.serving.quantization",
         "reasoning-parser-plugin": _CODE,
         "revision": "the source's revision is the only one",
         "root-path": _SET,
         "runner": _SET,
+        "scheduler-cls": _CODE,
+        "scheduling-policy": "the plugin's requests rest on their priorities",
         "served-model-name": _SET,
         "shutdown-timeout": _SET,
-        "ssl-ca-certs": "the Service speaks plain HTTP",
-        "ssl-certfile": "the Service speaks plain HTTP",
-        "ssl-keyfile": "the Service speaks plain HTTP",
+        "speculative-config": _ELSEWHERE,
+        "ssl-ca-certs": _TLS,
+        "ssl-cert-reqs": _TLS,
+        "ssl-certfile": _TLS,
+        "ssl-ciphers": _TLS,
+        "ssl-keyfile": _TLS,
         "task": _SET,
+        "tensor-parallel-size": "use spec.serving.tensorParallelSize",
         "tokenizer": "the artifact holds the tokenizer",
         "tokenizer-revision": "the artifact holds the tokenizer",
         "tool-parser-plugin": _CODE,
-        "trust-remote-code": _CODE,
+        "tool-server": _CODE,
+        "trust-remote-code": "use spec.serving.trustRemoteCode",
         "uds": _SET,
+        "weight-transfer-config": "it would let anyone who reaches the pod replace the weights",
         "worker-cls": _CODE,
         "worker-extension-cls": _CODE,
+    }
+)
+
+# what vLLM also calls some of them
+SHORT = MappingProxyType(
+    {
+        "ac": "additional-config",
+        "dcp": "decode-context-parallel-size",
+        "dp": "data-parallel-size",
+        "dpa": "data-parallel-address",
+        "dpb": "data-parallel-backend",
+        "dpe": "data-parallel-external-lb",
+        "dph": "data-parallel-hybrid-lb",
+        "dpl": "data-parallel-size-local",
+        "dpm": "data-parallel-multi-port-external-lb",
+        "dpn": "data-parallel-rank",
+        "dpp": "data-parallel-rpc-port",
+        "dpr": "data-parallel-start-rank",
+        "n": "nnodes",
+        "pcp": "prefill-context-parallel-size",
+        "pp": "pipeline-parallel-size",
+        "q": "quantization",
+        "r": "node-rank",
+        "sc": "speculative-config",
+        "tp": "tensor-parallel-size",
+    }
+)
+
+# variables that say what an argument says, or load what nobody has checked
+DENIED_ENVIRONMENT = MappingProxyType(
+    {
+        "HF_HUB_OFFLINE": _SET,
+        "HF_TOKEN": "use spec.source.huggingFace.tokenSecretRef, which only the prep Job sees",
+        "HOME": _SET,
+        "HUGGING_FACE_HUB_TOKEN": "use spec.source.huggingFace.tokenSecretRef, which only the prep Job sees",
+        "LD_PRELOAD": _CODE,
+        "LOGNAME": _SET,
+        "PATH": _SET,
+        "PYTHONHOME": _CODE,
+        "PYTHONPATH": _CODE,
+        "PYTHONSTARTUP": _CODE,
+        "TRANSFORMERS_OFFLINE": _SET,
+        "VLLM_API_KEY": "the probes and the parity check would be locked out",
+        "VLLM_PLUGINS": _CODE,
+        "VLLM_PORT": _SET,
+        "VLLM_SERVER_DEV_MODE": "it would let anyone who reaches the pod change the engine",
     }
 )
 
@@ -57,7 +146,7 @@ def denied(argument: str) -> str | None:
     vLLM accepts underscores for dashes, ``--option.key=value``, and any unambiguous abbreviation.
     """
     if not argument.startswith("--"):
-        return None
+        return SHORT.get(argument[1:].split("=", 1)[0]) if argument.startswith("-") else None
     name = argument[2:].split("=", 1)[0].split(".", 1)[0].replace("_", "-").lower()
     if name in DENIED:
         return name
@@ -68,4 +157,4 @@ def denied(argument: str) -> str | None:
 def cel_pattern() -> str:
     """Return the regular expression by which the API server refuses the plain spellings."""
     options = "|".join(option.replace("-", "[-_]") for option in DENIED)
-    return f"^--({options})([=.].*)?$"
+    return f"^(--({options})([=.].*)?|-({'|'.join(SHORT)})(=.*)?)$"

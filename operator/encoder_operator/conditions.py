@@ -74,7 +74,12 @@ InvalidSpec | Accepted | a field holds what the operator can't read; the message
 UnknownPlugin | Accepted | this operator has no such plugin | upgrade the operator, or correct `spec.plugin` in a new EncoderModel
 UnsupportedAccelerator | Accepted | the plugin is not made for this accelerator | choose another, or set `spec.serving.dtype` to serve it anyway
 ArgumentDenied | Accepted | `spec.serving.args` holds an argument that is not yours to set | see the list in [encodermodel.md](encodermodel.md); most have a field of their own
-EnvironmentDenied | Accepted | an environment variable that the operator sets | leave it out
+EnvironmentDenied | Accepted | an environment variable that the operator sets, or that would load foreign code | leave it out; see the list in [encodermodel.md](encodermodel.md)
+PodTemplateDenied | Accepted | `spec.serving.podTemplate` holds what the model's promises rest on; the message names the path and what to use instead | leave it out; see the list in [encodermodel.md](encodermodel.md)
+LoadFormatUnsupported | Accepted | the engine image can't read weights in this way | take another `spec.serving.loadFormat`, or bring an image that can (`spec.image`)
+RemoteCodeTrusted | Accepted | the spec is understood, and the pods run Python code from the checkpoint's repository | nothing, if that is what you want; pods carry the label `encoders.dev/trust-remote-code`
+RemoteCodeDenied | Accepted | `spec.serving.trustRemoteCode` is set, and this operator does not permit it | take a checkpoint without code of its own, or let an administrator set `allowTrustRemoteCode`
+OneNodeOnly | Accepted | the volume is ReadWriteOnce, which keeps all pods of the model on one node, and the spec asks to part them | take a ReadWriteMany volume, or prefer instead of require
 NoImage | Accepted | the operator was installed without an image for this plugin and accelerator | set it in the chart's values
 NameConflict | Accepted | a Service, Deployment or claim of this name exists and is not the model's | rename one of them
 NotAccepted | all | follows from `Accepted` being False; what served before serves on | see `Accepted`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from encoder_operator import preparation, revision, rollout, status, verification
+from encoder_operator import checks, preparation, revision, rollout, status, verification
 from encoder_operator.facts import Facts, Revision
 from encoder_operator.manifests import records
 from encoder_operator.model import Model
@@ -20,10 +20,16 @@ _INPUTS_SECONDS = 60.0
 
 
 def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
-    """Return what to write, what to show, and when to look again."""
+    """Return what to write, what to show, and when to look again.
+
+    Raises:
+        NotAccepted: The volume that is there can't serve what the spec asks for.
+    """
     if facts.leftovers:
         found = status.waiting(model, facts)
         return Plan(actions=(), notices=(), status=found, wake_after=1.0)
+    if facts.claim is not None and not facts.claim.shared:
+        checks.check_one_node(model.spec, model.name, model.namespace)
     known = _by_inputs(model, facts)
     prepared = preparation.decide(model, facts, known, settings)
     actions: list[Action] = list(prepared.actions)

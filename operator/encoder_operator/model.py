@@ -6,18 +6,16 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from encoder_operator import arguments, names
+from encoder_operator import checks, names
 from encoder_operator.api import Spec
 from encoder_operator.canonical import Json, digest
 from encoder_operator.errors import NotAccepted
+from encoder_operator.facts import Claim
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
 from encoder_plugins import catalog
 from encoder_plugins.errors import UnknownPlugin
 from encoder_plugins.plugin import Plugin
-
-# what the rendered pods rest on; a value of the model's own would be overwritten without a word
-OWNED_ENVIRONMENT = frozenset({"HOME", "LOGNAME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +38,13 @@ class Model:
     def claim_name(self) -> str:
         """Return the name of the claim that holds the artifacts."""
         return self.spec.storage.claim_name or names.artifacts_claim(self.name)
+
+    def shares(self, claim: Claim | None) -> bool:
+        """Return whether its volume can be mounted on several nodes at once; ``claim`` is the live one, where there is one."""
+        if claim is not None:
+            return claim.shared
+        create = self.spec.storage.create
+        return create is not None and "ReadWriteMany" in create.access_modes
 
     @property
     def dtype(self) -> str:
@@ -67,8 +72,10 @@ def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
         plugin = catalog.get(spec.plugin)
     except UnknownPlugin as error:
         raise NotAccepted(Reason.UNKNOWN_PLUGIN, f"spec.plugin: {error}") from None
-    _check_serving(spec, plugin)
-    _check_images(spec, settings)
+    checks.check(spec, plugin, settings)
+    create = spec.storage.create
+    if create is not None and "ReadWriteMany" not in create.access_modes:
+        checks.check_one_node(spec, meta["name"], meta["namespace"])
     annotations = meta.get("annotations", {})
     return Model(
         name=meta["name"],
@@ -82,47 +89,6 @@ def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
         status=live.get("status", {}),
         inputs=inputs,
     )
-
-
-def _check_serving(spec: Spec, plugin: Plugin) -> None:
-    serving = spec.serving
-    if serving.dtype is None and serving.accelerator not in dict(plugin.dtypes):
-        raise NotAccepted(
-            Reason.UNSUPPORTED_ACCELERATOR,
-            f"spec.serving.accelerator: plugin {plugin.name} has no default number format for {serving.accelerator};"
-            f" it is made for {', '.join(dict(plugin.dtypes))}",
-        )
-    for argument in serving.args:
-        option = arguments.denied(argument)
-        if option is not None:
-            raise NotAccepted(
-                Reason.ARGUMENT_DENIED,
-                f"spec.serving.args: {argument!r} is refused, it means --{option}: {arguments.DENIED[option]}",
-            )
-    for field, env in (("serving", serving.env), ("prepare", spec.prepare.env)):
-        for variable in env:
-            if variable.name in OWNED_ENVIRONMENT:
-                raise NotAccepted(
-                    Reason.ENVIRONMENT_DENIED, f"spec.{field}.env: {variable.name} is refused: the operator sets it"
-                )
-
-
-def _check_images(spec: Spec, settings: Settings) -> None:
-    accelerator, plugin = spec.serving.accelerator, spec.plugin
-    missing = [
-        what
-        for what, image in (
-            (f"engine.{accelerator}.{plugin}", settings.images.engine.get(accelerator, {}).get(plugin)),
-            (f"prep.{plugin}", settings.images.prep.get(plugin)),
-            ("operator", settings.images.operator),
-        )
-        if not image
-    ]
-    if missing:
-        raise NotAccepted(
-            Reason.NO_IMAGE,
-            f"the operator was installed without an image for {', '.join(missing)}: set it in the chart's values",
-        )
 
 
 def _sentence(error: ValidationError) -> str:

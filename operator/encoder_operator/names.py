@@ -17,6 +17,8 @@ MODEL = f"{GROUP}/model"
 COMPONENT = f"{GROUP}/component"
 REVISION = f"{GROUP}/revision"
 INPUTS = f"{GROUP}/inputs"
+CLAIM = f"{GROUP}/claim"
+TRUSTS_CODE = f"{GROUP}/trust-remote-code"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "encoder-operator"
 
@@ -35,6 +37,8 @@ THRESHOLDS = f"{GROUP}/thresholds"
 
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_RESOURCE = "nvidia.com/gpu"
+# MIG slices and shared GPUs are resources of this vendor too
+GPU_VENDOR = "nvidia.com/"
 
 
 def labels(model: str, component: str, revision: str | None = None) -> dict[str, str]:

@@ -77,7 +77,7 @@ def _start(model: Model, facts: Facts, key: str, settings: Settings) -> Preparat
             # claims are not watched: one that a person makes is found by looking again
             wake_after=_MOUNT_PATIENCE,
         )
-    actions.append(Apply(prep_job.render(model, key, settings), None))
+    actions.append(Apply(prep_job.render(model, key, shared=model.shares(facts.claim), settings=settings), None))
     return Preparation(reason=Reason.PREPARING, message="the prep Job was started", actions=tuple(actions))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from encoder_operator import arguments, conditions, crd
+from encoder_operator import arguments, conditions, crd, overlay
 from encoder_operator.canonical import Json, canonical
 from encoder_operator.settings import Settings
 
@@ -43,6 +43,17 @@ def resource_page() -> str:
         "| argument | why |",
         "|---|---|",
         *(f"| `--{name}` | {why} |" for name, why in arguments.DENIED.items()),
+        "\nThe short forms of vLLM (`-tp`, `-q`, …) are refused with them, and so are abbreviations and underscores.\n",
+        "## Environment variables that no `env` may hold\n",
+        "| variable | why |",
+        "|---|---|",
+        *(f"| `{name}` | {why} |" for name, why in arguments.DENIED_ENVIRONMENT.items()),
+        "\n## What `spec.serving.podTemplate` may hold\n",
+        f"{overlay.ALLOWED}\n",
+        "What else a pod template has is refused by its path. In particular:\n",
+        "| path | why |",
+        "|---|---|",
+        *(f"| `{path}` | {why} |" for path, why in overlay.DENIED.items()),
         "\n## Annotations\n",
         "| annotation | a new value |",
         "|---|---|",
@@ -57,7 +68,7 @@ def resource_page() -> str:
 def settings_page() -> str:
     """Return the reference of the operator's environment, as Markdown."""
     rows = [
-        f"| `ENCODER_{name.upper()}` | {_default(field.default)} | {_line(field.description or '')} |"
+        f"| `ENCODER_{name.upper()}` | {_default(field.get_default(call_default_factory=True))} | {_line(field.description or '')} |"
         for name, field in Settings.model_fields.items()
     ]
     head = [

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from encoder_operator import model, revision
+from encoder_operator import checks, model, revision
 from encoder_operator.canonical import Json
 from encoder_operator.facts import Pod
-from encoder_operator.manifests import claim, deployment, parity_job, prep_job, records, service, serving_template
+from encoder_operator.manifests import (
+    claim,
+    deployment,
+    disruption_budget,
+    http_route,
+    network_policy,
+    parity_job,
+    prep_job,
+    records,
+    service,
+    serving_template,
+)
 from encoder_operator.revision import Artifact
 from encoder_operator.settings import Settings
 
 
-def children(live: Json, settings: Settings, digest: str, reference: str) -> list[Json]:
+def children(live: Json, settings: Settings, digest: str, reference: str, *, one_node: bool = False) -> list[Json]:
     """Return every child of an EncoderModel, in the order in which it comes to be.
 
     Args:
@@ -20,6 +31,7 @@ def children(live: Json, settings: Settings, digest: str, reference: str) -> lis
         settings: The operator's settings.
         digest: The artifact's digest, which only a prep Job can know.
         reference: The digest of its reference, likewise.
+        one_node: Whether a claim that the spec names is ReadWriteOnce, which only the cluster knows.
 
     Raises:
         NotAccepted: The EncoderModel asks for what is refused.
@@ -27,18 +39,23 @@ def children(live: Json, settings: Settings, digest: str, reference: str) -> lis
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
     found = model.parse(live | {"metadata": meta}, settings)
     create = found.spec.storage.create
-    shared = create is None or "ReadWriteMany" in create.access_modes
+    shared = found.shares(None) or (create is None and not one_node)
+    if not shared:
+        checks.check_one_node(found.spec, found.name, found.namespace)
     artifact = Artifact(key=revision.artifact_key(found), digest=digest, reference=reference, revision="", bytes=0)
     made = replace(revision.render(found, artifact, shared=shared, settings=settings), number=1)
-    first = [claim.render(found, create, None)] if create is not None else []
-    return [
-        *first,
-        prep_job.render(found, artifact.key, settings),
+    whole = [
+        claim.render(found, create, None) if create is not None else None,
+        prep_job.render(found, artifact.key, shared=shared, settings=settings),
         records.revision(found, made),
         service.render(found),
-        deployment.render(found, made, found.spec.serving.replicas),
+        network_policy.render(found),
+        http_route.render(found),
+        deployment.render(found, made, 0 if found.spec.suspend else found.spec.serving.replicas),
+        disruption_budget.render(found),
         parity_job.render(found, made, _pod(made.hash), attempt=1, shared=shared, settings=settings),
     ]
+    return [manifest for manifest in whole if manifest is not None]
 
 
 def _pod(revision_hash: str) -> Pod:

@@ -42,6 +42,8 @@ class Settings(BaseSettings):
     """Resources of serving pods whose EncoderModel names none, as JSON. Part of a revision, so a change only sets UpdateAvailable."""
     parity_resources: Resources = Resources(requests={"cpu": "50m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     """Resources of parity Jobs, as JSON."""
+    allow_trust_remote_code: bool = False
+    """Whether EncoderModels may set spec.serving.trustRemoteCode: their pods then run Python code from the checkpoint's repository."""
     concurrency: int = Field(default=8, ge=1)
     """How many EncoderModels are reconciled at once."""
     resync_seconds: Seconds = 300.0

@@ -82,7 +82,7 @@ def observe(view: View) -> Json:
     pods = [pod for pod in view.facts.pods if not pod.deleting and pod.phase in ("Pending", "Running", "Unknown")]
     found: Json = {
         "phase": _phase(view, conditions),
-        "endpoint": service.endpoint(view.model.name, view.model.namespace),
+        "endpoint": service.endpoint(view.model),
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": f"{names.MODEL}={view.model.name},{names.COMPONENT}=serving",
@@ -158,7 +158,7 @@ def notices(old: Json, new: Json) -> tuple[Notice, ...]:
 
 def _conditions(view: View) -> dict[str, Said]:
     found = {
-        "Accepted": Said(True, Reason.ACCEPTED, "the spec is understood"),
+        "Accepted": _accepted(view.model),
         "ArtifactReady": Said(view.prepared.artifact is not None, view.prepared.reason, view.prepared.message),
         "Verified": _verified(view),
         "Available": _available(view),
@@ -180,6 +180,13 @@ def _conditions(view: View) -> dict[str, Said]:
     else:
         found["Ready"] = found[missing]
     return found
+
+
+def _accepted(model: Model) -> Said:
+    if model.spec.serving.trust_remote_code:
+        what = "the spec is understood; its trustRemoteCode lets the pods run code from the checkpoint's repository"
+        return Said(True, Reason.REMOTE_CODE_TRUSTED, what)
+    return Said(True, Reason.ACCEPTED, "the spec is understood")
 
 
 def _verified(view: View) -> Said:
@@ -333,6 +340,10 @@ _FAILURES = frozenset(
         Reason.UNSUPPORTED_ACCELERATOR,
         Reason.ARGUMENT_DENIED,
         Reason.ENVIRONMENT_DENIED,
+        Reason.POD_TEMPLATE_DENIED,
+        Reason.LOAD_FORMAT_UNSUPPORTED,
+        Reason.REMOTE_CODE_DENIED,
+        Reason.ONE_NODE_ONLY,
         Reason.NO_IMAGE,
         Reason.NAME_CONFLICT,
         Reason.CLAIM_MISSING,
@@ -362,6 +373,7 @@ _FAILURES = frozenset(
 )
 # good news worth an Event, by condition
 _TOLD = {
+    "Accepted": frozenset({Reason.REMOTE_CODE_TRUSTED}),
     "ArtifactReady": frozenset({Reason.PREPARED}),
     "Verified": frozenset({Reason.PARITY_PASSED}),
     "Ready": frozenset({Reason.READY}),

@@ -5,16 +5,19 @@ Docstrings below fields become the descriptions of the CustomResourceDefinition 
 
 from encoder_operator.api.network import HttpRoute, Network, NetworkPolicy, ServiceSpec
 from encoder_operator.api.parts import Accelerator, EnvVar, Resources, Rule, rule
+from encoder_operator.api.placement import LabelSelector, Toleration
 from encoder_operator.api.serving import LoadFormat, Parity, Serving
-from encoder_operator.api.source import HuggingFace, NewClaim, Prepare, Source
+from encoder_operator.api.source import CaBundle, HuggingFace, NewClaim, Prepare, Source
 from encoder_operator.api.spec import Rollout, Spec
 from encoder_operator.api.status import Status
 
 __all__ = [
     "Accelerator",
+    "CaBundle",
     "EnvVar",
     "HttpRoute",
     "HuggingFace",
+    "LabelSelector",
     "LoadFormat",
     "Network",
     "NetworkPolicy",
@@ -29,5 +32,6 @@ __all__ = [
     "Source",
     "Spec",
     "Status",
+    "Toleration",
     "rule",
 ]

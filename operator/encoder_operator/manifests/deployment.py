@@ -10,6 +10,13 @@ from encoder_operator.model import Model
 
 def render(model: Model, revision: Revision, replicas: int) -> Json:
     """Return the Deployment that serves ``revision``."""
+    rollout = model.spec.rollout
+    strategy: Json = {"type": rollout.strategy}
+    if rollout.strategy == "RollingUpdate":
+        # both fields are always ours: one that the API server defaulted can't be taken over later
+        strategy["rollingUpdate"] = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
+    # a pod is an endpoint everywhere before the one that it replaces goes
+    patience = {"minReadySeconds": rollout.min_ready_seconds} if rollout.min_ready_seconds else {}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -22,10 +29,9 @@ def render(model: Model, revision: Revision, replicas: int) -> Json:
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": {names.MODEL: model.name, names.COMPONENT: "serving"}},
-            # both fields are always ours: one that the API server defaulted can't be taken over later
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            # a pod is an endpoint everywhere before the one that it replaces goes
-            "minReadySeconds": 5,
+            "strategy": strategy,
+            **patience,
+            # only a condition of the Deployment; the operator gives up by its own clock
             "progressDeadlineSeconds": 3600,
             "revisionHistoryLimit": 3,
             "template": revision.template,

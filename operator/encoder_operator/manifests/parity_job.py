@@ -5,7 +5,7 @@ from __future__ import annotations
 from encoder_operator import names
 from encoder_operator.canonical import Json, canonical
 from encoder_operator.facts import Pod, Revision
-from encoder_operator.manifests import security
+from encoder_operator.manifests import placement, security
 from encoder_operator.manifests.serving_template import ARTIFACTS, PORT
 from encoder_operator.model import Model
 from encoder_operator.settings import Settings
@@ -51,7 +51,7 @@ def render(model: Model, revision: Revision, pod: Pod, *, attempt: int, shared: 
             "activeDeadlineSeconds": model.spec.parity.timeout_seconds + _SLACK_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": labels | placement.labels(model, shared=shared)},
                 "spec": _pod(model, revision, pod, bound, shared=shared, settings=settings),
             },
         },
@@ -82,7 +82,7 @@ def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
-    spec = security.pod_fields() | {
+    spec: Json = security.pod_fields() | {
         "restartPolicy": "Never",
         "containers": [container],
         "volumes": [
@@ -90,11 +90,4 @@ def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-    spec |= security.placement(model.spec.serving)
-    return spec if shared else spec | {"affinity": _on_node(pod.node)}
-
-
-def _on_node(node: str) -> Json:
-    """A ReadWriteOnce volume is on one node at a time: go where the pod is that has it."""
-    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+    return spec | placement.parity(model, pod.node, shared=shared)

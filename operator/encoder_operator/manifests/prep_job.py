@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from encoder_operator import names
+from encoder_operator.api import CaBundle, Source
 from encoder_operator.canonical import Json, digest
-from encoder_operator.manifests import security
+from encoder_operator.manifests import placement, security
 from encoder_operator.manifests.serving_template import ARTIFACTS
 from encoder_operator.model import Model
 from encoder_operator.settings import Settings
@@ -12,6 +13,12 @@ from encoder_operator.settings import Settings
 # trying again changes nothing: space, access, not found, checksum, unsupported
 FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
 _TOKEN = "/var/run/encoders/token"
+_CREDENTIALS = "/run/secrets/source"
+_CA = "/run/ca"
+_S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_S3_SESSION = "AWS_SESSION_TOKEN"
+# readable by the volume's group, which is the pod's
+_PRIVATE = 0o440
 _SOURCE = "/source"
 _INPUTS = "/inputs"
 
@@ -24,8 +31,16 @@ def inputs(model: Model, key: str) -> str:
         "claim": model.claim_name,
         "source": _known_first(spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)),
         "prepare": _known_first(spec.prepare.model_dump(mode="json"), spec.prepare.model_dump(exclude_defaults=True)),
-        "placement": security.placement(spec.serving),
+        "placement": placement.chosen(spec.serving),
     }
+    affinity, product = spec.serving.affinity, spec.serving.accelerator_product
+    if affinity is not None or product is not None or spec.serving.image_pull_secrets:
+        secrets = [entry.name for entry in spec.serving.image_pull_secrets]
+        found["nodes"] = {
+            "affinity": affinity and affinity.model_dump(mode="json"),
+            "product": product,
+            "pull": secrets,
+        }
     return digest(found)[:16]
 
 
@@ -43,9 +58,18 @@ def _known_first(whole: Json, said: Json) -> Json:
     }
 
 
-def render(model: Model, key: str, settings: Settings) -> Json:
-    """Return the Job that prepares the artifact ``key``."""
+def render(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
+    """Return the Job that prepares the artifact ``key``.
+
+    Args:
+        model: What is asked for.
+        key: The artifact's key.
+        shared: Whether the volume can be mounted on several nodes at once.
+        settings: Today's images and defaults.
+    """
     labels = names.labels(model.name, "prep")
+    if model.spec.serving.trust_remote_code:
+        labels[names.TRUSTS_CODE] = "true"
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -65,31 +89,23 @@ def render(model: Model, key: str, settings: Settings) -> Json:
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
-            "template": {"metadata": {"labels": labels}, "spec": _pod(model, key, settings)},
+            "template": {
+                "metadata": {"labels": labels | placement.labels(model, shared=shared)},
+                "spec": _pod(model, key, shared=shared, settings=settings),
+            },
         },
     }
 
 
-def _pod(model: Model, key: str, settings: Settings) -> Json:
+def _pod(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
     mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS}, {"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Json] = [
         {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    source = model.spec.source
-    if source.pvc is not None:
-        volumes.append({"name": "source", "persistentVolumeClaim": {"claimName": source.pvc.claim_name}})
-        mounts.append({"name": "source", "mountPath": _SOURCE, "readOnly": True})
-    if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
-        secret = source.hugging_face.token_secret_ref
-        item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
-        volumes.append({"name": "token", "projected": {"defaultMode": 0o440, "sources": [{"secret": item}]}})
-        mounts.append({"name": "token", "mountPath": _TOKEN, "readOnly": True})
-    if model.spec.parity.inputs is not None:
-        named = model.spec.parity.inputs.config_map_ref
-        item = {"name": named.name, "items": [{"key": named.key, "path": "inputs.json"}]}
-        volumes.append({"name": "inputs", "configMap": item})
-        mounts.append({"name": "inputs", "mountPath": _INPUTS, "readOnly": True})
+    for name, (volume, path) in _inputs(model).items():
+        volumes.append({"name": name, **volume})
+        mounts.append({"name": name, "mountPath": path, "readOnly": True})
     container = {
         "name": "prepare",
         "image": settings.images.prep[model.plugin.name],
@@ -102,7 +118,43 @@ def _pod(model: Model, key: str, settings: Settings) -> Json:
         "volumeMounts": mounts,
     }
     pod = security.pod_fields() | {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
-    return pod | security.placement(model.spec.serving)
+    return pod | placement.prep(model, shared=shared)
+
+
+def _inputs(model: Model) -> dict[str, tuple[Json, str]]:
+    """Return what the Job reads beside the network: volumes and where they are mounted, by name."""
+    source = model.spec.source
+    found: dict[str, tuple[Json, str]] = {}
+    if source.pvc is not None:
+        found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name}}, _SOURCE
+    if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
+        secret = source.hugging_face.token_secret_ref
+        item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
+        found["token"] = {"projected": {"defaultMode": _PRIVATE, "sources": [{"secret": item}]}}, _TOKEN
+    if source.s3 is not None and source.s3.credentials_secret_ref is not None:
+        name = source.s3.credentials_secret_ref.name
+        found["credentials"] = _credentials(name), _CREDENTIALS
+    bundle = _bundle(source)
+    if bundle is not None:
+        item = {"name": bundle.name, "items": [{"key": bundle.key, "path": "ca.crt"}]}
+        found["ca"] = {"configMap": item}, _CA
+    if model.spec.parity.inputs is not None:
+        named = model.spec.parity.inputs.config_map_ref
+        item = {"name": named.name, "items": [{"key": named.key, "path": "inputs.json"}]}
+        found["inputs"] = {"configMap": item}, _INPUTS
+    return found
+
+
+def _credentials(secret: str) -> Json:
+    needed = {"name": secret, "items": [{"key": key, "path": key} for key in _S3_KEYS]}
+    # only short-lived credentials have one
+    session = {"name": secret, "items": [{"key": _S3_SESSION, "path": _S3_SESSION}], "optional": True}
+    return {"projected": {"defaultMode": _PRIVATE, "sources": [{"secret": needed}, {"secret": session}]}}
+
+
+def _bundle(source: Source) -> CaBundle | None:
+    part = source.hugging_face or source.s3 or source.http
+    return part.ca_config_map_ref if part is not None else None
 
 
 def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
@@ -111,18 +163,36 @@ def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
     common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
     if model.spec.prepare.allow_pickle:
         common.append("--allow-pickle")
+    if model.spec.serving.trust_remote_code:
+        common.append("--trust-remote-code")
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
     if model.inputs:
         # what is mounted must be what the key was made of
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs]
-    if found.hugging_face is not None:
-        hub = found.hugging_face
-        return security.args(
-            ["prepare", model.plugin.name, hub.repo, output, "--revision", hub.revision],
+    if _bundle(found) is not None:
+        common += ["--ca-file", f"{_CA}/ca.crt"]
+    where, options = _checkpoint(found)
+    return ["prepare", model.plugin.name, where, output, *options, *common]
+
+
+def _checkpoint(source: Source) -> tuple[str, list[str]]:
+    """Return what the prep command is told of the checkpoint: where it is, and how it is read."""
+    if source.hugging_face is not None:
+        hub = source.hugging_face
+        return hub.repo, security.args(
+            ["--revision", hub.revision],
+            ["--allow-mutable-revision"] if hub.allow_mutable_revision else [],
             security.option("--endpoint", hub.endpoint),
             ["--token-file", f"{_TOKEN}/token"] if hub.token_secret_ref else [],
-            common,
         )
-    path = found.pvc.path.strip("/") if found.pvc is not None else ""
-    return ["prepare", model.plugin.name, f"{_SOURCE}/{path}".rstrip("/"), output, *common]
+    if source.s3 is not None:
+        return source.s3.uri, security.args(
+            security.option("--endpoint", source.s3.endpoint),
+            security.option("--region", source.s3.region),
+            ["--credentials-folder", _CREDENTIALS] if source.s3.credentials_secret_ref else [],
+        )
+    if source.http is not None:
+        return source.http.url, ["--sha256", source.http.sha256]
+    path = source.pvc.path.strip("/") if source.pvc is not None else ""
+    return f"{_SOURCE}/{path}".rstrip("/"), []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from encoder_operator.api import EnvVar, Resources, Serving
+from encoder_operator.api import EnvVar, Resources
 from encoder_operator.canonical import Json
 
 # the uid and gid of every image of ours, and the group of the volume's files
@@ -38,18 +38,6 @@ def pod_fields() -> Json:
     """Return the fields of a pod's spec that keep the cluster and the pod apart."""
     # service links would put VLLM_PORT into the environment next to a Service called "vllm"
     return {"automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": pod_context()}
-
-
-def placement(serving: Serving) -> Json:
-    """Return node selector and tolerations."""
-    found: Json = {}
-    if serving.node_selector:
-        found["nodeSelector"] = dict(sorted(serving.node_selector.items()))
-    if serving.tolerations:
-        found["tolerations"] = [
-            entry.model_dump(by_alias=True, exclude_none=True, mode="json") for entry in serving.tolerations
-        ]
-    return found
 
 
 def environment(own: dict[str, str], further: list[EnvVar]) -> list[Json]:

@@ -6,27 +6,28 @@ from encoder_operator import names
 from encoder_operator.canonical import Json
 from encoder_operator.model import Model
 
-PORT = 80
-
 
 def render(model: Model) -> Json:
     """Return the Service."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": model.name,
-            "namespace": model.namespace,
-            "labels": names.labels(model.name, "serving"),
-            "ownerReferences": [names.owner(model.name, model.uid)],
-        },
-        "spec": {
-            "selector": {names.MODEL: model.name, names.COMPONENT: "serving"},
-            "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
-        },
+    wanted = model.spec.network.service
+    metadata: Json = {
+        "name": model.name,
+        "namespace": model.namespace,
+        "labels": names.labels(model.name, "serving"),
+        "ownerReferences": [names.owner(model.name, model.uid)],
     }
+    if wanted.annotations:
+        metadata["annotations"] = dict(wanted.annotations)
+    spec: Json = {
+        "selector": {names.MODEL: model.name, names.COMPONENT: "serving"},
+        "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+    }
+    if wanted.type != "ClusterIP":
+        spec["type"] = wanted.type
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def endpoint(name: str, namespace: str) -> str:
+def endpoint(model: Model) -> str:
     """Return where clients in the cluster send requests."""
-    return f"http://{name}.{namespace}.svc/pooling"
+    port = model.spec.network.service.port
+    return f"http://{model.name}.{model.namespace}.svc{'' if port == 80 else f':{port}'}/pooling"

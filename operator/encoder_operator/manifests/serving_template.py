@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from encoder_operator import names
-from encoder_operator.api import Resources
+from encoder_operator import checks, names, overlay
+from encoder_operator.api import Resources, Serving
 from encoder_operator.canonical import Json
-from encoder_operator.manifests import security
+from encoder_operator.manifests import placement, security
 from encoder_operator.model import Model
 from encoder_operator.settings import Settings
 
@@ -15,43 +15,52 @@ PORT = 8000
 ARTIFACTS = "/artifacts"
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
-# endpoints must have spread before the engine is told to stop; then it has 60 s to finish what it has begun
-# (encoder_plugins.drain), and a little more to end
+# endpoints must have spread before the engine is told to stop; then it finishes what it has begun (checks.GRACE_SECONDS)
 _SPREAD_SECONDS = 5
-_GRACE_SECONDS = 90
 # digests of a large checkpoint on a slow disk, then imports, compilation and graph capture
 _START_SECONDS = 1800
 
 
 def image(model: Model, settings: Settings) -> str:
     """Return today's engine image for the model."""
-    return settings.images.engine[model.spec.serving.accelerator][model.plugin.name]
+    return model.spec.image or settings.images.engine[model.spec.serving.accelerator][model.plugin.name]
 
 
 def render(model: Model, key: str, digest: str, *, shared: bool, settings: Settings) -> Json:
     """Return the pod template, without the revision's label, which is made from the rest."""
+    serving = model.spec.serving
     spec: Json = security.pod_fields() | {
         "readinessGates": [{"conditionType": names.GATE}],
-        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "terminationGracePeriodSeconds": checks.GRACE_SECONDS,
         "containers": [_container(model, key, digest, settings)],
         "volumes": [
             {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
             {"name": "tmp", "emptyDir": {}},
             # the engine's processes talk through shared memory; the runtime's own 64 MB are too little
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.tensor_parallel_size}Gi"}},
         ],
     }
-    spec |= security.placement(model.spec.serving)
-    if not shared:
-        spec["affinity"] = _one_node(model.name)
-    return {"metadata": {"labels": names.labels(model.name, "serving")}, "spec": spec}
+    spec |= placement.serving(model, shared=shared)
+    if serving.resource_claims:
+        spec["resourceClaims"] = [
+            entry.model_dump(by_alias=True, exclude_none=True, exclude={"request"}, mode="json")
+            for entry in serving.resource_claims
+        ]
+    labels = names.labels(model.name, "serving") | placement.labels(model, shared=shared)
+    if serving.trust_remote_code:
+        labels[names.TRUSTS_CODE] = "true"
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    if serving.pod_template is None:
+        return template
+    return overlay.merge(template, serving.pod_template, security.container_context())
 
 
 def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
     serving = model.spec.serving
     health = {"path": "/health", "port": "http"}
+    further = [*_engine_arguments(serving), *serving.args]
     return {
-        "name": "engine",
+        "name": overlay.ENGINE,
         "image": image(model, settings),
         "imagePullPolicy": settings.images.pull_policy,
         "args": security.args(
@@ -59,7 +68,9 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
             ["--accelerator", serving.accelerator, "--dtype", model.dtype],
             security.option("--max-model-len", serving.max_model_len),
             security.option("--max-in-flight", serving.max_in_flight),
-            ["--", *serving.args] if serving.args else [],
+            security.option("--engines", serving.engines_per_accelerator),
+            security.option("--api-servers", serving.api_server_count),
+            ["--", *further] if further else [],
         ),
         "env": security.environment(
             {"HOME": "/tmp", "LOGNAME": "encoder", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}, serving.env
@@ -78,7 +89,7 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
         "lifecycle": {"preStop": {"sleep": {"seconds": _SPREAD_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": security.container_context(),
-        "resources": security.resources(_resources(model, settings)),
+        "resources": _resources(model, settings),
         "volumeMounts": [
             {"name": "artifacts", "mountPath": ARTIFACTS, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -87,17 +98,31 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
     }
 
 
-def _resources(model: Model, settings: Settings) -> Resources:
-    found = model.spec.serving.resources or settings.serving_resources
-    if model.spec.serving.accelerator == "nvidia" and names.GPU_RESOURCE not in found.limits:
-        return Resources(requests=found.requests, limits={**found.limits, names.GPU_RESOURCE: "1"})
+def _engine_arguments(serving: Serving) -> list[str]:
+    """Return what vLLM itself is told, in its own words; a field that is not set says nothing."""
+    size = serving.tensor_parallel_size
+    return security.args(
+        ["--load-format", serving.load_format] if serving.load_format != "auto" else [],
+        security.option("--quantization", serving.quantization),
+        ["--tensor-parallel-size", str(size)] if size > 1 else [],
+        ["--trust-remote-code"] if serving.trust_remote_code else [],
+    )
+
+
+def _resources(model: Model, settings: Settings) -> Json:
+    serving = model.spec.serving
+    wanted = serving.resources or settings.serving_resources
+    if (
+        serving.accelerator == "nvidia"
+        and not serving.resource_claims
+        and not any(name.startswith(names.GPU_VENDOR) for name in wanted.limits)
+    ):
+        gpus = {names.GPU_RESOURCE: str(serving.tensor_parallel_size)}
+        wanted = Resources(requests=wanted.requests, limits={**wanted.limits, **gpus})
+    found: Json = security.resources(wanted)
+    if serving.resource_claims:
+        found["claims"] = [
+            entry.model_dump(exclude_none=True, include={"name", "request"}, mode="json")
+            for entry in serving.resource_claims
+        ]
     return found
-
-
-def _one_node(model: str) -> Json:
-    """A ReadWriteOnce volume is on one node at a time: keep the model's pods together."""
-    term = {
-        "labelSelector": {"matchLabels": {names.MODEL: model, names.COMPONENT: "serving"}},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -35,7 +35,7 @@ def parsed(auxiliary: list[Json] | None = None, inputs: Json | None = None, cont
 
 
 def arguments(found: Model) -> list[str]:
-    job = prep_job.render(found, "k" * 64, SETTINGS)
+    job = prep_job.render(found, "k" * 64, shared=True, settings=SETTINGS)
     return list(job["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
@@ -92,7 +92,7 @@ def test_a_users_cases_are_mounted_and_part_of_the_key_by_content() -> None:
     first, second = (parsed(inputs=named, content=content * 64) for content in "cd")
     assert len({revision.artifact_key(found) for found in (first, second, parsed())}) == 3
     assert len({revision.inputs(found) for found in (first, second, parsed())}) == 3
-    pod = prep_job.render(first, "k" * 64, SETTINGS)["spec"]["template"]["spec"]
+    pod = prep_job.render(first, "k" * 64, shared=True, settings=SETTINGS)["spec"]["template"]["spec"]
     (volume,) = [found for found in pod["volumes"] if found["name"] == "inputs"]
     assert volume["configMap"] == {"name": "cases", "items": [{"key": "mine.json", "path": "inputs.json"}]}
     (mount,) = [found for found in pod["containers"][0]["volumeMounts"] if found["name"] == "inputs"]
