@@ -1,9 +1,12 @@
 """Case 3: a client that posts all the time loses no request: while an update fails, passes, while it scales, and without the operator."""
 
 import json
+import time
+
+import pytest
 
 from encoder_platform import client, install
-from encoder_platform.kube import DEPLOYMENT, Body, condition
+from encoder_platform.kube import DEPLOYMENT, POD, REVISION, Body, condition
 from encoder_platform.space import Space
 from encoder_platform.waiting import wait_for
 
@@ -20,9 +23,14 @@ def template(space: Space) -> Body:
 def settled(space: Space) -> bool:
     """Whether the pods that exist are the ones that the Deployment wants, all ready."""
     pods, status = space.pods(), space.model()["status"]
-    return len(pods) == status["readyReplicas"] == space.model()["spec"]["serving"]["replicas"]
+    return bool(len(pods) == status["readyReplicas"] == space.model()["spec"]["serving"]["replicas"])
 
 
+@pytest.mark.fault(
+    "an update computes something else than the original library",
+    "`ParityFailed` with the numbers; `Degraded`; `Available` stays True",
+    "the verified revision's template comes back byte for byte; no request is lost",
+)
 def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Space) -> None:
     before, active = template(served), served.model()["status"]["activeRevision"]
     with client.traffic(served.kube, served.name, served.url()) as traffic:
@@ -38,15 +46,57 @@ def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Spa
     assert condition(model, "Degraded")["status"] == "True"
 
 
-def test_update_that_passes_replaces_the_pods(served: Space) -> None:
+def revisions(objects: list[Body]) -> set[str]:
+    """The revisions that objects of a model belong to."""
+    return {found["metadata"]["labels"]["encoders.dev/revision"] for found in objects}
+
+
+@pytest.mark.fault(
+    "twenty edits within two seconds",
+    "`RolloutInProgress`",
+    "one rollout, of the last edit; what serves is not touched, no request is lost",
+)
+def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
     before = served.model()["status"]["activeRevision"]
-    with client.traffic(served.kube, served.name, served.url()) as traffic:
-        served.patch_serving({"args": [], "maxModelLen": 256})
+    serving = "encoders.dev/component=serving"
+    with (
+        client.traffic(served.kube, served.name, served.url()) as traffic,
+        served.kube.watching(POD, served.name, serving) as pods,
+    ):
+        served.patch_serving({"args": []})
+        for number in range(20):
+            served.patch_serving({"maxModelLen": 237 + number})
+            time.sleep(0.05)
         served.wait_ready()
         wait_for("only the new pods", lambda: settled(served), seconds=90)
     assert traffic.failures == []
     assert traffic.sent > 100
-    assert served.model()["status"]["activeRevision"] != before
+    model = served.model()
+    active, labels = model["status"]["activeRevision"], "encoders.dev/model=minilm,encoders.dev/component"
+    record = served.kube.get(REVISION, f"minilm-{active}", served.name)
+    assert record is not None
+    assert "--max-model-len=256" in " ".join(record["data"]["template"]["spec"]["containers"][0]["args"])
+    assert revisions([p for p in pods if condition(p, "ContainersReady").get("status") == "True"]) == {before, active}
+    assert revisions(served.jobs("parity")) >= {before, active}
+    assert len(served.kube.all(REVISION, served.name, f"{labels}=revision")) < 12, "the history is not bounded"
+
+
+@pytest.mark.fault(
+    "an edit taken back while its pod is still starting",
+    "`RolloutInProgress`, then `Current`",
+    "the pods that serve are never touched; the candidate goes",
+)
+def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
+    uids, jobs = {pod["metadata"]["uid"] for pod in served.pods()}, len(served.jobs("parity"))
+    with client.traffic(served.kube, served.name, served.url()) as traffic:
+        served.patch_serving({"maxModelLen": 128})
+        wait_for("a candidate", lambda: len(served.pods()) == len(uids) + 1, seconds=60)
+        assert condition(served.model(), "UpToDate")["status"] == "False"
+        served.patch_serving({"maxModelLen": 256})
+        served.wait_ready(seconds=60)
+        wait_for("the candidate gone", lambda: {p["metadata"]["uid"] for p in served.pods()} == uids, seconds=120)
+    assert traffic.failures == []
+    assert len(served.jobs("parity")) == jobs
 
 
 def test_scaling_down_loses_nothing(served: Space) -> None:
@@ -59,6 +109,11 @@ def test_scaling_down_loses_nothing(served: Space) -> None:
     assert traffic.sent > 100
 
 
+@pytest.mark.fault(
+    "an engine killed with SIGKILL while there is no operator",
+    "a restarted container",
+    "it comes back verified; only the killed pod's own requests fail",
+)
 def test_killed_container_comes_back_verified_while_the_operator_is_away(served: Space) -> None:
     served.patch_serving({"replicas": 2})
     wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)

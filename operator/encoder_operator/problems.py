@@ -59,6 +59,6 @@ def _unschedulable(message: str) -> Reason:
         return Reason.INSUFFICIENT_GPU
     if "persistentvolumeclaim" in message and "not found" in message:
         return Reason.CLAIM_MISSING
-    if "PersistentVolumeClaim" in message:
+    if "PersistentVolumeClaim" in message or "persistent volumes to bind" in message:
         return Reason.CLAIM_PENDING
     return Reason.UNSCHEDULABLE

@@ -1,0 +1,21 @@
+"""The scheduler's sentences, as real schedulers say them, and the reasons that they are."""
+
+import pytest
+
+from encoder_operator import problems
+from encoder_operator.reasons import Reason
+
+SENTENCES = {
+    "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/1 nodes are available: "
+    "1 No preemption victims found for incoming pod.": Reason.INSUFFICIENT_GPU,
+    "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind. no new claims to deallocate, preemption: "
+    "0/1 nodes are available: 1 Preemption is not helpful for scheduling.": Reason.CLAIM_PENDING,
+    "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.": Reason.CLAIM_PENDING,
+    '0/1 nodes are available: persistentvolumeclaim "artifacts" not found.': Reason.CLAIM_MISSING,
+    "0/1 nodes are available: 1 Insufficient memory.": Reason.UNSCHEDULABLE,
+}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_what_the_scheduler_says_is_a_reason(sentence: str) -> None:
+    assert problems._unschedulable(sentence) is SENTENCES[sentence]
