@@ -73,6 +73,9 @@ class FolderSource:
             partial.unlink()
             raise
 
+    def close(self) -> None:
+        """Let go of connections, of which a folder has none."""
+
     def _hashed(self, path: str, progress: Progress) -> SourceFile:
         """Describe one file."""
         full = self._root / path

@@ -121,6 +121,9 @@ class HubSource:
         """
         receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
 
+    def close(self) -> None:
+        """Let go of connections, of which the hub's own client keeps its."""
+
     @contextmanager
     def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Ask for a file from a byte on."""

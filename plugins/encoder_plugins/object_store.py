@@ -137,6 +137,10 @@ class ObjectStoreSource:
         """
         receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
 
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
+
     @contextmanager
     def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Ask for an object from a byte on."""

@@ -182,7 +182,11 @@ def _pins(request: Request) -> list[tuple[str, str | None] | None]:
 def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared:
     """Make the artifact; on a failure, keep what another attempt can use."""
     try:
-        return _Preparation(request, staging, progress).run()
+        preparation = _Preparation(request, staging, progress)
+        try:
+            return preparation.run()
+        finally:
+            preparation.close()
     except (Transient, ChecksumMismatch):
         # bytes that were wrong are removed where that is found
         raise
@@ -232,6 +236,11 @@ class _Preparation:
         self._transform()
         self._record()
         return self._publish()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        for source in (self._source, *(further for _, further in self._further)):
+            source.close()
 
     def _choose(self, listing: Iterable[SourceFile]) -> Selection:
         """Choose the files to take, which the checkpoint's own list of modules decides."""
@@ -308,7 +317,7 @@ class _Preparation:
             except ChecksumMismatch:
                 target.unlink()
             else:
-                self._progress.add(target.stat().st_size)
+                self._progress.skip(target.stat().st_size)
                 return
         named = f"{file.path}\0{file.tag}" if file.tag else file.path
         name = file.sha256 or file.git_sha1 or hashlib.sha256(named.encode()).hexdigest()

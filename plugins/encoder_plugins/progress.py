@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 Phase = Literal["waiting", "listing", "download", "unpack", "convert", "check", "reference", "seal", "publish", "clean"]
@@ -28,8 +29,9 @@ def to_terminal(line: dict[str, object]) -> None:
     if (phase := line.get("phase")) is None:
         print(f"{line['code']}: {line['message']}" + (f"\n{line['digest']}" if "digest" in line else ""), flush=True)
         return
-    done, total = (float(str(line.get(name, 0))) / 1e6 for name in ("bytes", "total"))
+    done, total, rate = (float(str(line.get(name, 0))) / 1e6 for name in ("bytes", "total", "bytesPerSecond"))
     amount = f"  {done:.1f} of {total:.1f} MB" if total else ""
+    amount += f", {rate:.1f} MB/s" if rate and done < total else ""
     said = f"  {line['message']}" if "message" in line else ""
     print(f"{phase}{amount}{said}", file=sys.stderr, flush=True)
 
@@ -39,14 +41,11 @@ class Progress:
 
     def __init__(self, emit: Emit = to_stdout) -> None:
         self._emit = emit
-        self._phase: Phase = "listing"
-        self._done = 0
-        self._total = 0
-        self._last = 0.0
+        self._enter("listing", 0)
 
     def start(self, phase: Phase, total: int = 0, **details: object) -> None:
         """Enter a phase; ``total`` is its bytes, 0 where it has none."""
-        self._phase, self._done, self._total = phase, 0, total
+        self._enter(phase, total)
         self._tell(**details)
 
     def note(self, message: str, **details: object) -> None:
@@ -54,11 +53,29 @@ class Progress:
         self._tell(message=message, **details)
 
     def add(self, count: int) -> None:
-        """Count bytes; negative where some have to be fetched again."""
+        """Count bytes that were worked on now."""
+        self._moved += count
+        self.skip(count)
+
+    def skip(self, count: int) -> None:
+        """Count bytes that were there already; negative where some have to be fetched again."""
         self._done += count
         if self._done == self._total or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._tell()
 
-    def _tell(self, **details: object) -> None:
+    def _enter(self, phase: Phase, total: int) -> None:
+        self._phase: Phase = phase
+        self._done, self._total, self._moved = 0, total, 0
+        self._rate = 0
         self._last = time.monotonic()
-        self._emit({"phase": self._phase, "bytes": self._done, "total": self._total, **details})
+
+    def _tell(self, **details: object) -> None:
+        now = time.monotonic()
+        # what came since the last line; lines that follow each other at once say nothing about that
+        if now - self._last >= _SECONDS_BETWEEN_LINES / 2 or not self._rate:
+            self._rate = round(self._moved / max(now - self._last, 0.001))
+            self._moved, self._last = 0, now
+        line = {"phase": self._phase, "bytes": self._done, "total": self._total}
+        if self._total:
+            line["bytesPerSecond"] = self._rate
+        self._emit({**line, "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), **details})

@@ -50,6 +50,9 @@ class Source(Protocol):
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
         """Bring a file to ``partial``, checked."""
 
+    def close(self) -> None:
+        """Let go of connections."""
+
 
 def of(request: Request, staging: Staging) -> Source:
     """Find where a request's checkpoint comes from.

@@ -24,7 +24,7 @@ def receive(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
         PrepareError: The source refused, stalled, or failed for too long.
     """
     if partial.exists():
-        progress.add(partial.stat().st_size)
+        progress.skip(partial.stat().st_size)
     attempts.run(lambda: _stream(file, partial, ask, attempts, progress), progress)
     try:
         check(file, partial)
@@ -38,7 +38,7 @@ def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
     start = partial.stat().st_size if partial.exists() else 0
     if 0 <= file.size < start:
         partial.unlink()
-        progress.add(-start)
+        progress.skip(-start)
         start = 0
     if start == file.size and start:
         return
@@ -46,7 +46,7 @@ def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
         if begins != start:
             # the source sends the whole file, whatever was asked for
             target.truncate(0)
-            progress.add(-start)
+            progress.skip(-start)
             start = 0
         for chunk in chunks:
             start += len(chunk)

@@ -118,8 +118,12 @@ class WebSource:
             os.link(found, partial)
         except OSError:
             shutil.copyfile(found, partial)
-        progress.add(file.size)
+        progress.skip(file.size)
         content.check(file, partial)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
 
     def _bring(self, progress: Progress) -> Path:
         """Bring what the address leads to, and check it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,23 @@ def test_a_person_gets_progress_and_result_apart(capsys: pytest.CaptureFixture[s
         "download  3.0 of 3.0 MB",
         "download  3.0 of 3.0 MB  slow",
     ]
+
+
+def test_a_line_tells_how_fast_bytes_come_and_counts_only_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("encoder_plugins.progress.time.monotonic", lambda: now[0])
+    lines: list[dict[str, object]] = []
+    told = progress.Progress(lines.append)
+    told.start("download", 10_000)
+    # an earlier attempt brought these
+    told.skip(5_000)
+    now[0] += 4
+    told.add(2_000)
+    assert lines[-1] == {**lines[-1], "phase": "download", "bytes": 7_000, "total": 10_000, "bytesPerSecond": 500}
+    now[0] += 2
+    told.add(3_000)
+    assert (lines[-1]["bytes"], lines[-1]["bytesPerSecond"]) == (10_000, 1_500)
+    assert datetime.fromisoformat(str(lines[-1]["at"])).tzinfo is not None
+    assert "bytesPerSecond" not in lines[0] or lines[0]["bytesPerSecond"] == 0
+    told.start("seal")
+    assert "bytesPerSecond" not in lines[-1]
