@@ -17,7 +17,9 @@ class Rollout(Part):
 
     RULES = (
         Rule(
-            "self.strategy == 'Recreate' || !(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
+            # the API server tries the rule on the default, {}, before it fills in the defaults below
+            "!has(self.strategy) || self.strategy == 'Recreate' || !(string(self.maxSurge) in ['0', '0%'] "
+            "&& string(self.maxUnavailable) in ['0', '0%'])",
             "rollout.maxSurge and rollout.maxUnavailable can't both be 0: no pod could ever be replaced",
             lambda part: part.strategy == "Recreate" or {part.max_surge, part.max_unavailable} - {0, "0%"} != set(),
         ),
