@@ -187,6 +187,8 @@ def spelled(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+# the container that matters, of serving, prep and parity pods
+_OURS = frozenset({"engine", "prepare", "parity"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -195,7 +197,8 @@ def pod(live: Json) -> Pod:
     meta, status = live["metadata"], live.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
     containers = status.get("containerStatuses", [])
-    first = containers[0] if containers else {}
+    # a person may have added others; the API server lists them by name
+    first = next((entry for entry in containers if entry["name"] in _OURS), containers[0] if containers else {})
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
     gate = conditions.get(names.GATE)

@@ -5,28 +5,14 @@ from typing import Any
 
 import pytest
 
-from encoder_operator import model, revision
-from encoder_operator.canonical import Json
+from encoder_operator import revision
 from encoder_operator.facts import Revision
 from encoder_operator.manifests import prep_job
 from encoder_operator.model import Model
 from encoder_operator.revision import Artifact
-from encoder_operator.tests import world
-from encoder_operator.tests.world import PLUGIN, SETTINGS
+from encoder_operator.tests.world import PLUGIN, SETTINGS, parsed
 
 ARTIFACT = Artifact(key="k" * 64, digest="sha256:d", reference="sha256:r", revision="1" * 40, bytes=1)
-
-
-def parsed(**changes: Any) -> Model:
-    live = world.model()
-    live["metadata"]["uid"] = "u"
-    for path, value in changes.items():
-        *folders, name = path.split("__")
-        target: Json = live
-        for folder in folders:
-            target = target.setdefault(folder, {})
-        target[name] = value
-    return model.parse(live, SETTINGS)
 
 
 BASE = parsed()
@@ -35,52 +21,69 @@ BASE = parsed()
 @pytest.mark.parametrize(
     "change",
     [
-        {"spec__serving__replicas": 7},
-        {"spec__suspend": True},
-        {"spec__parity": {"mode": "Warn", "thresholds": {"cosine": "0.9"}}},
-        {"spec__source__huggingFace__endpoint": "http://mirror"},
-        {"spec__source__huggingFace__tokenSecretRef": {"name": "hub"}},
-        {"spec__prepare": {"backoffLimit": 1, "resources": {"requests": {"cpu": "2"}}}},
-        {"metadata__annotations": {"encoders.dev/retry": "1"}},
-        {"spec__serving__args": []},
-        {"spec__serving__dtype": None},
+        {"spec.serving.replicas": 7},
+        {"spec.suspend": True},
+        {"spec.parity": {"mode": "Warn", "thresholds": {"cosine": "0.9"}}},
+        {"spec.source.huggingFace.endpoint": "http://mirror"},
+        {"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}},
+        {"spec.prepare": {"backoffLimit": 1, "resources": {"requests": {"cpu": "2"}}}},
+        {"metadata.annotations": {"encoders.dev/retry": "1"}},
+        {"spec.serving.args": []},
+        {"spec.serving.dtype": None},
+        # a default that a person writes down
+        {
+            "spec.serving.tensorParallelSize": 1,
+            "spec.serving.loadFormat": "auto",
+            "spec.serving.trustRemoteCode": False,
+        },
+        {"spec.rollout": {"strategy": "Recreate"}},
+        {"spec.network": {"service": {"port": 8080}}},
+        {"spec.paused": True},
     ],
 )
 def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs(parsed(**change)) == revision.inputs(BASE)
+    assert revision.inputs(parsed(change)) == revision.inputs(BASE)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"spec__serving__args": ["--max-num-seqs=8"]},
-        {"spec__serving__dtype": "bfloat16"},
-        {"spec__serving__accelerator": "nvidia"},
-        {"spec__serving__env": [{"name": "A", "value": "1"}]},
-        {"spec__serving__resources": {"limits": {"cpu": "2"}}},
-        {"spec__serving__maxInFlight": 4},
-        {"spec__source__huggingFace__revision": "2" * 40},
-        {"spec__storage": {"claimName": "other"}},
-        {"spec__prepare": {"allowPickle": True}},
-        {"metadata__annotations": {"encoders.dev/update": "1"}},
+        {"spec.serving.args": ["--max-num-seqs=8"]},
+        {"spec.serving.dtype": "bfloat16"},
+        {"spec.serving.accelerator": "nvidia"},
+        {"spec.serving.env": [{"name": "A", "value": "1"}]},
+        {"spec.serving.resources": {"limits": {"cpu": "2"}}},
+        {"spec.serving.maxInFlight": 4},
+        {"spec.source.huggingFace.revision": "2" * 40},
+        {"spec.storage": {"claimName": "other"}},
+        {"spec.prepare": {"allowPickle": True}},
+        {"spec.image": "mine:1"},
+        {"spec.serving.tensorParallelSize": 2, "spec.serving.accelerator": "nvidia"},
+        {"spec.serving.podTemplate": {"metadata": {"labels": {"a": "b"}}}},
     ],
 )
 def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs(parsed(**change)) != revision.inputs(BASE)
+    assert revision.inputs(parsed(change)) != revision.inputs(BASE)
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
     keys = {
-        revision.artifact_key(parsed(**change))
+        revision.artifact_key(parsed(change))
         for change in (
             {},
-            {"spec__source__huggingFace__revision": "2" * 40},
-            {"spec__source": {"pvc": {"claimName": "c", "path": "p"}}},
-            {"spec__prepare": {"allowPickle": True}},
+            {"spec.source.huggingFace.revision": "2" * 40},
+            {"spec.source": {"pvc": {"claimName": "c", "path": "p"}}},
+            {"spec.source": {"s3": {"uri": "s3://models/search"}}},
+            {"spec.source": {"s3": {"uri": "s3://models/search", "endpoint": "http://store"}}},
+            {"spec.source": {"http": {"url": "http://a/m.tar", "sha256": "3" * 64}}},
+            {"spec.source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}},
+            {"spec.prepare": {"allowPickle": True}},
         )
     }
-    assert len(keys) == 4
-    assert revision.artifact_key(parsed(spec__source__huggingFace__endpoint="http://m")) == revision.artifact_key(BASE)
+    assert len(keys) == 8
+    assert revision.artifact_key(parsed({"spec.source.huggingFace.endpoint": "http://m"})) == revision.artifact_key(
+        BASE
+    )
 
 
 def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
@@ -94,7 +97,7 @@ def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
         rendered(BASE, image="e:2"),
         rendered(BASE, Artifact(**ARTIFACT.pinned() | {"digest": "sha256:x"})),
         rendered(BASE, Artifact(**ARTIFACT.pinned() | {"reference": "sha256:x"})),
-        rendered(parsed(spec__serving__args=["--max-num-seqs=8"])),
+        rendered(parsed({"spec.serving.args": ["--max-num-seqs=8"]})),
         rendered(BASE, shared=False),
     }
     assert len(changed) == 6
@@ -114,6 +117,6 @@ def test_a_newer_preparation_is_an_update() -> None:
 
 def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images() -> None:
     key = revision.artifact_key(BASE)
-    with_token = parsed(spec__source__huggingFace__tokenSecretRef={"name": "hub"})
+    with_token = parsed({"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}})
     assert prep_job.inputs(BASE, key) != prep_job.inputs(with_token, key)
-    assert prep_job.inputs(BASE, key) == prep_job.inputs(parsed(spec__serving__replicas=3), key)
+    assert prep_job.inputs(BASE, key) == prep_job.inputs(parsed({"spec.serving.replicas": 3}), key)

@@ -11,6 +11,7 @@ from typing import Any
 
 from encoder_operator.cluster import Cluster
 from encoder_operator.facts import spelled
+from encoder_operator.model import Model, parse
 from encoder_operator.reconcile import Reconciler
 from encoder_operator.settings import Images, Settings
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
@@ -52,6 +53,24 @@ def model(**serving: Any) -> Json:
             "serving": {"accelerator": "cpu", "replicas": 1, **serving},
         },
     }
+
+
+def changed(changes: dict[str, Any]) -> Json:
+    """Return an EncoderModel's manifest with some fields set, each named by its path: ``{"spec.serving.dtype": "bfloat16"}``."""
+    live = model()
+    live["metadata"]["uid"] = "u"
+    for path, value in changes.items():
+        *folders, name = path.split(".")
+        target: Json = live
+        for folder in folders:
+            target = target.setdefault(folder, {})
+        target[name] = value
+    return live
+
+
+def parsed(changes: dict[str, Any] | None = None, settings: Settings = SETTINGS) -> Model:
+    """Return an EncoderModel as the operator works with it."""
+    return parse(changed(changes or {}), settings)
 
 
 def claim() -> Json:
