@@ -42,10 +42,11 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)encoder-operator crd $(CHECK)
 	$(RUN)python -m encoder_node.targets $(CHECK)
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
+	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
-	$(PYTEST) e2e/node e2e/api e2e/cases plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200
+	$(PYTEST) e2e/node e2e/api e2e/chart e2e/cases plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases

@@ -1,10 +1,16 @@
 {{/* The release's name, unless it already says what this is. */}}
 {{- define "encoder-operator.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{- define "encoder-operator.account" -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}{{ fail "serviceAccount.create is false: serviceAccount.name must say which account the operator has" }}{{ end -}}
 {{- .Values.serviceAccount.name | default (include "encoder-operator.name" .) }}
+{{- end }}
+
+{{/* The operator, as the API server names who asks. */}}
+{{- define "encoder-operator.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "encoder-operator.account" . }}
 {{- end }}
 
 {{- define "encoder-operator.selector" -}}
@@ -19,26 +25,104 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* One image reference. Takes a dict of image, repository and tag (the defaults). A digest wins over a tag. */}}
+{{/* Whether one operator of several works at a time: "true" or nothing. */}}
+{{- define "encoder-operator.elects" -}}
+{{- if or .Values.leaderElection.enabled (gt (int .Values.replicas) 1) }}true{{ end }}
+{{- end }}
+
+{{/* The namespace in which `helm test` serves its EncoderModel. */}}
+{{- define "encoder-operator.test-namespace" -}}
+{{- if .Values.watch.namespaces }}{{ first .Values.watch.namespaces }}{{ else }}{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{/* One image reference. Takes a dict of root, image, repository and tag (the defaults). A digest wins over a tag. */}}
 {{- define "encoder-operator.reference" -}}
 {{- $repository := .image.repository | default .repository -}}
+{{- if and .root.Values.imageRegistry (eq $repository .repository) }}{{ $repository = printf "%s/%s" (trimSuffix "/" .root.Values.imageRegistry) $repository }}{{ end -}}
 {{- if .image.digest }}{{ printf "%s@%s" $repository .image.digest }}{{ else }}{{ printf "%s:%s" $repository (.image.tag | default .tag) }}{{ end }}
+{{- end }}
+
+{{- define "encoder-operator.image" -}}
+{{ include "encoder-operator.reference" (dict "root" . "image" .Values.image "repository" "encoder-operator/operator" "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{/* Images of one kind for every plugin, as JSON. Takes a dict of root, given (by plugin), prefix, tag, and the value's name. */}}
+{{- define "encoder-operator.by-plugin" -}}
+{{- $plugins := .root.Files.Get "files/plugins.yaml" | fromYamlArray -}}
+{{- range $plugin, $_ := .given }}
+  {{- if not (has $plugin $plugins) }}{{ fail (printf "%s.%s: there is no such plugin; there are: %s" $.name $plugin (join ", " $plugins)) }}{{ end }}
+{{- end -}}
+{{- $found := dict -}}
+{{- range $plugin := $plugins -}}
+  {{- $image := get $.given $plugin | default dict -}}
+  {{- $_ := set $found $plugin (include "encoder-operator.reference" (dict "root" $.root "image" $image "repository" (printf "encoder-operator/%s-%s" $.prefix $plugin) "tag" $.tag)) -}}
+{{- end -}}
+{{- $found | toJson }}
 {{- end }}
 
 {{/* Every image, as JSON that the operator reads. */}}
 {{- define "encoder-operator.images" -}}
 {{- $version := .Chart.AppVersion -}}
-{{- $engines := dict -}}
-{{- range $build, $accelerator := dict "cpu" "cpu" "cuda" "nvidia" -}}
-  {{- $found := dict -}}
-  {{- range $plugin, $image := index $.Values.engines $build -}}
-    {{- $_ := set $found $plugin (include "encoder-operator.reference" (dict "image" $image "repository" (printf "encoder-operator/engine-%s" $plugin) "tag" (printf "%s-%s" $version $build))) -}}
-  {{- end -}}
-  {{- $_ := set $engines $accelerator $found -}}
-{{- end -}}
-{{- $preps := dict -}}
-{{- range $plugin, $image := .Values.preps -}}
-  {{- $_ := set $preps $plugin (include "encoder-operator.reference" (dict "image" $image "repository" (printf "encoder-operator/prep-%s" $plugin) "tag" $version)) -}}
-{{- end -}}
-{{- dict "operator" (include "encoder-operator.reference" (dict "image" .Values.image "repository" "encoder-operator/operator" "tag" $version)) "engine" $engines "prep" $preps "pullPolicy" .Values.imagePullPolicy | toJson }}
+{{- $cpu := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.engines.cpu "prefix" "engine" "tag" (printf "%s-cpu" $version) "name" "engines.cpu") | fromJson -}}
+{{- $cuda := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.engines.cuda "prefix" "engine" "tag" (printf "%s-cuda" $version) "name" "engines.cuda") | fromJson -}}
+{{- $preps := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.preps "prefix" "prep" "tag" $version "name" "preps") | fromJson -}}
+{{- dict "operator" (include "encoder-operator.image" .) "engine" (dict "cpu" $cpu "nvidia" $cuda) "prep" $preps "pullPolicy" .Values.imagePullPolicy | toJson }}
+{{- end }}
+
+{{/* What every pod of this chart has, as `restricted` of the Pod Security Standards asks for it. */}}
+{{- define "encoder-operator.pod-security" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "encoder-operator.container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* What the operator's program is told, in whichever pod it runs. */}}
+{{- define "encoder-operator.environment" -}}
+- name: HOME
+  value: /tmp
+# a uid without an entry in passwd has no other name
+- name: LOGNAME
+  value: encoder
+- name: ENCODER_IMAGES
+  value: {{ include "encoder-operator.images" . | quote }}
+- name: ENCODER_NAMESPACES
+  value: {{ .Values.watch.namespaces | toJson | quote }}
+- name: ENCODER_LOG_LEVEL
+  value: {{ .Values.settings.logLevel | quote }}
+{{- end }}
+
+{{/* Binds a policy to what this release watches. Takes a dict of root and name. */}}
+{{- define "encoder-operator.policy-binding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "encoder-operator.labels" .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+  {{- with .root.Values.watch.namespaces }}
+  # another release may serve the other namespaces, with another account
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - key: kubernetes.io/metadata.name
+          operator: In
+          values:
+            {{- toYaml . | nindent 12 }}
+  {{- end }}
 {{- end }}

@@ -1,21 +1,28 @@
-"""What can be said of the chart without helm; `helm lint` and `helm template` run where helm is."""
+"""What can be said of the chart without helm; e2e/chart says the rest with it."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from encoder_operator import metrics
 from encoder_operator.settings import Settings
 
 CHART = Path(__file__).parents[3] / "charts" / "encoder-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").iterdir()}
+TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").rglob("*") if path.is_file()}
+# for tests of the operator, and what its pod knows without being told
+NOT_FOR_CHARTS = {"PORT", "IDENTITY", "CRASH_AFTER_WRITE", "CRASH_BEFORE_WRITE"}
+# maps of which the user decides the keys
+OPEN = {"strings", "quantities", "images"}
 
 
 def test_default_values_fit_the_schema() -> None:
@@ -23,36 +30,80 @@ def test_default_values_fit_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"imagee": {}}, {"image": {"sha": "x"}}, {"crds": {"enable": True}}, {"settings": {"x": 1}}]
+    "wrong",
+    [
+        {"imagee": {}},
+        {"image": {"sha": "x"}},
+        {"crds": {"enabled": True}},
+        {"settings": {"x": 1}},
+        {"monitoring": {"alerts": {"enable": True}}},
+        {"watch": {"namespaces": ["Not_A_Name"]}},
+        {"watch": {"namespaces": "team-a"}},
+        {"artifactCollection": {"schedule": "daily"}},
+        {"engines": {"cpu": {"mine": {"digest": "sha256:short"}}}},
+        {"replicas": "two"},
+    ],
 )
 def test_a_misspelt_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, SCHEMA)
 
 
-def test_every_value_has_a_schema_and_every_top_level_value_is_used() -> None:
-    assert set(VALUES) <= set(SCHEMA["properties"])
-    text = "\n".join(TEMPLATES.values())
-    assert all(re.search(rf"\.Values\.{name}\b", text) for name in VALUES)
+def _objects(schema: Any, values: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    while "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name in OPEN:
+            return
+        schema = SCHEMA["definitions"][name]
+    if schema.get("type") == "object" and "properties" in schema:
+        yield path, schema, values
+        for key, child in schema["properties"].items():
+            yield from _objects(child, values.get(key, {}) if isinstance(values, dict) else {}, f"{path}.{key}")
 
 
-def test_every_value_is_explained() -> None:
-    text = (CHART / "values.yaml").read_text()
-    for name in VALUES:
-        assert re.search(rf"(^|\n)# -- [^\n]+\n(#[^\n]*\n)*{name}:|\n{name}:\n  # -- ", text), name
+def test_every_object_of_the_schema_is_closed_and_knows_every_value() -> None:
+    found = list(_objects(SCHEMA, VALUES))
+    assert len(found) > 15
+    for path, schema, values in found:
+        assert schema["additionalProperties"] is False, path
+        assert set(values) <= set(schema["properties"]), path
 
 
-def test_every_setting_that_the_chart_writes_exists() -> None:
-    written = set(re.findall(r"name: ENCODER_(\w+)", TEMPLATES["deployment.yaml"]))
-    assert written <= {name.upper() for name in Settings.model_fields}
-    assert len(written) >= 8
+def test_every_setting_can_be_set_by_the_chart_and_no_other() -> None:
+    written = set(re.findall(r"name: ENCODER_(\w+)", "\n".join(TEMPLATES.values())))
+    assert written == {name.upper() for name in Settings.model_fields} - NOT_FOR_CHARTS
+
+
+def test_defaults_of_the_chart_are_the_defaults_of_the_operator() -> None:
+    settings = Settings()
+    ours = VALUES["settings"]
+    assert ours["maxPreps"] == settings.max_preps
+    assert ours["concurrency"] == settings.concurrency
+    assert ours["resyncSeconds"] == settings.resync_seconds
+    assert ours["prepStallSeconds"] == settings.prep_stall_seconds
+    assert VALUES["leaderElection"]["leaseSeconds"] == settings.lease_seconds
+    for name in ("prep", "serving", "parity"):
+        assert ours[f"{name}Resources"] == getattr(settings, f"{name}_resources").model_dump(exclude_defaults=True)
 
 
 def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
-    text = TEMPLATES["rbac.yaml"]
-    assert "*" not in re.sub(r"#.*", "", text)
+    text = re.sub(r"#.*", "", TEMPLATES["rbac.yaml"] + TEMPLATES["model.yaml"])
+    assert "*" not in text.replace("/*", "").replace("*/", "")
     assert not re.search(r"resources:.*\bsecrets\b", text)
     assert "pods/exec" not in text
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
+    ours = {sample.name for family in metrics.REGISTRY.collect() for sample in family.samples}
+    ours |= {f"{family.name}_total" for family in metrics.REGISTRY.collect() if family.type == "counter"}
+    ours |= {family.name for family in metrics.REGISTRY.collect()}
+    ours |= {f"{family.name}_bucket" for family in metrics.REGISTRY.collect() if family.type == "histogram"}
+    alerts = (CHART / "files" / "alerts.yaml").read_text()
+    dashboard = (CHART / "files" / "dashboard.json").read_text()
+    asked = set(re.findall(r"\bencoder_[a-z_]+\b", alerts + dashboard))
+    served = {name for name in asked if name.startswith("encoder_serving_")}
+    assert len(asked) > 8
+    assert asked - served <= ours
 
 
 def test_the_chart_and_the_project_have_one_version() -> None:
