@@ -22,6 +22,11 @@ from encoder_operator import arguments
         "--trust",
         "--io_processor_plugin=mine",
         "--middleware",
+        "-tp",
+        "-tp=2",
+        "-q",
+        "--load-format=dummy",
+        "--weight-transfer-config={}",
     ],
 )
 def test_denied_in_every_spelling_that_vllm_takes(argument: str) -> None:
@@ -36,6 +41,7 @@ def test_denied_in_every_spelling_that_vllm_takes(argument: str) -> None:
         "--max-num-seqs=8",
         "--max-num-batched-tokens",
         "-O2",
+        "-cc={}",
         "port",
         "--gpu-memory-utilization",
     ],
@@ -49,3 +55,10 @@ def test_what_the_api_server_refuses_the_operator_refuses_too(name: str, tail: s
     argument = f"--{name.replace('-', '_') if underscores else name}{tail}"
     assert re.search(arguments.cel_pattern(), argument)
     assert arguments.denied(argument) is not None
+
+
+@pytest.mark.parametrize("short", arguments.SHORT)
+@pytest.mark.parametrize("tail", ["", "=2"])
+def test_short_forms_are_refused_by_the_api_server_and_the_operator(short: str, tail: str) -> None:
+    assert re.search(arguments.cel_pattern(), f"-{short}{tail}")
+    assert arguments.denied(f"-{short}{tail}") in arguments.DENIED

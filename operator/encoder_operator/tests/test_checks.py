@@ -1,0 +1,155 @@
+"""What the schema lets through and the operator refuses: by field, with the reason, before anything is applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from encoder_operator import checks
+from encoder_operator.errors import NotAccepted
+from encoder_operator.reasons import Reason
+from encoder_operator.tests.world import SETTINGS, parsed
+
+ONE_NODE: dict[str, Any] = {"spec.storage": {"create": {"size": "1Gi"}}}
+OWN = {"labelSelector": {"matchLabels": {"encoders.dev/model": "minilm"}}, "topologyKey": "kubernetes.io/hostname"}
+OTHER = {"labelSelector": {"matchLabels": {"app": "other"}}, "topologyKey": "kubernetes.io/hostname"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+GPU: dict[str, Any] = {"spec.serving.accelerator": "nvidia"}
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
+    limits = {"limits": {"nvidia.com/gpu": limit}}
+    return GPU | {"spec.serving.resources": limits, "spec.serving.tensorParallelSize": size}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "safetensors only"),
+        (
+            {"spec.serving.loadFormat": "tensorizer", "spec.image": "mine:1"},
+            Reason.LOAD_FORMAT_UNSUPPORTED,
+            "safetensors only",
+        ),
+        ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
+        ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
+        ({"spec.serving.trustRemoteCode": True}, Reason.REMOTE_CODE_DENIED, "allowTrustRemoteCode"),
+        ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
+        ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
+        (
+            {"spec.prepare": {"env": [{"name": "LD_PRELOAD"}]}},
+            Reason.ENVIRONMENT_DENIED,
+            "spec.prepare.env: LD_PRELOAD",
+        ),
+        ({"spec.serving.args": ["-tp", "2"]}, Reason.ARGUMENT_DENIED, "use spec.serving.tensorParallelSize"),
+        ({"spec.serving.args": ["--quantization=fp8"]}, Reason.ARGUMENT_DENIED, "use spec.serving.quantization"),
+        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu is 2, but tensorParallelSize is 4"),
+        (gpus("4", 2), Reason.INVALID_SPEC, "leave the limit out"),
+        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu is 0"),
+        (
+            gpus(1) | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]},
+            Reason.INVALID_SPEC,
+            "both ask for GPUs",
+        ),
+        (
+            GPU
+            | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-H200"}},
+            Reason.INVALID_SPEC,
+            "NVIDIA-L4, but spec.serving.nodeSelector asks for NVIDIA-H200",
+        ),
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
+            Reason.ONE_NODE_ONLY,
+            "podAntiAffinity requires",
+        ),
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAffinity": {REQUIRED: [OTHER]}}},
+            Reason.ONE_NODE_ONLY,
+            "podAffinity can't require",
+        ),
+        (ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD]}, Reason.ONE_NODE_ONLY, "spread by zone"),
+        (
+            ONE_NODE
+            | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"disk": "hdd"}}},
+            Reason.ONE_NODE_ONLY,
+            "disk: hdd",
+        ),
+    ],
+)
+def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, Any], reason: Reason, said: str) -> None:
+    with pytest.raises(NotAccepted, match="spec") as refused:
+        parsed(changes)
+    assert refused.value.reason is reason
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec.serving.loadFormat": "safetensors"},
+        GPU | {"spec.serving.loadFormat": "fastsafetensors"},
+        {"spec.serving.loadFormat": "runai_streamer", "spec.image": "mine:1"},
+        gpus(2, 2),
+        # always could, and wastes one
+        gpus(2),
+        GPU | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-L4"}},
+        {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OTHER]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN | {"namespaces": ["elsewhere"]}]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": OWN}]}}},
+        ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"whenUnsatisfiable": "ScheduleAnyway"}]},
+        {"spec.serving.topologySpreadConstraints": [SPREAD]},
+        ONE_NODE | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"zone": "a"}}},
+    ],
+)
+def test_what_can_work_is_accepted(changes: dict[str, Any]) -> None:
+    assert parsed(changes).name == "minilm"
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused"),
+    [
+        ({"operator": "In", "values": ["serving"]}, True),
+        ({"operator": "In", "values": ["prep"]}, False),
+        ({"operator": "NotIn", "values": ["prep"]}, True),
+        ({"operator": "NotIn", "values": ["serving"]}, False),
+        ({"operator": "Exists"}, True),
+        ({"operator": "DoesNotExist"}, False),
+    ],
+)
+def test_expressions_are_read_as_the_scheduler_reads_them(entry: dict[str, Any], refused: bool) -> None:
+    selector = {"matchExpressions": [{"key": "encoders.dev/component", **entry}]}
+    term = {"labelSelector": selector, "topologyKey": "zone"}
+    changes = {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
+    found = parsed(changes)
+    if refused:
+        with pytest.raises(NotAccepted):
+            checks.check_one_node(found.spec, found.name, found.namespace)
+    else:
+        checks.check_one_node(found.spec, found.name, found.namespace)
+
+
+def test_labels_of_the_overlay_count_as_the_models_own() -> None:
+    term = {"labelSelector": {"matchLabels": {"team": "search"}}, "topologyKey": "zone"}
+    template = {"metadata": {"labels": {"team": "search"}}}
+    with pytest.raises(NotAccepted, match="podAntiAffinity"):
+        parsed(
+            ONE_NODE
+            | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}, "spec.serving.podTemplate": template}
+        )
+
+
+def test_with_the_operators_permission_code_of_the_repository_is_accepted() -> None:
+    permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+    assert parsed({"spec.serving.trustRemoteCode": True}, permitting).spec.serving.trust_remote_code
+
+
+def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
+    without = SETTINGS.model_copy(update={"images": SETTINGS.images.model_copy(update={"engine": {}})})
+    with pytest.raises(NotAccepted, match=r"engine\.cpu"):
+        parsed(None, without)
+    assert parsed({"spec.image": "mine:1"}, without).spec.image == "mine:1"
