@@ -20,7 +20,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from encoder_bench import arithmetic, factory, load, workload
-from encoder_bench.sides import SIDES, Row, Sides, together
+from encoder_bench.sides import SIDES, WAYS, Row, Sides, together
 from encoder_bench.workload import Shape
 from encoder_plugins import artifact
 from encoder_plugins.gliner.config import KEY, GlinerConfig
@@ -79,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=2, help="of the library; the fastest counts")
     parser.add_argument("--seconds", type=float, default=5, help="of each measurement of ours")
     parser.add_argument("--warm", type=float, default=1.5, help="seconds before it")
+    parser.add_argument("--clients", nargs="+", default=WAYS, help="over HTTP: clients x texts a request")
     parser.add_argument("--processes", type=int, default=4, help="of clients")
     parser.add_argument("--api-servers", type=int, help="of each engine; by default what `serve` decides")
     parser.add_argument("--factory-site", type=Path, help="where pip put vllm-factory==0.2.1 (--target)")

@@ -24,7 +24,7 @@ from encoder_plugins import artifact
 
 SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
 # how over HTTP: clients, texts a request
-WAYS = ((16, TEXTS), (64, 1))
+WAYS = (f"16x{TEXTS}", "64x1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Sides:
                 env=self._environment(side),
             )
 
-        def read(start: str) -> str:
+        def read(start: str, seconds: float) -> str:
             assert process.stdout is not None
             # it stops a side that would never end: kernels tuned for each shape, say
-            timer = threading.Timer(given.cell_seconds, process.kill)
+            timer = threading.Timer(seconds, process.kill)
             timer.start()
             try:
                 for line in process.stdout:
@@ -112,12 +112,12 @@ class Sides:
             assert process.stdin is not None
             process.stdin.write(f"{json.dumps([shape.words, shape.labels])}\n")
             process.stdin.flush()
-            result = Result(**json.loads(read('{"words"')))
+            result = Result(**json.loads(read('{"words"', given.cell_seconds)))
             notes = ", ".join(f"{value:g} {name}" for name, value in result.notes.items())
             yield Row(result.how, shape, result.rate, result.entities, notes)
 
         try:
-            read(READY)
+            read(READY, server.START_SECONDS)
             yield measure
         finally:
             try:
@@ -141,7 +141,8 @@ class Sides:
         with server.served(given.artifact, log, *arguments, environment=environment) as at:
 
             def measure(shape: Shape) -> Iterator[Row]:
-                for clients, texts in WAYS:
+                for way in given.clients:
+                    clients, texts = map(int, way.split("x"))
                     name = f"ours, HTTP, {engines} engine{'s' * (engines > 1)}"
                     yield self._measured(name, at, shape, clients, texts)
 
