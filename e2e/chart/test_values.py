@@ -1,0 +1,175 @@
+"""Every value of the chart does something, does the same with either helm, and is refused when it is misspelt."""
+
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from encoder_platform import chart, chart_reference
+from encoder_platform.chart import Body, Helm, HelmError
+
+RESOURCES = {"requests": {"cpu": "77m"}}
+IMAGE = {"repository": "elsewhere/image"}
+# each value with another one than its default, and the values without which it would have nothing to say
+OTHER: dict[str, tuple[Any, Body]] = {
+    "imageRegistry": ("images.example.org/team", {}),
+    "image.repository": ("elsewhere/operator", {}),
+    "image.tag": ("other", {}),
+    "image.digest": ("sha256:" + "1" * 64, {}),
+    "imagePullPolicy": ("Always", {}),
+    "imagePullSecrets": ([{"name": "registry"}], {}),
+    "engines.cpu": ({"sentence_transformer": IMAGE}, {}),
+    "engines.cuda": ({"sentence_transformer": IMAGE}, {}),
+    "preps": ({"sentence_transformer": IMAGE}, {}),
+    "watch.namespaces": (["team-a", "team-b"], {}),
+    "replicas": (2, {}),
+    "leaderElection.enabled": (True, {}),
+    "leaderElection.leaseSeconds": (30, {"replicas": 2}),
+    "podDisruptionBudget.enabled": (False, {"replicas": 2}),
+    "settings.maxPreps": (9, {}),
+    "settings.prepStallSeconds": (9, {}),
+    "settings.allowTrustRemoteCode": (True, {}),
+    "settings.prepResources": (RESOURCES, {}),
+    "settings.servingResources": (RESOURCES, {}),
+    "settings.parityResources": (RESOURCES, {}),
+    "settings.concurrency": (3, {}),
+    "settings.resyncSeconds": (77, {}),
+    "settings.logLevel": ("debug", {}),
+    "crds.install": (False, {}),
+    "crds.keep": (False, {}),
+    "gatePolicy.enabled": (False, {}),
+    "serviceAccount.create": (False, {"serviceAccount": {"name": "mine"}}),
+    "serviceAccount.name": ("mine", {}),
+    "serviceAccount.annotations": ({"a": "b"}, {}),
+    "rbac.aggregate": (False, {}),
+    "resources": (RESOURCES, {}),
+    "podAnnotations": ({"a": "b"}, {}),
+    "podLabels": ({"a": "b"}, {}),
+    "nodeSelector": ({"a": "b"}, {}),
+    "tolerations": ([{"operator": "Exists"}], {}),
+    "affinity": ({"nodeAffinity": {}}, {}),
+    "topologySpreadConstraints": (
+        [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}],
+        {},
+    ),
+    "priorityClassName": ("important", {}),
+    "networkPolicy.enabled": (True, {}),
+    "networkPolicy.apiServerPorts": ([16443], {"networkPolicy": {"enabled": True}}),
+    "networkPolicy.metricsFrom": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}}),
+    "artifactCollection.enabled": (True, {}),
+    "artifactCollection.schedule": ("@daily", {"artifactCollection": {"enabled": True}}),
+    "artifactCollection.resources": (RESOURCES, {"artifactCollection": {"enabled": True}}),
+    "test.model": ({"plugin": "sentence_transformer"}, {}),
+    "test.timeoutSeconds": (77, {}),
+    **{f"monitoring.{name}.enabled": (True, {}) for name in ("podMonitor", "serviceMonitor", "servingPodMonitor")},
+    **{
+        f"monitoring.{name}.{key}": (other, {"monitoring": {name: {"enabled": True}}})
+        for name in ("podMonitor", "serviceMonitor", "servingPodMonitor")
+        for key, other in (("interval", "77s"), ("labels", {"a": "b"}))
+    },
+    "monitoring.alerts.enabled": (True, {}),
+    "monitoring.alerts.labels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
+    "monitoring.alerts.alertLabels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
+    "monitoring.dashboard.enabled": (True, {}),
+    "monitoring.dashboard.labels": ({"a": "b"}, {"monitoring": {"dashboard": {"enabled": True}}}),
+    "monitoring.dashboard.annotations": ({"a": "b"}, {"monitoring": {"dashboard": {"enabled": True}}}),
+}
+
+
+def nested(path: str, value: Any) -> Body:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def merged(one: Body, other: Body) -> Body:
+    found = dict(one)
+    for key, value in other.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = merged(found[key], value) if both else value
+    return found
+
+
+@functools.cache
+def rendered(helm: Helm, values: str) -> list[Body]:
+    return helm.render(json.loads(values))
+
+
+def test_each_value_is_in_the_table_above() -> None:
+    described = chart_reference.described((chart.CHART / "values.yaml").read_text())
+    # what Helm passes on to every part of a larger chart
+    assert {value.path for value in described} - {"global"} == set(OTHER)
+
+
+@pytest.mark.parametrize("path", sorted(OTHER))
+def test_a_value_is_used(helm: Helm, path: str) -> None:
+    value, context = OTHER[path]
+    # the CustomResourceDefinition is most of the text, and has two values of its own
+    context = merged(context, nested("crds.install", path.startswith("crds.")))
+    without = rendered(helm, json.dumps(context))
+    with_it = helm.render(merged(context, nested(path, value)))
+    assert with_it != without
+    assert all(body["metadata"]["name"] for body in with_it)
+
+
+ALL = {
+    "replicas": 2,
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+    "artifactCollection": {"enabled": True},
+    "test": {"model": {"plugin": "sentence_transformer"}},
+    "monitoring": {
+        name: {"enabled": True} for name in ("podMonitor", "serviceMonitor", "servingPodMonitor", "alerts", "dashboard")
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, ALL, {**ALL, "watch": {"namespaces": ["team-a"]}}], ids=["default", "all", "some"]
+)
+def test_both_helms_render_the_same(values: Body) -> None:
+    def sorted_by_name(name: str) -> list[Body]:
+        found = chart.helm(name).render(values)
+        return sorted(
+            found, key=lambda body: (body["kind"], body["metadata"]["name"], body["metadata"].get("namespace"))
+        )
+
+    new, old = (sorted_by_name(name) for name in chart.VERSIONS)
+    assert new == old
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"crds": {"enabled": True}}, "enabled"),
+        ({"setings": {}}, "setings"),
+        ({"settings": {"logLevel": "loud"}}, "logLevel"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name must say"),
+        ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "there is no such plugin"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
+    with pytest.raises(HelmError, match=words):
+        either_helm.render(values)
+
+
+def test_lint_finds_nothing(either_helm: Helm) -> None:
+    said = either_helm.run("lint", "--strict", "--kube-version", "1.36.3", str(chart.CHART))
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+def test_an_image_is_where_it_is_said_to_be(helm: Helm) -> None:
+    digest = "sha256:" + "2" * 64
+    objects = helm.render(
+        {
+            "imageRegistry": "images.example.org/team/",
+            "image": {"digest": digest},
+            "engines": {"cpu": {"sentence_transformer": {"repository": "own.example.org/engine", "tag": "7"}}},
+        }
+    )
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    images = next(entry["value"] for entry in container["env"] if entry["name"] == "ENCODER_IMAGES")
+    assert container["image"] == f"images.example.org/team/encoder-operator/operator@{digest}"
+    assert '"sentence_transformer":"own.example.org/engine:7"' in images
+    assert "images.example.org/team/encoder-operator/prep-sentence_transformer:" in images
