@@ -1,7 +1,8 @@
 """The only module that talks to the API server.
 
-Objects go in and out as the API server spells them. Every write goes through ``_write``, which counts it and, for tests, kills
-the operator after the n-th.
+Objects go in and out as the API server spells them. Every write goes through ``_write``: it is sent only while this operator holds
+the lease, and is given up when that ends. A write to an object that is there carries the uid and the version that the decision
+was made on, so one that comes late all the same is refused.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import httpx2
 from lightkube import ApiError, AsyncClient
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
-from lightkube.types import CascadeType, PatchType
+from lightkube.types import PatchType
 
 from encoder_operator import metrics, names
 from encoder_operator.canonical import Json
-from encoder_operator.errors import ClusterError, Refused, Unavailable
+from encoder_operator.errors import Changed, ClusterError, NotLeader, Refused, Unavailable
+from encoder_operator.lease import Leadership
 
 _KINDS: dict[str, Any] = {
     names.KIND: create_namespaced_resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL),
@@ -33,9 +35,31 @@ _KINDS: dict[str, Any] = {
     "ConfigMap": create_namespaced_resource("", "v1", "ConfigMap", "configmaps"),
     "Event": create_namespaced_resource("", "v1", "Event", "events"),
     "Node": create_global_resource("", "v1", "Node", "nodes"),
+    "NetworkPolicy": create_namespaced_resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
+    "PodDisruptionBudget": create_namespaced_resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    "HTTPRoute": create_namespaced_resource("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+    "Lease": create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases"),
+    "CustomResourceDefinition": create_global_resource(
+        "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+    ),
+    "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
+    "SelfSubjectAccessReview": create_global_resource(
+        "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
+    ),
 }
-_PAGE = 500
+# large enough that a batch is one page; small enough that a page is no burden on memory
+_PAGE = 200
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _T = TypeVar("_T")
+# the class below has a method of that name
+_Objects: TypeAlias = list[Json]
+
+
+class Listed(NamedTuple):
+    """What a list returned, and the version of the cluster that it shows."""
+
+    items: list[Json]
+    version: str
 
 
 class Cluster:
@@ -46,7 +70,9 @@ class Cluster:
         *,
         config: SingleConfig | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
+        leadership: Leadership | None = None,
         crash_after_write: int | None = None,
+        crash_before_write: int | None = None,
     ) -> None:
         self._client = AsyncClient(
             config=config or KubeConfig.from_env().get(),
@@ -54,8 +80,10 @@ class Cluster:
             transport=transport,
             timeout=httpx2.Timeout(15.0),
         )
+        self._leadership = leadership or Leadership()
         self._writes = 0
         self._crash_after_write = crash_after_write
+        self._crash_before_write = crash_before_write
 
     async def close(self) -> None:
         """Close the connections."""
@@ -74,71 +102,215 @@ class Cluster:
         self, kind: str, namespace: str, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> list[Json]:
         """Return the objects with these labels, in a namespace or (``*``) in all."""
+        return (await self.listed(kind, namespace, labels, fields)).items
 
-        async def read() -> list[Json]:
+    async def listed(
+        self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
+    ) -> Listed:
+        """Return the same, and the version that it shows."""
+
+        async def read() -> Listed:
             found = self._client.list(_KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE)
-            return [dict(entry) async for entry in found]
+            items = [dict(entry) async for entry in found]
+            return Listed(items, found.resourceVersion or "")
 
         return await self._ask("list", kind, read())
 
-    async def apply(self, manifest: Json) -> Json:
-        """Make an object so, by server-side apply; fields that others have taken are taken back."""
-        kind, meta = manifest["kind"], manifest["metadata"]
-        call = self._client.patch(
-            _KINDS[kind],
-            meta["name"],
-            manifest,
-            namespace=meta["namespace"],
-            patch_type=PatchType.APPLY,
-            force=True,
-        )
-        return dict(await self._write("apply", kind, call))
+    async def versions(self, kind: str, namespace: str) -> _Objects:
+        """Return the metadata of all objects of a kind, and nothing else of them."""
 
-    async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object, and its children in the background. One that is gone already is fine."""
-        call = self._client.delete(_KINDS[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND)
+        async def read() -> _Objects:
+            found: _Objects = []
+            more = ""
+            while True:
+                query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
+                page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
+                found += [entry["metadata"] for entry in page["items"]]
+                more = page["metadata"].get("continue", "")
+                if not more:
+                    return found
+
+        return await self._ask("list", kind, read())
+
+    async def log(self, namespace: str, pod: str, lines: int) -> str:
+        """Return the last lines of a pod's log; empty where there is none (yet)."""
+
+        async def read() -> str:
+            path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
+            answer = await self._client._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
+            answer.raise_for_status()
+            return str(answer.text)
+
         try:
-            await self._write("delete", kind, call)
+            return await self._ask("log", "Pod", read())
+        except ClusterError:
+            # a log is worth having, and no more: the container may be starting, or its node be away
+            return ""
+
+    async def serves(self, group: str, version: str, plural: str) -> bool:
+        """Return whether the API server has a kind of resource."""
+
+        async def read() -> Json:
+            answer = await self._client._client._client.get(f"apis/{group}/{version}")
+            if answer.status_code == 404:
+                return {}
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        found = await self._ask("get", "APIResourceList", read())
+        return any(entry["name"] == plural for entry in found.get("resources", []))
+
+    async def may(self, attributes: Json) -> bool:
+        """Return whether we are allowed to do something, asked as a SelfSubjectAccessReview."""
+        review: Any = _KINDS["SelfSubjectAccessReview"](
+            {"metadata": {"name": "review"}, "spec": {"resourceAttributes": attributes}}
+        )
+        create: Any = self._client.create
+        found = dict(await self._ask("create", "SelfSubjectAccessReview", create(review)))
+        return bool(found.get("status", {}).get("allowed"))
+
+    async def put_lease(self, lease: Json) -> Json:
+        """Create a Lease, or replace the very version that was read."""
+        meta = lease["metadata"]
+        body: Any = _KINDS["Lease"](lease)
+        client: Any = self._client
+        # not through _write: what the Lease allows can't ask the Lease
+        if "resourceVersion" in meta:
+            return dict(await self._ask("update", "Lease", client.replace(body, namespace=meta["namespace"])))
+        return dict(await self._ask("create", "Lease", client.create(body, namespace=meta["namespace"])))
+
+    async def apply(self, manifest: Json, live: Json | None = None) -> Json:
+        """Make an object so, by server-side apply; fields that others have taken are taken back.
+
+        Args:
+            manifest: what is wanted.
+            live: the object that was there, None for none. Where it has changed since, nothing is written.
+        """
+        kind, meta = manifest["kind"], manifest["metadata"]
+        if live is not None:
+            manifest = {**manifest, "metadata": {**meta, **_precondition(live["metadata"])}}
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(
+                _KINDS[kind],
+                meta["name"],
+                manifest,
+                namespace=meta["namespace"],
+                patch_type=PatchType.APPLY,
+                force=True,
+            )
+
+        return dict(await self._write("apply", kind, send))
+
+    async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
+        """Delete an object, and its children in the background. One that is gone already is fine.
+
+        Args:
+            kind: its kind.
+            namespace: its namespace.
+            name: its name.
+            seen: its metadata as it was read. Where it has changed since, it is not deleted.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": _precondition(seen or {}),
+        }
+        try:
+            await self._write("delete", kind, lambda: self._raw("delete", kind, namespace, name, {}, body=options))
         except Refused as error:
             if error.status != 404:
                 raise
 
-    async def set_gate(self, namespace: str, name: str, uid: str, condition: Json) -> None:
+    async def set_gate(self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None) -> None:
         """Set one condition of a pod, and no other."""
-        patch = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-        call = self._client.patch(
-            _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
-        )
+        precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
+        patch = {"metadata": precondition, "status": {"conditions": [condition]}}
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(
+                _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
+            )
+
         try:
-            await self._write("patch", "Pod", call)
+            await self._write("patch", "Pod", send)
         except ClusterError as error:
-            # the pod is gone, or another one has its name: the next look sees which
+            # the pod is gone, another one has its name, or it has changed: its event wakes the next look, which sees which
             if error.status not in (404, 409):
                 raise
 
-    async def replace_status(self, namespace: str, name: str, uid: str, status: Json) -> None:
-        """Replace the whole status of an EncoderModel."""
-        patch = [
-            {"op": "test", "path": "/metadata/uid", "value": uid},
-            {"op": "add", "path": "/status", "value": status},
+    async def replace_status(self, namespace: str, name: str, seen: Json, status: Json) -> str:
+        """Replace the whole status of an EncoderModel that is as it was read; return its new version.
+
+        Args:
+            namespace: its namespace.
+            name: its name.
+            seen: its metadata as it was read.
+            status: the new status.
+        """
+        tests = [
+            {"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in _precondition(seen).items()
         ]
+        patch = [*tests, {"op": "add", "path": "/status", "value": status}]
         kind = _KINDS[names.KIND].Status
-        call = self._client.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
-        await self._write("patch", names.KIND, call)
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
+
+        try:
+            found = dict(await self._write("patch", names.KIND, send))
+        except Refused as error:
+            if error.status == 422 and "test failed" in str(error):
+                raise Changed(str(error), status=409) from error
+            raise
+        return str(found.get("metadata", {}).get("resourceVersion", ""))
 
     async def post_event(self, event: Json) -> None:
         """Create an Event; one of the same name says the same and is left alone."""
         event_of: Any = _KINDS["Event"](event)
         create: Any = self._client.create
         try:
-            await self._write("create", "Event", create(event_of, namespace=event["metadata"]["namespace"]))
+            await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
         except ClusterError as error:
             # already told (409), or the namespace is going away (403, 404): an Event is never worth a retry
             if error.status not in (403, 404, 409):
                 raise
 
-    async def _write(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
-        found = await self._ask(verb, kind, call)
+    async def _raw(
+        self,
+        method: str,
+        kind: str,
+        namespace: str | None,
+        name: str | None,
+        query: dict[str, str],
+        *,
+        body: Json | None = None,
+        accept: str | None = None,
+    ) -> Json:
+        """Send what lightkube has no argument for: preconditions of a delete, lists of metadata."""
+        client: Any = self._client._client
+        request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
+        if body is not None:
+            request.data = body
+        if accept is not None:
+            request.headers = {"Accept": accept}
+        answer = await client.send(client.build_adapter_request(request))
+        client.raise_for_status(answer)
+        return dict(answer.json())
+
+    async def _write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        if self._writes + 1 == self._crash_before_write:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left = self._leadership.left()
+        if left <= 0:
+            raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
+        try:
+            # a connection that takes long must not carry a write of a leader that was
+            async with asyncio.timeout(left if left < 3600 else None):
+                found = await self._ask(verb, kind, send())
+        except TimeoutError as error:
+            raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile") from error
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -157,18 +329,26 @@ class Cluster:
         return found
 
 
+def _precondition(meta: Json) -> dict[str, str]:
+    return {field: meta[field] for field in ("uid", "resourceVersion") if meta.get(field)}
+
+
 def _translated(error: Exception, what: str) -> ClusterError | None:
     """Return the error as one of ours, or None if it is a mistake in our own code."""
     if isinstance(error, ApiError):
         status = error.status.code or 0
-        message = f"{what}: {error.status.message}"
-        if status in (401, 409, 429) or status >= 500:
+        details = error.status.details
+        causes = [cause.message or "" for cause in (details.causes or [] if details else [])]
+        message = ": ".join(part for part in (what, error.status.message, *causes) if part)
+        if status == 409:
+            return Changed(message, status=status)
+        if status in (401, 429) or status >= 500:
             return Unavailable(message, status=status, retry_after=_retry_after(error.response))
         return Refused(message, status=status)
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))
-    if isinstance(error, httpx2.TransportError | asyncio.TimeoutError):
+    if isinstance(error, httpx2.TransportError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
     if isinstance(error, KeyError) and error.args == ("Content-Type",):
         # lightkube looks for a header that a proxy's bare error does not have

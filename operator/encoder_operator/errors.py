@@ -4,7 +4,9 @@ OperatorError
 ├── NotAccepted     the EncoderModel says something that the operator will not do; a person must edit it
 └── ClusterError    the API server did not do what was asked
     ├── Refused     and never will, as it stands (forbidden, invalid)
-    └── Unavailable it may, if asked again (conflict, throttled, server error, no connection)
+    ├── NotLeader   it was not asked: another operator may be at work
+    └── Unavailable it may, if asked again (throttled, server error, no connection)
+        └── Changed the object is not any more as it was when we looked
 """
 
 # ruff: noqa: N818 - errors are called as what they mean to the one who catches them
@@ -44,3 +46,11 @@ class Unavailable(ClusterError):
     def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, status=status)
         self.retry_after = retry_after
+
+
+class Changed(Unavailable):
+    """Somebody changed the object since it was read, so what was decided may be wrong: look again."""
+
+
+class NotLeader(ClusterError):
+    """The lease is over: nothing may be written."""

@@ -5,19 +5,31 @@ Only ``on.event`` is used: it leaves no annotation and no finalizer on any objec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import kopf
 
 from encoder_operator import names
 from encoder_operator.wakeups import Key, WakeUps
-from encoder_operator.watching import Watchdog
+from encoder_operator.watching import Horizon
 
-_CHILDREN = (("", "v1", "pods"), ("", "v1", "services"), ("batch", "v1", "jobs"), ("apps", "v1", "deployments"))
+_CHILDREN = (
+    ("", "v1", "pods", "Pod"),
+    ("", "v1", "services", "Service"),
+    ("batch", "v1", "jobs", "Job"),
+    ("apps", "v1", "deployments", "Deployment"),
+)
 
 
-def registry(wakeups: WakeUps, watchdog: Watchdog) -> kopf.OperatorRegistry:
-    """Return Kopf's handlers."""
+def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) -> kopf.OperatorRegistry:
+    """Return Kopf's handlers.
+
+    Args:
+        wakeups: what they wake.
+        horizon: what they tell which versions have come.
+        gone: called with an EncoderModel that was deleted.
+    """
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
 
@@ -28,30 +40,38 @@ def registry(wakeups: WakeUps, watchdog: Watchdog) -> kopf.OperatorRegistry:
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
     async def model_changed(event: Any, name: str, namespace: str | None, meta: Any, **_: Any) -> None:
         key = Key(namespace or "", name)
+        news = horizon.brought(key, names.KIND, meta["resourceVersion"])
         if event["type"] == "DELETED":
-            watchdog.gone(key)
             wakeups.forget(key)
-        else:
-            watchdog.seen(key, meta["resourceVersion"])
+            gone(key)
+        elif news:
             wakeups.wake(key)
 
-    async def child_changed(namespace: str | None, labels: Any, **_: Any) -> None:
-        wakeups.wake(Key(namespace or "", labels[names.MODEL]))
+    def child(kind: str) -> Any:
+        async def child_changed(namespace: str | None, labels: Any, meta: Any, **_: Any) -> None:
+            key = Key(namespace or "", labels[names.MODEL])
+            # the version of a deletion is that of the deletion
+            if horizon.brought(key, kind, meta["resourceVersion"]):
+                wakeups.wake(key)
 
-    for group, version, plural in _CHILDREN:
+        return child_changed
+
+    for group, version, plural, kind in _CHILDREN:
         labels: Any = {names.MODEL: kopf.PRESENT}
-        kopf.on.event(group, version, plural, labels=labels, id=f"{plural}_changed", registry=found)(child_changed)
+        kopf.on.event(group, version, plural, labels=labels, id=f"{plural}_changed", registry=found)(child(kind))
     return found
 
 
 def settings() -> kopf.OperatorSettings:
     """Return Kopf's settings: server-side selectors, nothing posted, nothing scanned, a quick end."""
     found = kopf.OperatorSettings()
-    for group, version, plural in _CHILDREN:
+    for group, version, plural, _ in _CHILDREN:
         found.watching.label_selectors[group, version, plural] = names.MODEL
-    found.watching.chunk_size = 500
+    found.watching.chunk_size = 100
     found.watching.server_timeout = 300
     found.watching.client_timeout = 320
+    # a watch without as much as a bookmark is dropped and begun again
+    found.watching.inactivity_timeout = 70
     found.posting.enabled = False
     found.scanning.disabled = True
     found.peering.standalone = True

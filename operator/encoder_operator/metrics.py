@@ -1,4 +1,7 @@
-"""What the operator counts. vLLM's own metrics are the engine's business."""
+"""What the operator counts. vLLM's own metrics are the engine's business.
+
+No label takes its values from an EncoderModel's name or namespace: the number of series does not grow with the number of models.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,22 @@ UPDATES = Counter(
     registry=REGISTRY,
 )
 QUEUED = Gauge("encoder_queue_depth", "EncoderModels that wait for a look.", registry=REGISTRY)
-BEHIND = Gauge(
-    "encoder_watch_behind", "EncoderModels whose newest version the watch has not brought in time.", registry=REGISTRY
+BEHIND = Gauge("encoder_watch_behind", "Kinds whose watch is silent though something has changed.", registry=REGISTRY)
+LEADER = Gauge("encoder_leader", "1 while this operator holds the Lease, or needs none.", registry=REGISTRY)
+MODELS = Gauge("encoder_models", "EncoderModels, by phase and plugin.", ["phase", "plugin"], registry=REGISTRY)
+PREPS = Gauge(
+    "encoder_preps", "Prep Jobs: running ones, and EncoderModels that wait for a place.", ["state"], registry=REGISTRY
+)
+PREP_SECONDS = Histogram(
+    "encoder_prep_seconds",
+    "Duration of prep Jobs that made an artifact.",
+    buckets=(5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200),
+    registry=REGISTRY,
+)
+PREP_BYTES = Counter("encoder_prep_bytes", "Bytes of artifacts that prep Jobs have made.", registry=REGISTRY)
+PARITY_RESULTS = Counter(
+    "encoder_parity_results",
+    "Comparisons with the original library, by plugin and result.",
+    ["plugin", "result"],
+    registry=REGISTRY,
 )

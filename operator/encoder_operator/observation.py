@@ -1,71 +1,165 @@
-"""Reads all that one decision rests on, live, and parses it. Decides nothing.
+"""Facts about one EncoderModel, parsed from what was read, and the few things that only some models need, read live.
 
-Lists and gets go to the API server each time: its answer is never older than our last write, so nothing must be remembered.
+Decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from encoder_operator import facts, names
+from encoder_operator import facts, names, reading
 from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
 from encoder_operator.facts import Facts, Pod, Revision
+from encoder_operator.reading import View
+from encoder_operator.settings import Settings
 
 _CREATING = "ContainerCreating"
+# labels of nodes hardly change
+_PRODUCT_SECONDS = 60.0
+_PROGRESS_SECONDS = 10.0
+_PROGRESS_LINES = 5
+_MOST_REMEMBERED = 1024
 
 
-async def observe(cluster: Cluster, namespace: str, live: Json) -> Facts:
-    """Return the facts about an EncoderModel."""
-    name, uid = live["metadata"]["name"], live["metadata"]["uid"]
-    labels = {names.MODEL: name}
-    claim_name = live.get("spec", {}).get("storage", {}).get("claimName") or names.artifacts_claim(name)
-    jobs, pods, records, deployment, service, claim = await asyncio.gather(
-        cluster.list("Job", namespace, labels),
-        cluster.list("Pod", namespace, labels),
-        cluster.list("ControllerRevision", namespace, labels),
-        cluster.get("Deployment", namespace, name),
-        cluster.get("Service", namespace, name),
-        cluster.get("PersistentVolumeClaim", namespace, claim_name),
-    )
-    children = [*jobs, *records, *(found for found in (deployment, service) if found)]
-    conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
-    if claim and claim_name == names.artifacts_claim(name) and not _ours(claim, name):
-        conflicts.append(claim)
-    parsed = await _with_mount_problems(cluster, namespace, [facts.pod(pod) for pod in pods], pods)
-    revisions = sorted(
-        (facts.revision(record) for record in _of(records, "revision")), key=lambda found: (found.number, found.hash)
-    )
-    serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
-    return Facts(
-        now=datetime.now(UTC),
-        claim=facts.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
-        deployment=facts.deployment(deployment) if deployment else None,
-        service=service,
-        prep_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "prep")),
-        parity_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "parity")),
-        revisions=tuple(revisions),
-        verdicts=tuple(facts.verdict(record) for record in _of(records, "verdict")),
-        pods=await _with_products(cluster, (pod for pod in parsed if pod.uid in serving), revisions),
-        leftovers=tuple(_called(child) for child in children if _of_another(child, uid)),
-        conflicts=tuple(_called(found) for found in conflicts),
-        live_revisions={record["metadata"]["labels"][names.REVISION]: record for record in _of(records, "revision")},
-        inputs=await _inputs(cluster, namespace, live),
-    )
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The last line of progress that a prep pod has told, and when it was read."""
+
+    read: float
+    line: Json | None
 
 
-async def _inputs(cluster: Cluster, namespace: str, live: Json) -> str | None:
-    """Return the hash of the user's own cases; empty where there are none, None where they can't be found."""
-    wanted = live.get("spec", {}).get("parity", {}).get("inputs", {}).get("configMapRef")
-    if wanted is None:
-        return ""
-    found = await cluster.get("ConfigMap", namespace, wanted["name"])
-    content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
-    return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+class Observer:
+    """Turns views into facts."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._cluster = cluster
+        self._namespaced = settings.namespaced
+        self._products: dict[str, tuple[float, str]] = {}
+        self._told: dict[str, _Told] = {}
+
+    async def facts(self, view: View, *, preps_elsewhere: int = 0) -> Facts:
+        """Return the facts about an EncoderModel."""
+        meta = view.live["metadata"]
+        name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
+        jobs, pods, records = (view.children[kind] for kind in ("Job", "Pod", "ControllerRevision"))
+        named = view.namesakes
+        deployment, service, claim = named.get("Deployment"), named.get("Service"), view.claim
+        own_claim = reading.claim_name(view.live) == names.artifacts_claim(name)
+        conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
+        leftovers = [child for child in (*jobs, *records, *named.values()) if _of_another(child, uid)]
+        if claim and own_claim and not _ours(claim, name):
+            conflicts.append(claim)
+        elif claim and own_claim and "deletionTimestamp" in claim["metadata"]:
+            leftovers.append(claim)
+        revisions = sorted(
+            (facts.revision(record) for record in _of(records, "revision")),
+            key=lambda found: (found.number, found.hash),
+        )
+        parsed = [await self._pod(namespace, pod) for pod in pods]
+        serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
+        return Facts(
+            now=datetime.now(UTC),
+            claim=facts.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
+            deployment=facts.deployment(deployment) if deployment else None,
+            service=service,
+            network_policy=named.get("NetworkPolicy"),
+            http_route=named.get("HTTPRoute"),
+            budget=named.get("PodDisruptionBudget"),
+            gateway_api=view.gateway_api,
+            preps_elsewhere=preps_elsewhere,
+            prep_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "prep")),
+            parity_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "parity")),
+            revisions=tuple(revisions),
+            verdicts=tuple(facts.verdict(record) for record in _of(records, "verdict")),
+            pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, view.live),
+            leftovers=tuple(_called(child) for child in leftovers),
+            conflicts=tuple(_called(found) for found in conflicts),
+            live_revisions={
+                record["metadata"]["labels"][names.REVISION]: record for record in _of(records, "revision")
+            },
+            inputs=await self._inputs(namespace, view.live),
+        )
+
+    async def _pod(self, namespace: str, live: Json) -> Pod:
+        pod = facts.pod(live)
+        if live["metadata"].get("labels", {}).get(names.COMPONENT) != "prep":
+            return pod
+        if pod.phase == "Pending" and pod.node and pod.waiting == _CREATING:
+            return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
+        if pod.phase == "Running" and pod.ended is None:
+            return replace(pod, progress=await self._progress(namespace, pod))
+        return pod
+
+    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
+        """Ask for the Events of a prep pod that is being created: only there the kubelet says which mount it waits for."""
+        events = await self._cluster.list(
+            "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
+        )
+        last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
+        return str(last.get("message", "")) if last else ""
+
+    async def _progress(self, namespace: str, pod: Pod) -> Json | None:
+        """Return the last line of progress in the pod's log, read at most once in ten seconds."""
+        before, now = self._told.get(pod.uid), time.monotonic()
+        if before is not None and now - before.read < _PROGRESS_SECONDS:
+            return before.line
+        line = _last_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
+        if line is not None:
+            line = {**line, "at": facts.spelled(datetime.now(UTC)), "bytesPerSecond": _rate(before, line, now)}
+        elif before is not None:
+            line = before.line
+        while len(self._told) >= _MOST_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._told[pod.uid] = _Told(now, line)
+        return line
+
+    async def _inputs(self, namespace: str, live: Json) -> str | None:
+        """Return the hash of the user's own cases; empty where there are none, None where they can't be found."""
+        wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
+        if wanted is None:
+            return ""
+        found = await self._cluster.get("ConfigMap", namespace, wanted["name"])
+        content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
+        return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+
+    async def _with_products(self, pods: Iterable[Pod], revisions: list[Revision], live: Json) -> tuple[Pod, ...]:
+        """Add the accelerator product that each pod runs on."""
+        accelerators = {found.hash: found.pinned["accelerator"] for found in revisions}
+        pinned = (live.get("spec", {}).get("serving") or {}).get("acceleratorProduct")
+        return tuple(
+            await asyncio.gather(*(self._with_product(pod, accelerators.get(pod.revision), pinned) for pod in pods))
+        )
+
+    async def _with_product(self, pod: Pod, accelerator: str | None, pinned: str | None) -> Pod:
+        if accelerator == "cpu":
+            return replace(pod, product="cpu")
+        if not pod.node:
+            return pod
+        if self._namespaced:
+            # Nodes are not ours to read: what nobody has pinned is verified pod by pod
+            return replace(pod, product=pinned or f"pod:{pod.uid}")
+        return replace(pod, product=await self._product(pod.node))
+
+    async def _product(self, node: str) -> str:
+        read, known = self._products.get(node, (0.0, ""))
+        if known and time.monotonic() - read < _PRODUCT_SECONDS:
+            return known
+        live = await self._cluster.get("Node", None, node)
+        label = live["metadata"].get("labels", {}).get(names.GPU_PRODUCT_LABEL) if live else None
+        # without the label nothing says that two nodes have the same product: each is verified by itself
+        product = label or f"node:{node}"
+        while len(self._products) >= _MOST_REMEMBERED:
+            del self._products[next(iter(self._products))]
+        self._products[node] = (time.monotonic(), product)
+        return product
 
 
 def _of(found: Iterable[Json], component: str) -> list[Json]:
@@ -83,44 +177,22 @@ def _of_another(live: Json, uid: str) -> bool:
 
 
 def _called(live: Json) -> str:
-    # lists leave the kind out of their entries
     return f"{live.get('kind', 'object')} {live['metadata']['name']}"
 
 
-async def _with_products(cluster: Cluster, pods: Iterable[Pod], revisions: list[Revision]) -> tuple[Pod, ...]:
-    """Add the accelerator product that each pod runs on."""
-    accelerators = {found.hash: found.pinned["accelerator"] for found in revisions}
-    products: dict[str, str] = {}
-    found = []
-    for pod in pods:
-        if accelerators.get(pod.revision) == "cpu":
-            found.append(replace(pod, product="cpu"))
-        elif pod.node:
-            if pod.node not in products:
-                products[pod.node] = await _product(cluster, pod.node)
-            found.append(replace(pod, product=products[pod.node]))
-        else:
-            found.append(pod)
-    return tuple(found)
+def _last_line(log: str) -> Json | None:
+    for text in reversed(log.splitlines()):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "phase" in line:
+            return line
+    return None
 
 
-async def _product(cluster: Cluster, node: str) -> str:
-    live = await cluster.get("Node", None, node)
-    label = live["metadata"].get("labels", {}).get(names.GPU_PRODUCT_LABEL) if live else None
-    # without the label nothing says that two nodes have the same product: each is verified by itself
-    return label or f"node:{node}"
-
-
-async def _with_mount_problems(cluster: Cluster, namespace: str, pods: list[Pod], live: list[Json]) -> list[Pod]:
-    """Ask for the Events of prep pods that are being created: only there the kubelet says which mount it waits for."""
-    prep = {pod["metadata"]["uid"] for pod in _of(live, "prep")}
-    found = []
-    for pod in pods:
-        if pod.uid in prep and pod.phase == "Pending" and pod.node and pod.waiting == _CREATING:
-            events = await cluster.list(
-                "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
-            )
-            last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
-            pod = replace(pod, mount_problem=last.get("message", "") if last else "")
-        found.append(pod)
-    return found
+def _rate(before: _Told | None, line: Json, now: float) -> int:
+    if before is None or before.line is None or before.line.get("phase") != line.get("phase"):
+        return 0
+    done = int(line.get("bytes") or 0) - int(before.line.get("bytes") or 0)
+    return max(0, round(done / (now - before.read)))

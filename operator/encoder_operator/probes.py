@@ -9,16 +9,16 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from encoder_operator import metrics
-from encoder_operator.watching import Watchdog
+from encoder_operator.watching import Horizon
 
 
 @asynccontextmanager
-async def serving(port: int, watchdog: Watchdog, ready: Callable[[], bool]) -> AsyncIterator[int]:
+async def serving(port: int, horizon: Horizon, ready: Callable[[], bool]) -> AsyncIterator[int]:
     """Serve the probes while the body runs; yields the port."""
 
     async def health(_: web.Request) -> web.Response:
-        behind = watchdog.behind
-        text = f"the watch is behind on {len(behind)} EncoderModels" if behind else "ok"
+        behind = horizon.behind
+        text = f"silent for too long: the watch of {', '.join(behind)}" if behind else "ok"
         return web.Response(text=text + "\n", status=503 if behind else 200)
 
     async def readiness(_: web.Request) -> web.Response:

@@ -1,27 +1,56 @@
-"""One look at one EncoderModel: read, decide, write what differs, tell. Keeps nothing between two looks."""
+"""One look at one EncoderModel: read, decide, write what differs, tell. Decides by nothing that it kept from an earlier look."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
-from encoder_operator import decide, metrics, model, names, observation, ownership, status, verification
+from encoder_operator import decide, metrics, model, names, ownership, preps, status, verification
 from encoder_operator.canonical import Json, digest
+from encoder_operator.census import Census
 from encoder_operator.cluster import Cluster
-from encoder_operator.errors import NotAccepted
+from encoder_operator.errors import NotAccepted, Refused
 from encoder_operator.facts import Facts, spelled
+from encoder_operator.observation import Observer
 from encoder_operator.plan import Action, Apply, Delete, Notice, Plan, SetGate
+from encoder_operator.preps import Preps
+from encoder_operator.reading import Reader, View
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
+from encoder_operator.wakeups import Key
+from encoder_operator.watching import WATCHED, Horizon
 
 _LOG = structlog.get_logger()
 
 
 class Reconciler:
-    """Brings EncoderModels and their children to what their specs ask for."""
+    """Brings EncoderModels and their children to what their specs ask for.
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    Args:
+        cluster: the API server.
+        settings: what the cluster's administrator decides.
+        horizon: is told what a look has read.
+        preps: the limit on prep Jobs.
+        census: is told what a look has found.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        *,
+        horizon: Horizon | None = None,
+        preps: Preps | None = None,
+        census: Census | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._reader = Reader(cluster, namespaced=settings.namespaced)
+        self._observer = Observer(cluster, settings)
+        self._horizon = horizon or Horizon()
+        self._preps = preps or Preps(settings.max_preps)
+        self._census = census or Census()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Look once.
@@ -29,19 +58,78 @@ class Reconciler:
         Returns:
             After how many seconds to look again even if nothing happens; None if only events matter.
         """
-        live = await self._cluster.get(names.KIND, namespace, name)
-        if live is None or "deletionTimestamp" in live["metadata"]:
-            # the garbage collector removes the children by their owner references
+        key = Key(namespace, name)
+        view = await self._reader.read(key)
+        if view is None:
+            # the garbage collector removes the children by their owner references; until then a prep Job has its place
+            if self._preps.has_place(key):
+                labels = {names.MODEL: name, names.COMPONENT: "prep"}
+                self._preps.settle(key, _unfinished(await self._cluster.list("Job", namespace, labels)))
             return None
-        facts = await observation.observe(self._cluster, namespace, live)
+        self._note(key, view)
+        try:
+            return await self._look(key, view)
+        except BaseException:
+            self._horizon.unsettled(key)
+            raise
+
+    def gone(self, key: Key) -> None:
+        """Forget an EncoderModel that was deleted."""
+        self._horizon.unsettled(key)
+        self._census.gone(key)
+
+    def _note(self, key: Key, view: View) -> None:
+        self._horizon.read(key, view.versions)
+        for kind in WATCHED:
+            found = [view.live] if kind == names.KIND else view.children[kind]
+            self._horizon.expect(kind, (entry["metadata"] for entry in found))
+        self._preps.settle(key, _unfinished(_of(view.children["Job"], "prep")))
+
+    async def _look(self, key: Key, view: View) -> float | None:
+        live, facts = view.live, await self._observer.facts(view)
+        # from here to `take` nothing waits, so nobody else takes the place that this decision rests on
+        facts = replace(facts, preps_elsewhere=self._preps.elsewhere(key))
         plan = self._plan(live, facts)
-        for action in plan.actions:
-            await self._act(namespace, action)
+        starts = any(_starts_prep(action) for action in plan.actions)
+        if starts:
+            self._preps.take(key)
+        elif _queued(plan.status):
+            self._preps.queue(key)
+        self._census.note(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
+        try:
+            for action in plan.actions:
+                await self._act(view, action)
+                self._measure(live, facts, action)
+        except Refused as error:
+            # what can't be done must be seen where people look
+            await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts))
+            raise
+        finally:
+            if starts:
+                # where the write failed the Job may be there all the same: the next look sees
+                self._preps.settle(key, ["started"])
         for notice in plan.notices:
             await self._cluster.post_event(_event(live, notice, facts))
-        if plan.status != live.get("status"):
-            await self._cluster.replace_status(namespace, name, live["metadata"]["uid"], plan.status)
+        await self._say(key, live, plan.status)
         return plan.wake_after
+
+    async def _say(self, key: Key, live: Json, shown: Json) -> None:
+        if shown != live.get("status"):
+            version = await self._cluster.replace_status(key.namespace, key.name, live["metadata"], shown)
+            self._horizon.wrote(key, names.KIND, version)
+
+    def _measure(self, live: Json, facts: Facts, action: Action) -> None:
+        """Count what is worth a number, once: when the record of it is made."""
+        if not isinstance(action, Apply) or action.live is not None or action.manifest["kind"] != "ControllerRevision":
+            return
+        component = action.manifest["metadata"]["labels"][names.COMPONENT]
+        if component == "verdict":
+            metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
+        elif component == "revision" and not _is_true(live, "ArtifactReady"):
+            for job in facts.prep_jobs:
+                if job.complete and job.finished_at is not None:
+                    metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
+                    metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"].get("bytes", 0))
 
     def _plan(self, live: Json, facts: Facts) -> Plan:
         try:
@@ -61,13 +149,16 @@ class Reconciler:
                 wake_after=wake,
             )
 
-    async def _act(self, namespace: str, action: Action) -> None:
+    async def _act(self, view: View, action: Action) -> None:
+        namespace = view.live["metadata"]["namespace"]
         match action:
             case Apply():
                 await self._apply(action)
             case Delete():
                 _LOG.info("delete", kind=action.kind, child=action.name)
-                await self._cluster.delete(action.kind, namespace, action.name)
+                await self._cluster.delete(
+                    action.kind, namespace, action.name, _metadata(view, action.kind, action.name)
+                )
             case SetGate():
                 gate = action.gate
                 _LOG.info("gate", pod=action.pod, open=gate.open, reason=gate.reason)
@@ -77,16 +168,53 @@ class Reconciler:
                     "reason": str(gate.reason),
                     "message": gate.message,
                 }
-                await self._cluster.set_gate(namespace, action.pod, action.uid, condition)
+                version = _metadata(view, "Pod", action.pod).get("resourceVersion")
+                await self._cluster.set_gate(namespace, action.pod, action.uid, condition, version)
 
     async def _apply(self, action: Apply) -> None:
         if ownership.matches(action.manifest, action.live):
             return
         kind, name = action.manifest["kind"], action.manifest["metadata"]["name"]
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
-        await self._cluster.apply(action.manifest)
+        await self._cluster.apply(action.manifest, action.live)
         if action.live is not None:
             metrics.UPDATES.labels(kind).inc()
+
+
+def _metadata(view: View, kind: str, name: str) -> Json:
+    for found in (*view.children.get(kind, []), *(c for k, c in view.namesakes.items() if k == kind)):
+        if found["metadata"]["name"] == name:
+            return dict(found["metadata"])
+    return {}
+
+
+def _of(found: list[Json], component: str) -> list[Json]:
+    return [entry for entry in found if entry["metadata"]["labels"].get(names.COMPONENT) == component]
+
+
+def _unfinished(jobs: list[Json]) -> list[str]:
+    return [job["metadata"]["name"] for job in jobs if not preps.finished(job)]
+
+
+def _starts_prep(action: Action) -> bool:
+    return (
+        isinstance(action, Apply)
+        and action.live is None
+        and action.manifest["kind"] == "Job"
+        and action.manifest["metadata"]["labels"][names.COMPONENT] == "prep"
+    )
+
+
+def _condition(shown: Json, name: str) -> Json:
+    return next((entry for entry in shown.get("conditions", []) if entry["type"] == name), {})
+
+
+def _queued(shown: Json) -> bool:
+    return bool(_condition(shown, "ArtifactReady").get("reason") == Reason.QUEUED.value)
+
+
+def _is_true(live: Json, name: str) -> bool:
+    return bool(_condition(live.get("status") or {}, name).get("status") == "True")
 
 
 def _event(live: Json, notice: Notice, facts: Facts) -> Json:

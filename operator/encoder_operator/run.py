@@ -4,43 +4,144 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 import kopf
 import structlog
 
-from encoder_operator import handlers, probes, watching
+from encoder_operator import handlers, lease, metrics, names, probes, watching
 from encoder_operator.cluster import Cluster
+from encoder_operator.errors import ClusterError
+from encoder_operator.lease import Leadership, Lease
+from encoder_operator.preps import Preps
 from encoder_operator.reconcile import Reconciler
 from encoder_operator.settings import Settings
 from encoder_operator.wakeups import WakeUps
-from encoder_operator.watching import Watchdog
+from encoder_operator.watching import Horizon
 
 _LOG = structlog.get_logger()
+_COUNT_AGAIN_SECONDS = 2.0
 
 
-async def run(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT, which Kopf handles."""
-    cluster = Cluster(crash_after_write=settings.crash_after_write)
-    reconciler = Reconciler(cluster, settings)
+async def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT, or until the lease is lost.
+
+    Returns:
+        The exit code: 0 if it was told to end, 1 if another operator is at work now.
+    """
+    leadership = Leadership()
+    cluster = Cluster(
+        leadership=leadership,
+        crash_after_write=settings.crash_after_write,
+        crash_before_write=settings.crash_before_write,
+    )
+    horizon, preps = Horizon(), Preps(settings.max_preps)
+    ready, stop = asyncio.Event(), asyncio.Event()
+    # Kopf puts its own handlers in their place as soon as it runs
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        async with probes.serving(settings.port, horizon, ready.is_set) as port:
+            _LOG.info("start", port=port)
+            async with _leading(settings, cluster, leadership, ready, stop) as lost:
+                if not stop.is_set():
+                    await _work(settings, cluster, horizon, preps, ready, stop)
+                return 1 if lost.is_set() else 0
+    finally:
+        await cluster.close()
+        _LOG.info("end")
+
+
+@asynccontextmanager
+async def _leading(
+    settings: Settings, cluster: Cluster, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
+) -> AsyncIterator[asyncio.Event]:
+    """Hold the lease while the body runs; yields what is set when it is lost, which also sets ``stop``."""
+    lost = asyncio.Event()
+    if not settings.lease:
+        metrics.LEADER.set(1)
+        yield lost
+        return
+    held = Lease(
+        cluster,
+        leadership,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.identity or lease.identity(),
+        seconds=settings.lease_seconds,
+    )
+    # one that waits is ready to take over, and that is all that is asked of it
+    ready.set()
+    if not await _unless(stop, held.acquire()):
+        yield lost
+        return
+
+    async def keep() -> None:
+        await held.keep()
+        lost.set()
+        stop.set()
+
+    keeping = asyncio.create_task(keep(), name="lease")
+    try:
+        yield lost
+    finally:
+        await _ended(keeping)
+        await held.release()
+
+
+async def _work(
+    settings: Settings, cluster: Cluster, horizon: Horizon, preps: Preps, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    namespaces = settings.namespaces or ["*"]
+    if not await _unless(stop, _count_preps(cluster, preps, namespaces)):
+        return
+    reconciler = Reconciler(cluster, settings, horizon=horizon, preps=preps)
     wakeups = WakeUps(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency)
-    watchdog = Watchdog()
-    ready = asyncio.Event()
-    async with probes.serving(settings.port, watchdog, ready.is_set) as port:
-        _LOG.info("start", port=port)
-        resync = asyncio.create_task(
-            watching.resync(cluster, wakeups, watchdog, settings.resync_seconds), name="resync"
+    preps.wakes(wakeups.wake)
+    again = watching.resync(cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces)
+    resync = asyncio.create_task(again, name="resync")
+    try:
+        await kopf.operator(
+            registry=handlers.registry(wakeups, horizon, reconciler.gone),
+            settings=handlers.settings(),
+            clusterwide=not settings.namespaced,
+            namespaces=settings.namespaces,
+            stop_flag=stop,
+            ready_flag=ready,
         )
+    finally:
+        await _ended(resync)
+        await wakeups.close()
+
+
+async def _count_preps(cluster: Cluster, preps: Preps, namespaces: list[str]) -> None:
+    """Count the prep Jobs that run already, before any other may be started."""
+    while True:
         try:
-            await kopf.operator(
-                registry=handlers.registry(wakeups, watchdog),
-                settings=handlers.settings(),
-                clusterwide=True,
-                ready_flag=ready,
-            )
-        finally:
-            resync.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await resync
-            await wakeups.close()
-            await cluster.close()
-            _LOG.info("end")
+            labels = {names.COMPONENT: "prep"}
+            preps.seed([job for where in namespaces for job in await cluster.list("Job", where, labels)])
+            return
+        except ClusterError as error:
+            _LOG.warning("prep Jobs can't be counted", error=str(error))
+            await asyncio.sleep(_COUNT_AGAIN_SECONDS)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work; return False if told to stop before it was done."""
+    doing, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    done = doing.done()
+    await _ended(stopping)
+    await _ended(doing)
+    if done:
+        doing.result()
+    return done
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait((task,))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from encoder_operator import metrics
-from encoder_operator.errors import OperatorError, Unavailable
+from encoder_operator.errors import Changed, NotLeader, OperatorError, Unavailable
 
 _LOG = structlog.get_logger()
 
@@ -20,6 +20,10 @@ _LOG = structlog.get_logger()
 _SETTLE_SECONDS = 0.05
 _FIRST_BACKOFF = 0.5
 _LONGEST_BACKOFF = 300.0
+# what is out of reach or busy comes back, and then everybody waits for it
+_LONGEST_UNAVAILABLE = 30.0
+# a model that changes at every look is looked at less often
+_CONFLICTS_IN_A_ROW = 5
 
 
 class Key(NamedTuple):
@@ -68,7 +72,6 @@ class WakeUps:
             entry.timer.cancel()
         entry.due = due
         entry.timer = loop.call_at(due, self._start, key)
-        metrics.QUEUED.set(sum(1 for found in self._entries.values() if found.timer))
 
     def forget(self, key: Key) -> None:
         """Drop a key that is gone; a look that runs ends as it will."""
@@ -98,16 +101,22 @@ class WakeUps:
             entry.again = True
             return
         entry.running = True
+        metrics.QUEUED.inc()
         task = asyncio.get_running_loop().create_task(self._run(key, entry), name=f"look {key.namespace}/{key.name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, key: Key, entry: _Entry) -> None:
+        begun = False
         try:
             async with self._slots:
+                begun = True
+                metrics.QUEUED.dec()
                 after = await self._looked(key, entry)
         finally:
             entry.running = False
+            if not begun:
+                metrics.QUEUED.dec()
         if entry.again:
             entry.again = False
             after = min(after or _SETTLE_SECONDS, _SETTLE_SECONDS) if entry.failures == 0 else after
@@ -121,11 +130,19 @@ class WakeUps:
         with structlog.contextvars.bound_contextvars(namespace=key.namespace, name=key.name):
             try:
                 after = await self._look(key)
+            except NotLeader as error:
+                # whoever holds the lease looks
+                after = None
+                metrics.RECONCILES.labels(type(error).__name__).inc()
+                _LOG.info("look given up", error=str(error))
             except OperatorError as error:
                 entry.failures += 1
                 after = _backoff(entry.failures, error)
                 metrics.RECONCILES.labels(type(error).__name__).inc()
-                _LOG.warning("look failed", error=str(error), retry_in=round(after, 1))
+                # that somebody else writes too is how things are, unless it goes on
+                expected = isinstance(error, Changed) and entry.failures <= _CONFLICTS_IN_A_ROW
+                say = _LOG.debug if expected else _LOG.warning
+                say("look failed", error=str(error), retry_in=round(after, 1))
             except Exception:
                 # the boundary of one key: a mistake about one model must not stop the others
                 entry.failures += 1
@@ -140,7 +157,10 @@ class WakeUps:
 
 
 def _backoff(failures: int, error: OperatorError | None) -> float:
-    longest = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(failures - 1, 16))
+    if isinstance(error, Changed) and failures <= _CONFLICTS_IN_A_ROW:
+        return _SETTLE_SECONDS
+    most = _LONGEST_UNAVAILABLE if isinstance(error, Unavailable) else _LONGEST_BACKOFF
+    longest = min(most, _FIRST_BACKOFF * 2 ** min(failures - 1, 16))
     delay = random.uniform(longest / 2, longest)
     asked = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
     return max(delay, asked)

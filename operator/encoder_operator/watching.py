@@ -1,74 +1,113 @@
-"""Looks again at everything now and then, and notices a watch that has gone silent.
+"""What the watches have brought and what looks have read: which event is news, and which watch has gone silent.
 
-A watch that brings nothing looks just like a quiet cluster. So each resync compares the versions that a list shows with those that
-the watch has brought: an object whose newer version has not come some time later means that the watch is behind.
+Versions of objects are numbers that grow with every write to the cluster. An event that is not newer than what a look at its
+model has read tells nothing new: after a start, or after a write of our own, most are not. And a watch that brings nothing looks
+just like a quiet cluster; but when a look has read an object that is newer than everything that the watch of its kind has
+brought, and that watch stays silent, then it is dead.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from encoder_operator import metrics, names
+from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
 from encoder_operator.errors import ClusterError
+from encoder_operator.preps import Preps
 from encoder_operator.wakeups import Key, WakeUps
 
 _LOG = structlog.get_logger()
 _GRACE_SECONDS = 30.0
+# models of one group are read together
+_GROUP = 64
+WATCHED = (names.KIND, "Pod", "Service", "Job", "Deployment")
 
 
-class Watchdog:
-    """Knows which versions the watch has brought."""
+class Horizon:
+    """How far the watches have come, and how far the looks."""
 
-    def __init__(self, *, grace: float = _GRACE_SECONDS) -> None:
+    def __init__(self, *, grace: float = _GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace = grace
-        self._versions: dict[Key, str] = {}
-        self._behind: tuple[Key, ...] = ()
+        self._clock = clock
+        self._read: dict[Key, tuple[int, ...]] = {}
+        # by kind: the newest version that the watch has brought, and when it brought anything
+        self._brought: dict[str, tuple[int, float]] = {}
+        # by kind: the newest version that a look has read, and since when the watch should have brought it
+        self._expected: dict[str, tuple[int, float]] = {}
+
+    def brought(self, key: Key, kind: str, version: str) -> bool:
+        """Note what a watch has brought; return whether it is news."""
+        number = _number(version)
+        before = self._brought.get(kind, (0, 0.0))[0]
+        self._brought[kind] = (max(before, number), self._clock())
+        read = self._read.get(key)
+        return read is None or not number or number > read[WATCHED.index(kind)]
+
+    def read(self, key: Key, versions: Mapping[str, str]) -> None:
+        """Note which version of the cluster a look has read, for each kind."""
+        self._read[key] = tuple(_number(versions.get(kind, "")) for kind in WATCHED)
+
+    def wrote(self, key: Key, kind: str, version: str) -> None:
+        """Note that a write of our own, to an object that was as we had read it, has made this version."""
+        read = self._read.get(key)
+        if read is not None and _number(version):
+            at = WATCHED.index(kind)
+            self._read[key] = (*read[:at], max(read[at], _number(version)), *read[at + 1 :])
+
+    def unsettled(self, key: Key) -> None:
+        """Note that a look did not end well: everything about the model is news again."""
+        self._read.pop(key, None)
+
+    def expect(self, kind: str, objects: Iterable[Json]) -> None:
+        """Note the metadata of objects that were read: the watch of their kind brings them too."""
+        newest = max((_number(meta["resourceVersion"]) for meta in objects), default=0)
+        if newest > max(self._brought.get(kind, (0, 0.0))[0], self._expected.get(kind, (0, 0.0))[0]):
+            behind = self._expected.get(kind, (0, 0.0))[0] > self._brought.get(kind, (0, 0.0))[0]
+            since = self._expected[kind][1] if behind else self._clock()
+            self._expected[kind] = (newest, since)
 
     @property
-    def behind(self) -> tuple[Key, ...]:
-        """Return the EncoderModels whose changes the watch has missed."""
-        return self._behind
-
-    def seen(self, key: Key, version: str) -> None:
-        """Note what the watch has brought."""
-        self._versions[key] = version
-
-    def gone(self, key: Key) -> None:
-        """Note that an EncoderModel was deleted."""
-        self._versions.pop(key, None)
-
-    async def compare(self, listed: dict[Key, str]) -> None:
-        """Wait a moment, then note which listed versions the watch should have brought and has not."""
-        before = {key: self._versions.get(key) for key in listed}
-        await asyncio.sleep(self._grace)
-        self._behind = tuple(
-            key
-            for key, version in listed.items()
-            # a newer version than the listed one may have come: only silence counts
-            if self._versions.get(key) == before[key] != version
-        )
-        metrics.BEHIND.set(len(self._behind))
-        if self._behind:
-            _LOG.error("the watch is behind", models=[f"{key.namespace}/{key.name}" for key in self._behind[:5]])
+    def behind(self) -> tuple[str, ...]:
+        """Return the kinds whose watch is silent though there is something."""
+        now = self._clock()
+        found = []
+        for kind, (version, since) in self._expected.items():
+            brought, at = self._brought.get(kind, (0, 0.0))
+            # as long as it brings anything it may come to it: only silence counts
+            if brought < version and now - max(since, at) > self._grace:
+                found.append(kind)
+        return tuple(found)
 
 
-async def resync(cluster: Cluster, wakeups: WakeUps, watchdog: Watchdog, period: float) -> None:
-    """Wake every EncoderModel once a period, spread over it, until cancelled."""
+async def resync(
+    cluster: Cluster, wakeups: WakeUps, horizon: Horizon, preps: Preps, *, period: float, namespaces: Iterable[str]
+) -> None:
+    """Wake every EncoderModel once a period, group by group, until cancelled."""
+    known: set[str] = set()
     while True:
         await asyncio.sleep(period)
+        behind = set(horizon.behind)
+        metrics.BEHIND.set(len(behind))
+        if behind - known:
+            _LOG.error("a watch is silent", kinds=sorted(behind))
+        known = behind
         try:
-            found = await cluster.list(names.KIND, "*", {})
+            found = [meta for where in namespaces for meta in await cluster.versions(names.KIND, where)]
+            jobs = [job for where in namespaces for job in await cluster.list("Job", where, {names.COMPONENT: "prep"})]
         except ClusterError as error:
             _LOG.warning("resync failed", error=str(error))
             continue
-        listed = {
-            Key(live["metadata"]["namespace"], live["metadata"]["name"]): live["metadata"]["resourceVersion"]
-            for live in found
-        }
-        for key in listed:
-            wakeups.wake(key, after=random.uniform(0.0, period / 2))
-        await watchdog.compare(listed)
+        horizon.expect(names.KIND, found)
+        preps.seed(jobs)
+        groups = max(1, -(-len(found) // _GROUP))
+        for i, meta in enumerate(found):
+            wakeups.wake(Key(meta["namespace"], meta["name"]), after=period / 2 * (i // _GROUP) / groups)
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import uuid
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,6 +62,7 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         self.created: list[tuple[str, str]] = []
         self.fail_next: list[tuple[int, dict[str, str]]] = []
         self.fault: Fault | None = None
+        self.gateway_api = False
         self._attempts = 0
         self.version = 0
 
@@ -126,11 +128,13 @@ class ClusterFake(httpx2.AsyncBaseTransport):
                 self.remove(kind, where, called)
 
     def _read(self, plural: str, namespace: str, name: str, query: dict[str, list[str]]) -> httpx2.Response:
+        if name == "group" and not plural:
+            return self._answer(200 if self.gateway_api else 404, {"resources": [{"name": "httproutes"}]})
         if name:
             live = self.objects.get((plural, namespace, name))
             return self._answer(200, live) if live else self._missing(plural, name)
         selector = query.get("labelSelector", [""])[0]
-        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        wanted = _selected(selector)
         uid = next(
             (p.split("=")[1] for p in query.get("fieldSelector", [""])[0].split(",") if "involvedObject" in p), ""
         )
@@ -139,7 +143,7 @@ class ClusterFake(httpx2.AsyncBaseTransport):
             for (kind, where, _), live in sorted(self.objects.items())
             if kind == plural
             and (where == namespace or not namespace)
-            and wanted.items() <= live["metadata"].get("labels", {}).items()
+            and all(live["metadata"].get("labels", {}).get(label) in values for label, values in wanted.items())
             and (not uid or live["involvedObject"]["uid"] == uid)
         ]
         return self._answer(200, {"items": items, "metadata": {"resourceVersion": str(self.version)}})
@@ -157,17 +161,23 @@ class ClusterFake(httpx2.AsyncBaseTransport):
             return 201, self.put(plural, body)
         if live is None and "apply" not in kind:
             return 404, {"message": f"{plural} {name} not found", "code": 404}
+        if live is not None and _stale(live, body):
+            return 409, {"message": f"{plural} {name} has been modified", "code": 409}
         if request.method == "DELETE":
             self.remove(plural, namespace, name)
             return 200, {}
         if "apply" in kind:
+            for field in ("uid", "resourceVersion"):
+                body["metadata"].pop(field, None)
             return 200, self.put(plural, _applied(copy.deepcopy(live), body))
         assert live is not None
         assert subresource == "status"
         changed = copy.deepcopy(live)
         if "json-patch" in kind:
-            assert body[0] == {"op": "test", "path": "/metadata/uid", "value": live["metadata"]["uid"]}
-            changed["status"] = body[1]["value"]
+            for test in body[:-1]:
+                if live["metadata"][test["path"].rpartition("/")[2]] != test["value"]:
+                    return 422, {"message": "the server rejected it: test failed", "code": 422}
+            changed["status"] = body[-1]["value"]
         else:
             for condition in body["status"]["conditions"]:
                 conditions = changed.setdefault("status", {}).setdefault("conditions", [])
@@ -182,9 +192,28 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         return httpx2.Response(code, json=body or {}, headers={"Content-Type": "application/json", **(headers or {})})
 
 
+def _selected(selector: str) -> dict[str, set[str]]:
+    """Parse `a=b,c in (d,e)`."""
+    found = {}
+    for label, one, several in re.findall(r"([^,=() ]+)(?:=([^,]*)| in \(([^)]*)\))", selector):
+        found[label] = set(several.split(",")) if several else {one}
+    return found
+
+
+def _stale(live: Json, body: Any) -> bool:
+    """Say whether a write was meant for another object or another version of it."""
+    if not isinstance(body, dict):
+        return False
+    meant = {**body.get("metadata", {}), **body.get("preconditions", {})}
+    return any(field in meant and meant[field] != live["metadata"][field] for field in ("uid", "resourceVersion"))
+
+
 def _path(path: str) -> tuple[str, str, str, str]:
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
+    if not parts:
+        # what a group has; only the Gateway API is asked for
+        return "", "", "group", ""
     namespace = ""
     if parts[0] == "namespaces" and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]

@@ -9,7 +9,7 @@ import pytest
 
 from encoder_operator import handlers
 from encoder_operator.wakeups import Key, WakeUps
-from encoder_operator.watching import Watchdog
+from encoder_operator.watching import WATCHED, Horizon
 
 
 class Woken(WakeUps):
@@ -39,26 +39,29 @@ def test_kopf_posts_and_scans_nothing_and_ends_in_time() -> None:
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = handlers.registry(Woken(), Watchdog())
+    registry = handlers.registry(Woken(), Horizon(), lambda key: None)
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
 
 
-async def test_events_wake_the_model_that_they_are_about() -> None:
-    woken, watchdog = Woken(), Watchdog(grace=0.0)
-    registry = handlers.registry(woken, watchdog)
+async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
+    woken, horizon = Woken(), Horizon()
+    gone: list[Key] = []
+    registry = handlers.registry(woken, horizon, gone.append)
     functions: dict[str, Any] = {
         str(entry.id).split("/")[0]: entry.fn for entry in registry._watching.get_all_handlers()
     }
-    changed = {"event": {"type": "MODIFIED"}, "name": "m", "namespace": "n", "meta": {"resourceVersion": "7"}}
+    meta = {"resourceVersion": "7"}
+    changed = {"event": {"type": "MODIFIED"}, "name": "m", "namespace": "n", "meta": meta}
     await functions["model_changed"](**changed)
-    await watchdog.compare({Key("n", "m"): "7"})
-    assert watchdog.behind == ()
-    labels = {"encoders.dev/model": "other"}
-    await functions["pods_changed"](namespace="n", labels=labels)
+    pod = {"namespace": "n", "labels": {"encoders.dev/model": "other"}, "meta": meta}
+    await functions["pods_changed"](**pod)
+    horizon.read(Key("n", "other"), dict.fromkeys(WATCHED, "7"))
+    await functions["pods_changed"](**pod)
     await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})
     assert woken.keys == [Key("n", "m"), Key("n", "other"), Key("gone", "m")]
+    assert gone == [Key("n", "m")]
 
 
 def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:

@@ -1,53 +1,101 @@
 from __future__ import annotations
 
-import asyncio
-
 import aiohttp
 
 from encoder_operator import probes
 from encoder_operator.wakeups import Key
-from encoder_operator.watching import Watchdog
+from encoder_operator.watching import WATCHED, Horizon
 
 KEY = Key("demo", "minilm")
 
 
-async def compared(watchdog: Watchdog, listed: dict[Key, str], seen_meanwhile: str | None = None) -> tuple[Key, ...]:
-    task = asyncio.create_task(watchdog.compare(listed))
-    await asyncio.sleep(0)
-    if seen_meanwhile:
-        watchdog.seen(KEY, seen_meanwhile)
-    await task
-    return watchdog.behind
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
 
 
-async def test_a_watch_that_has_brought_the_listed_version_is_in_time() -> None:
-    watchdog = Watchdog(grace=0.001)
-    watchdog.seen(KEY, "5")
-    assert await compared(watchdog, {KEY: "5"}) == ()
+def read_at(version: str) -> dict[str, str]:
+    return dict.fromkeys(WATCHED, version)
 
 
-async def test_a_watch_that_brings_something_meanwhile_is_in_time() -> None:
-    watchdog = Watchdog(grace=0.001)
-    watchdog.seen(KEY, "4")
-    assert await compared(watchdog, {KEY: "5"}, seen_meanwhile="6") == ()
+def horizon() -> tuple[Horizon, Clock]:
+    clock = Clock()
+    return Horizon(grace=30, clock=clock), clock
 
 
-async def test_a_silent_watch_is_behind_until_it_is_not() -> None:
-    watchdog = Watchdog(grace=0.001)
-    watchdog.seen(KEY, "4")
-    assert await compared(watchdog, {KEY: "5"}) == (KEY,)
-    watchdog.seen(KEY, "5")
-    assert await compared(watchdog, {KEY: "5"}) == ()
+def test_an_event_that_a_look_has_read_already_is_no_news() -> None:
+    found, _ = horizon()
+    assert found.brought(KEY, "Pod", "5")
+    found.read(KEY, read_at("7"))
+    assert not found.brought(KEY, "Pod", "7")
+    assert found.brought(KEY, "Pod", "8")
+    assert found.brought(Key("demo", "other"), "Pod", "6")
 
 
-async def test_an_object_that_was_never_seen_is_missed() -> None:
-    assert await compared(Watchdog(grace=0.001), {KEY: "5"}) == (KEY,)
+def test_the_echo_of_a_write_of_our_own_is_no_news_and_a_later_change_is() -> None:
+    found, _ = horizon()
+    found.read(KEY, read_at("7"))
+    found.wrote(KEY, "EncoderModel", "9")
+    assert not found.brought(KEY, "EncoderModel", "9")
+    assert found.brought(KEY, "Pod", "9")
+    assert found.brought(KEY, "EncoderModel", "10")
+
+
+def test_after_a_look_that_failed_everything_is_news() -> None:
+    found, _ = horizon()
+    found.read(KEY, read_at("7"))
+    found.unsettled(KEY)
+    assert found.brought(KEY, "Pod", "3")
+
+
+def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
+    found, clock = horizon()
+    found.brought(KEY, "Pod", "5")
+    found.expect("Pod", [{"resourceVersion": "6"}])
+    assert list(found.behind) == []
+    clock.time += 31
+    assert list(found.behind) == ["Pod"]
+    found.brought(KEY, "Pod", "6")
+    assert list(found.behind) == []
+
+
+def test_a_watch_that_brings_something_is_not_silent() -> None:
+    found, clock = horizon()
+    found.expect("Pod", [{"resourceVersion": "60"}])
+    clock.time += 29
+    found.brought(KEY, "Pod", "5")
+    clock.time += 29
+    assert list(found.behind) == []
+    clock.time += 2
+    assert list(found.behind) == ["Pod"]
+
+
+def test_reading_more_that_is_new_does_not_excuse_a_silent_watch() -> None:
+    found, clock = horizon()
+    for version in range(6, 12):
+        found.expect("Job", [{"resourceVersion": str(version)}])
+        clock.time += 10
+    assert found.behind == ("Job",)
+
+
+def test_what_the_watch_has_brought_is_not_waited_for() -> None:
+    found, clock = horizon()
+    found.brought(KEY, "Pod", "9")
+    found.expect("Pod", [{"resourceVersion": "6"}, {"resourceVersion": "9"}])
+    found.expect("Pod", [])
+    clock.time += 100
+    assert list(found.behind) == []
 
 
 async def test_probes_follow_the_watch() -> None:
-    watchdog = Watchdog(grace=0.001)
+    found, clock = horizon()
     ready = False
-    async with probes.serving(0, watchdog, lambda: ready) as port, aiohttp.ClientSession() as client:
+    async with probes.serving(0, found, lambda: ready) as port, aiohttp.ClientSession() as client:
 
         async def status(path: str) -> int:
             async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
@@ -57,5 +105,6 @@ async def test_probes_follow_the_watch() -> None:
         assert (await status("healthz"), await status("readyz"), await status("metrics")) == (200, 503, 200)
         ready = True
         assert await status("readyz") == 200
-        await compared(watchdog, {KEY: "5"})
+        found.expect("EncoderModel", [{"resourceVersion": "6"}])
+        clock.time += 31
         assert await status("healthz") == 503
