@@ -19,7 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
-from encoder_plugins import artifact
+from encoder_plugins import artifact, offline
+from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.models.sentence_transformer import vectors
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -93,6 +94,17 @@ def server(prepared: Path) -> Iterator[Server]:
     """A server with the default limits."""
     with running(prepared) as started:
         yield started
+
+
+def test_without_http_the_vectors_are_the_same(server: Server) -> None:
+    with offline.Model(server.artifact, accelerator="cpu") as model:
+        answers = model.map({"texts": TEXTS[start : start + 16]} for start in range(0, 64, 16))
+        found = np.concatenate([np.array(answer["embeddings"], np.float32) for answer in answers])
+        np.testing.assert_allclose(found, server.vectors(texts=TEXTS), atol=1e-5)
+        assert isinstance(model.ask({"text": "a", "encoding": "base64"})["embeddings"][0], str)
+        with pytest.raises(InvalidRequest) as caught:
+            model.ask({"texts": ["a", ""]})
+        assert caught.value.param == "data.texts[1]"
 
 
 def test_the_server_passes_parity(server: Server) -> None:
