@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from encoder_operator import checks, preparation, revision, rollout, status, verification
+from encoder_operator import checks, children, deadline, preparation, revision, rollout, status, verification
 from encoder_operator.facts import Facts, Revision
 from encoder_operator.manifests import records
 from encoder_operator.model import Model
 from encoder_operator.plan import Action, Apply, Delete, Plan, soonest
 from encoder_operator.preparation import Preparation
+from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
 
 _INPUTS_SECONDS = 60.0
+# nor are kinds of resources
+_ROUTE_SECONDS = 60.0
 
 
 def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
@@ -31,19 +34,25 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     if facts.claim is not None and not facts.claim.shared:
         checks.check_one_node(model.spec, model.name, model.namespace)
     known = _by_inputs(model, facts)
+    if model.spec.paused:
+        return _paused(model, facts, known)
     prepared = preparation.decide(model, facts, known, settings)
     actions: list[Action] = list(prepared.actions)
     target, facts, made = _target(model, facts, known, prepared, settings)
-    actions += made
     shared = facts.claim is not None and facts.claim.shared
-    verified = None
+    verified, clock = None, None
     if target is not None:
+        clock = deadline.decide(model, facts, target)
+        target, facts = clock.target, clock.facts
+        # both write the same record, and the clock's is the later one
+        actions += clock.actions or made
         verified = verification.decide(model, facts, target, shared=shared, settings=settings)
         facts = verified.facts
         actions += verified.actions
     else:
+        # without a target nothing was made
         actions += [Delete("Job", job.name) for job in facts.parity_jobs if not job.finished and not job.deleting]
-    rolled = rollout.decide(model, facts, target)
+    rolled = rollout.decide(model, facts, target, clock.overdue if clock else "")
     # gates first: on a pass the Deployment's rollout waits for nothing but them
     actions += verification.gates(model, facts)
     actions += rolled.actions
@@ -63,6 +72,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
             [
                 prepared.wake_after,
                 verified.wake_after if verified else None,
+                clock.wake_after if clock else None,
+                _ROUTE_SECONDS if children.routeless(model, facts) else None,
                 # ConfigMaps are not watched: a changed one is found by looking again
                 _INPUTS_SECONDS if model.inputs else None,
             ]
@@ -70,10 +81,33 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     )
 
 
+def _paused(model: Model, facts: Facts, known: Revision | None) -> Plan:
+    """Say how things are, and change nothing but the gates of pods that are proved: traffic must not stop for that."""
+    why = "nothing is changed while spec.paused is true"
+    artifact = revision.artifact_of(known) if known else None
+    reason = Reason.PREPARED if artifact else Reason.PAUSED
+    prepared = Preparation(reason=reason, message=preparation.about(artifact) if artifact else why, artifact=artifact)
+    view = status.View(
+        model=model,
+        facts=facts,
+        prepared=prepared,
+        target=known,
+        verified=None,
+        rolled=rollout.decide(model, facts, known),
+        update=None,
+    )
+    shown = status.observe(view)
+    return Plan(
+        actions=verification.kept_open(facts),
+        notices=status.notices(model.status, shown),
+        status=shown,
+        wake_after=None,
+    )
+
+
 def _by_inputs(model: Model, facts: Facts) -> Revision | None:
     """Return the newest revision that was made for what the spec says."""
-    wanted = revision.inputs(model)
-    same = [found for found in facts.revisions if found.inputs == wanted]
+    same = [found for found in facts.revisions if revision.asked_for(model, found)]
     return max(same, key=lambda found: found.number, default=None)
 
 
@@ -88,16 +122,22 @@ def _target(
         return None, facts, []
     claim_uid = facts.claim.uid
     newest = max((found.number for found in facts.revisions), default=0)
-    if known is not None and known.pinned["artifact"]["digest"] == prepared.artifact.digest:
-        target = known
-    else:
+    digest = prepared.artifact.digest
+    # looking a branch up again may find what is served already
+    same = [r for r in facts.revisions if revision.is_of(model, r) and r.pinned["artifact"]["digest"] == digest]
+    target = max(same, key=lambda found: found.number, default=None)
+    if target is None:
         target = revision.render(model, prepared.artifact, shared=facts.claim.shared, settings=settings)
         target = next((found for found in facts.revisions if found.hash == target.hash), target)
+    origin = revision.origin(model)
     # the number says which was wanted last, also when an old spec comes back
     wanted = replace(
         target,
         inputs=revision.inputs(model),
         claim_uid=claim_uid,
+        update=model.update or target.update,
+        origin=origin,
+        retry=model.retry or target.retry if origin else "",
         number=target.number if target.number and target.number == newest else newest + 1,
     )
     if wanted == target:

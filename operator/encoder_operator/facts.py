@@ -110,6 +110,13 @@ class Revision:
     template: Json
     pinned: Json
     created: datetime
+    # the values of the annotations for whose sake it was made; wiping those from the model asks for nothing
+    update: str = ""
+    retry: str = ""
+    # what its artifact was prepared from, as the spec says it: a branch, not a commit
+    origin: str = ""
+    # since when its pods hang, or that it was given up for that
+    stalled: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +126,8 @@ class Verdict:
     name: str
     revision: str
     product: str
+    # the image that was compared, by its digest
+    image: str
     thresholds: str
     retry: str
     passed: bool
@@ -262,14 +271,19 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
 def revision(live: Json) -> Revision:
     """Parse a ControllerRevision that keeps a revision."""
     meta, data = live["metadata"], live["data"]
+    annotations = meta.get("annotations", {})
     return Revision(
         hash=meta["labels"][names.REVISION],
         inputs=meta["labels"][names.INPUTS],
         number=live.get("revision", 0),
-        claim_uid=meta.get("annotations", {}).get(names.CLAIM_UID, ""),
+        claim_uid=annotations.get(names.CLAIM_UID, ""),
         template=data["template"],
         pinned=data["pinned"],
         created=when(meta.get("creationTimestamp")) or _EPOCH,
+        update=annotations.get(names.UPDATE, ""),
+        retry=annotations.get(names.RETRY, ""),
+        origin=annotations.get(names.ORIGIN, ""),
+        stalled=json.loads(annotations.get(names.STALLED, "{}")),
     )
 
 
@@ -280,6 +294,7 @@ def verdict(live: Json) -> Verdict:
         name=meta["name"],
         revision=meta["labels"][names.REVISION],
         product=data["product"],
+        image=data["binding"]["imageID"],
         thresholds=data["thresholds"],
         retry=data.get("retry", ""),
         passed=data["result"] == "Passed",

@@ -33,7 +33,12 @@ UPDATE = f"{GROUP}/update"
 ATTEMPT = f"{GROUP}/attempt"
 BINDING = f"{GROUP}/binding"
 CLAIM_UID = f"{GROUP}/claim-uid"
+ORIGIN = f"{GROUP}/origin"
+STALLED = f"{GROUP}/stalled"
 THRESHOLDS = f"{GROUP}/thresholds"
+
+# where nothing says which accelerator product a pod has, it is verified by itself
+ONE_POD = "pod:"
 
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_RESOURCE = "nvidia.com/gpu"

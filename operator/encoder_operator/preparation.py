@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from encoder_operator import names, problems, revision
+from encoder_operator.canonical import Json
 from encoder_operator.facts import Ended, Facts, Job, Revision
 from encoder_operator.manifests import claim, prep_job
 from encoder_operator.model import Model
@@ -15,6 +16,9 @@ from encoder_operator.settings import Settings
 
 # a mount that waits for a Secret only says so in Events, some seconds late
 _MOUNT_PATIENCE = 10.0
+# who waits is woken when a place is free; this is for the case that nobody does
+_QUEUE_SECONDS = 120.0
+_PROGRESS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,10 @@ class Preparation:
 
     reason: Reason
     message: str
+    key: str = ""
     artifact: Artifact | None = None
+    # what its pod said last about how far it is
+    progress: Json | None = None
     failed: bool = False
     actions: tuple[Action, ...] = ()
     wake_after: float | None = None
@@ -37,13 +44,13 @@ def decide(model: Model, facts: Facts, target: Revision | None, settings: Settin
     key = revision.artifact_key(model)
     known = _known(model, facts, target, key)
     wanted = names.prep_job(model.name, key)
-    obsolete: tuple[Action, ...] = tuple(
+    obsolete: tuple[Action, ...] = _claim(model, facts) + tuple(
         Delete("Job", job.name)
         for job in facts.prep_jobs
         if job.name != wanted and not job.deleting and not (known and job.finished)
     )
     if known is not None:
-        return Preparation(reason=Reason.PREPARED, message=_about(known), artifact=known, actions=obsolete)
+        return Preparation(reason=Reason.PREPARED, message=about(known), artifact=known, actions=obsolete)
     job = next((found for found in facts.prep_jobs if found.name == wanted), None)
     if job is not None:
         return _with(obsolete, _job(model, job, key, facts))
@@ -61,15 +68,42 @@ def _known(model: Model, facts: Facts, target: Revision | None, key: str) -> Art
     here = [found for found in facts.revisions if found.claim_uid == facts.claim.uid]
     if target is not None and target in here:
         return revision.artifact_of(target)
-    same = (found for found in here if found.pinned["claim"] == model.claim_name)
-    return next((revision.artifact_of(found) for found in same if found.pinned["artifact"]["key"] == key), None)
+    origin = revision.origin(model)
+    same = [
+        found
+        for found in here
+        if found.pinned["claim"] == model.claim_name
+        and (found.pinned["artifact"]["key"] == key or (origin and found.origin == origin and not _again(model, found)))
+    ]
+    newest = max(same, key=lambda found: found.number, default=None)
+    return revision.artifact_of(newest) if newest else None
+
+
+def _again(model: Model, found: Revision) -> bool:
+    return bool(model.retry and found.retry != model.retry)
+
+
+def _claim(model: Model, facts: Facts) -> tuple[Action, ...]:
+    """Let a claim of the operator's go with the model or not, as an edited policy says."""
+    create = model.spec.storage.create
+    if create is None or facts.claim is None:
+        return ()
+    manifest, live = claim.render(model, create, facts.claim), facts.claim.live
+    owned = manifest["metadata"].get("ownerReferences", []) == live["metadata"].get("ownerReferences", [])
+    return () if owned else (Apply(manifest, live),)
 
 
 def _start(model: Model, facts: Facts, key: str, settings: Settings) -> Preparation:
     actions: list[Action] = []
-    if model.spec.storage.create is not None:
-        manifest = claim.render(model, model.spec.storage.create, facts.claim)
-        actions.append(Apply(manifest, facts.claim.live if facts.claim else None))
+    if facts.preps_elsewhere >= settings.max_preps:
+        return Preparation(
+            reason=Reason.QUEUED,
+            message=f"waiting for one of {facts.preps_elsewhere} preparations of other models to end",
+            key=key,
+            wake_after=_QUEUE_SECONDS,
+        )
+    if facts.claim is None and model.spec.storage.create is not None:
+        actions.append(Apply(claim.render(model, model.spec.storage.create, None), None))
     elif facts.claim is None:
         return Preparation(
             reason=Reason.CLAIM_MISSING,
@@ -86,9 +120,9 @@ def _job(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
         return Preparation(reason=Reason.PREPARING, message="waiting for the former prep Job to go", wake_after=1.0)
     artifact = _reported(job, key)
     if artifact is not None:
-        return Preparation(reason=Reason.PREPARED, message=_about(artifact), artifact=artifact)
+        return Preparation(reason=Reason.PREPARED, message=about(artifact), artifact=artifact)
     changed = job.annotations.get(names.INPUTS) != prep_job.inputs(model, key)
-    retried = job.failed and job.annotations.get(names.RETRY, "") != model.retry
+    retried = job.failed and model.retry and job.annotations.get(names.RETRY, "") != model.retry
     if job.complete or changed or retried:
         why = "its report was lost" if job.complete else "the spec changed" if changed else "a retry was asked for"
         return Preparation(
@@ -97,7 +131,7 @@ def _job(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
             actions=(Delete("Job", job.name),),
             wake_after=0.5,
         )
-    return _failed(job) if job.failed else _running(model, job, facts)
+    return _failed(job) if job.failed else _running(model, job, key, facts)
 
 
 def _reported(job: Job, key: str) -> Artifact | None:
@@ -131,7 +165,7 @@ def _failed(job: Job) -> Preparation:
     return Preparation(reason=reason, message=message, failed=True)
 
 
-def _running(model: Model, job: Job, facts: Facts) -> Preparation:
+def _running(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
     last = job.last_pod
     if last is None:
         return Preparation(reason=Reason.PREPARING, message="the prep Job is starting")
@@ -144,12 +178,20 @@ def _running(model: Model, job: Job, facts: Facts) -> Preparation:
         reason, message = _explained(job, _last_ended(job))
         tries = f"try {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed, it will be tried again: "
         return Preparation(reason=reason, message=tries + message)
-    waits = last.phase == "Pending"
+    if last.phase != "Pending":
+        # its log is no event
+        return Preparation(
+            reason=Reason.PREPARING,
+            message=f"pod {last.name} is at work",
+            key=key,
+            progress=last.progress,
+            wake_after=_PROGRESS_SECONDS,
+        )
     waited = (facts.now - last.created).total_seconds()
     return Preparation(
         reason=Reason.PREPARING,
-        message=f"pod {last.name} is {'starting' if waits else 'at work'}",
-        wake_after=max(1.0, _MOUNT_PATIENCE - waited) if waits else None,
+        message=f"pod {last.name} is starting",
+        wake_after=max(1.0, _MOUNT_PATIENCE - waited),
     )
 
 
@@ -175,14 +217,7 @@ def _explained(job: Job, ended: Ended | None) -> tuple[Reason, str]:
 
 
 def _with(first: tuple[Action, ...], found: Preparation) -> Preparation:
-    return Preparation(
-        reason=found.reason,
-        message=found.message,
-        artifact=found.artifact,
-        failed=found.failed,
-        actions=first + found.actions,
-        wake_after=found.wake_after,
-    )
+    return replace(found, actions=first + found.actions)
 
 
 def _inputs_missing(model: Model) -> str:
@@ -191,7 +226,8 @@ def _inputs_missing(model: Model) -> str:
     return f"spec.parity.inputs: there is no ConfigMap {named} in namespace {model.namespace}"
 
 
-def _about(artifact: Artifact) -> str:
+def about(artifact: Artifact) -> str:
+    """Return an artifact's digest and size as people read them."""
     return f"{artifact.digest} ({artifact.bytes / 1e6:.1f} MB)"
 
 

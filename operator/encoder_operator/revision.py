@@ -65,7 +65,19 @@ def is_mutable(hub: HuggingFace) -> bool:
 
 def artifact_key(model: Model) -> str:
     """Return the key of the artifact that today's operator would prepare for the model."""
-    wanted = model.spec.source
+    found = _preparation(model)
+    if _is_looked_up(model):
+        # what is there today is looked up once for this model; another model looks for itself
+        found["resolve"] = [model.uid, model.retry]
+    return digest(found)
+
+
+def origin(model: Model) -> str:
+    """Return what the artifact is prepared from, as the spec says it; empty where that says it all."""
+    return digest(_preparation(model))[:16] if _is_looked_up(model) else ""
+
+
+def _preparation(model: Model) -> Json:
     found: Json = {
         "source": source(model),
         "plugin": model.plugin.name,
@@ -76,14 +88,20 @@ def artifact_key(model: Model) -> str:
         found["inputs"] = model.inputs
     if model.spec.serving.trust_remote_code:
         found["trustRemoteCode"] = True
-    if wanted.s3 is not None or (wanted.hugging_face is not None and is_mutable(wanted.hugging_face)):
-        # what is there today is looked up once for this model; another model looks for itself
-        found["resolve"] = [model.uid, model.retry]
-    return digest(found)
+    return found
 
 
-def inputs(model: Model) -> str:
-    """Return the hash of everything that a person wrote and that a pod depends on."""
+def _is_looked_up(model: Model) -> bool:
+    """Whether only a look at the source says which content is meant."""
+    wanted = model.spec.source
+    return wanted.s3 is not None or (wanted.hugging_face is not None and is_mutable(wanted.hugging_face))
+
+
+def inputs(model: Model, update: str = "") -> str:
+    """Return the hash of everything that a person wrote and that a pod depends on.
+
+    Records of version 0.1.0 hold the annotation ``encoders.dev/update`` in it; ``update`` finds those.
+    """
     serving = model.spec.serving.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
     found: Json = {
         "plugin": model.plugin.name,
@@ -96,9 +114,24 @@ def inputs(model: Model) -> str:
         found["image"] = model.spec.image
     if model.inputs:
         found["inputs"] = model.inputs
-    if model.update:
-        found["update"] = model.update
+    if update:
+        found["update"] = update
     return digest(found)[:16]
+
+
+def asked_for(model: Model, found: Revision) -> bool:
+    """Return whether ``found`` was made for what the spec and the annotations ask for.
+
+    An annotation that is gone asks for nothing: what it once brought about stays.
+    """
+    return is_of(model, found) and not (found.origin and model.retry and found.retry != model.retry)
+
+
+def is_of(model: Model, found: Revision) -> bool:
+    """Return whether ``found`` was made for what the spec asks for, and with defaults that are new enough."""
+    if model.update and found.update != model.update:
+        return not found.update and found.inputs == inputs(model, model.update)
+    return found.inputs == inputs(model)
 
 
 def render(model: Model, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:

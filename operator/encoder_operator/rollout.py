@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from encoder_operator.facts import Facts, Pod, Revision
-from encoder_operator.manifests import deployment, service
+from encoder_operator import children, names
+from encoder_operator.facts import Facts, Pod, Revision, Verdict
+from encoder_operator.manifests import deployment
 from encoder_operator.model import Model
 from encoder_operator.plan import Action, Apply, Delete
-from encoder_operator.verification import Proof, overall, serves
+from encoder_operator.problems import Problem
+from encoder_operator.reasons import Reason
+from encoder_operator.verification import Proof, latest, overall, said, serves
 
 # besides those in use
 _HISTORY = 3
@@ -24,18 +27,21 @@ class Rollout:
     # the revision that answers requests, or would if its pods were ready
     active: Revision | None
     target_serves: bool
-    target_failed: bool
+    # why the wanted revision is not held, or is not wanted any more
+    refused: Problem | None
     actions: tuple[Action, ...]
 
 
-def decide(model: Model, facts: Facts, target: Revision | None) -> Rollout:
-    """Return what the Deployment should be, given what is proved."""
+def decide(model: Model, facts: Facts, target: Revision | None, overdue: str = "") -> Rollout:
+    """Return what the Deployment should be, given what is proved, and why the candidate is overdue if it is."""
     state = overall(model, facts.verdicts, target.hash) if target else Proof.NONE
     target_serves = target is not None and serves(model, state)
-    target_failed = target is not None and state is Proof.FAILED and not target_serves
     former = _former(model, facts, target)
+    refused = _refused(model, facts, target, overdue) if not target_serves or overdue else None
+    # with nothing to fall back on, a late candidate may still come round
+    failed = refused is not None and (refused.reason is Reason.PARITY_FAILED or former is not None)
     held: Revision | None
-    if target is not None and not target_failed:
+    if target is not None and not failed:
         held, replicas = target, _replicas(model, target_serves=target_serves, former=former)
     elif former is not None:
         held, replicas = former, model.spec.serving.replicas
@@ -48,16 +54,13 @@ def decide(model: Model, facts: Facts, target: Revision | None) -> Rollout:
     actions: list[Action] = []
     if held is not None:
         live = facts.deployment.live if facts.deployment else None
-        actions += [
-            Apply(service.render(model), facts.service),
-            Apply(deployment.render(model, held, replicas), live),
-        ]
+        actions += [*children.decide(model, facts), Apply(deployment.render(model, held, replicas), live)]
     return Rollout(
         held=held,
         replicas=replicas,
         active=_active(facts, target if target_serves else None, former),
         target_serves=target_serves,
-        target_failed=target_failed,
+        refused=refused,
         actions=tuple(actions),
     )
 
@@ -75,7 +78,8 @@ def prune(model: Model, facts: Facts, rollout: Rollout, target: Revision | None)
     if facts.deployment:
         kept.add(facts.deployment.revision)
     passed = [r for r in facts.revisions if overall(model, facts.verdicts, r.hash) in (Proof.PASSED, Proof.STALE)]
-    for some in (facts.revisions, passed[-1:]):
+    # many edits that were never proved push out none that was
+    for some in (facts.revisions, passed):
         kept |= {found.hash for found in some[-_HISTORY:]}
     actions: list[Action] = [
         Delete("ControllerRevision", f"{model.name}-{found.hash}")
@@ -83,10 +87,27 @@ def prune(model: Model, facts: Facts, rollout: Rollout, target: Revision | None)
         if found.hash not in kept
     ]
     for verdict in facts.verdicts:
-        retried = not verdict.passed and verdict.retry != model.retry
-        if retried or verdict.revision not in kept:
+        retried = not verdict.passed and model.retry not in ("", verdict.retry)
+        if retried or verdict.revision not in kept or _spent(facts, verdict):
             actions.append(Delete("ControllerRevision", verdict.name))
     return tuple(actions)
+
+
+def _spent(facts: Facts, verdict: Verdict) -> bool:
+    """Whether it speaks of one pod that is gone, and another verdict keeps what was proved of the revision."""
+    if not verdict.product.startswith(names.ONE_POD):
+        return False
+    if any(names.ONE_POD + pod.uid == verdict.product for pod in facts.pods):
+        return False
+    others = [v for v in facts.verdicts if v.revision == verdict.revision and v.name != verdict.name]
+    return any(v.passed == verdict.passed and (v.created, v.name) > (verdict.created, verdict.name) for v in others)
+
+
+def _refused(model: Model, facts: Facts, target: Revision | None, overdue: str) -> Problem | None:
+    if target is not None and overall(model, facts.verdicts, target.hash) is Proof.FAILED:
+        verdict = latest(model, facts.verdicts, target.hash)
+        return Problem(Reason.PARITY_FAILED, said(verdict) if verdict else "")
+    return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, overdue) if overdue else None
 
 
 def _replicas(model: Model, *, target_serves: bool, former: Revision | None) -> int:
@@ -105,8 +126,9 @@ def _former(model: Model, facts: Facts, target: Revision | None) -> Revision | N
 def _may_serve(model: Model, facts: Facts, found: Revision) -> bool:
     state = overall(model, facts.verdicts, found.hash)
     if state is Proof.NONE:
-        # a revision from a time without checks is worth keeping only while it answers
-        return model.spec.parity.mode == "Disabled" and bool(ready(facts, found))
+        # a revision from a time without checks is worth keeping only while it answers, or is what there is
+        deployed = facts.deployment is not None and facts.deployment.revision == found.hash
+        return model.spec.parity.mode == "Disabled" and (deployed or bool(ready(facts, found)))
     return serves(model, state)
 
 

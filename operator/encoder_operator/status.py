@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from encoder_operator import names, problems, rollout
+from encoder_operator import children, names, problems, rollout
 from encoder_operator.canonical import Json
 from encoder_operator.conditions import CONDITIONS
-from encoder_operator.errors import NotAccepted
-from encoder_operator.facts import Facts, Pod, Revision, Verdict, spelled
+from encoder_operator.errors import ClusterError, NotAccepted
+from encoder_operator.facts import Facts, Pod, Revision, Verdict, spelled, when
 from encoder_operator.manifests import service
 from encoder_operator.model import Model
 from encoder_operator.plan import Notice
 from encoder_operator.preparation import Preparation
 from encoder_operator.reasons import Reason
 from encoder_operator.rollout import Rollout
-from encoder_operator.verification import Proof, Verification, latest, proof, said
+from encoder_operator.verification import Proof, Verification, latest, place_of, proof, said
 
 _MESSAGE_LIMIT = 1024
+_PROGRESS_SECONDS = 10.0
 
 
 class Said(NamedTuple):
@@ -78,7 +79,6 @@ def observe(view: View) -> Json:
     """Return the whole status."""
     conditions = _conditions(view)
     candidate = view.target if view.target and view.target != view.active else None
-    artifact = view.prepared.artifact
     pods = [pod for pod in view.facts.pods if not pod.deleting and pod.phase in ("Pending", "Running", "Unknown")]
     found: Json = {
         "phase": _phase(view, conditions),
@@ -86,13 +86,7 @@ def observe(view: View) -> Json:
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": f"{names.MODEL}={view.model.name},{names.COMPONENT}=serving",
-        "artifact": artifact
-        and {
-            "key": artifact.key,
-            "resolvedRevision": artifact.revision,
-            "digest": artifact.digest,
-            "bytes": artifact.bytes,
-        },
+        "artifact": _artifact(view),
         "activeRevision": view.active and view.active.hash,
         "candidateRevision": candidate and candidate.hash,
         "parity": _parity(view.verdict(view.active)),
@@ -126,6 +120,26 @@ def refused(live: Json, error: NotAccepted, facts: Facts) -> Json:
         "activeRevision": active,
     }
     return _finished(found, conditions, old, live["metadata"].get("generation", 0), facts)
+
+
+def hindered(shown: Json, old: Json, error: ClusterError, facts: Facts) -> Json:
+    """Return a status that says, beside all else, that the API server refuses one of the operator's writes."""
+    before = {entry["type"]: entry for entry in old.get("conditions", [])}
+
+    def told(entry: Json) -> Json:
+        if entry["type"] not in ("Progressing", "Degraded"):
+            return entry
+        spelling = str(entry["type"] == "Degraded")
+        was = before.get(entry["type"], {})
+        since = was.get("lastTransitionTime") if was.get("status") == spelling else None
+        return entry | {
+            "status": spelling,
+            "reason": Reason.WRITE_REFUSED.value,
+            "message": str(error)[:_MESSAGE_LIMIT],
+            "lastTransitionTime": since or spelled(facts.now),
+        }
+
+    return shown | {"conditions": [told(entry) for entry in shown["conditions"]]}
 
 
 def waiting(model: Model, facts: Facts) -> Json:
@@ -195,7 +209,7 @@ def _verified(view: View) -> Said:
         return Said(False, Reason.DISABLED, "spec.parity.mode is Disabled: nothing is compared")
     verdict = view.verdict(about)
     if about is not None and verdict is not None:
-        state = proof(view.model, view.facts.verdicts, about.hash, verdict.product)
+        state = proof(view.model, view.facts.verdicts, about.hash, place_of(verdict))
         if state is not Proof.STALE:
             reason = Reason.PARITY_PASSED if verdict.passed else Reason.PARITY_FAILED
             return Said(verdict.passed, reason, said(verdict))
@@ -216,8 +230,8 @@ def _available(view: View) -> Said:
         return Said(False, Reason.SUSPENDED, "spec.suspend is true")
     if wanted == 0:
         return Said(False, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0")
-    if view.rolled.target_failed and view.active is None:
-        return Said(False, Reason.PARITY_FAILED, "the only revision differs from the original library")
+    if view.rolled.refused and view.active is None:
+        return Said(False, *view.rolled.refused)
     if view.problem is not None:
         return Said(False, *view.problem)
     return Said(False, Reason.NO_READY_PODS, "no pod of a verified revision is ready")
@@ -227,9 +241,8 @@ def _up_to_date(view: View) -> Said:
     target = view.target
     if target is None:
         return Said(False, view.prepared.reason, "there is no revision for this spec yet: " + view.prepared.message)
-    if view.rolled.target_failed:
-        verdict = view.verdict(target)
-        return Said(False, Reason.PARITY_FAILED, said(verdict) if verdict else "")
+    if view.rolled.refused:
+        return Said(False, *view.rolled.refused)
     if view.active != target:
         verified = view.verified
         why = (verified.inconclusive or verified.running) if verified else ""
@@ -242,6 +255,8 @@ def _up_to_date(view: View) -> Said:
 
 
 def _progressing(view: View) -> Said:
+    if view.model.spec.paused:
+        return Said(False, Reason.PAUSED, "spec.paused is true: nothing is changed")
     if view.model.spec.suspend:
         return Said(False, Reason.SUSPENDED, "spec.suspend is true")
     if view.prepared.artifact is None:
@@ -249,8 +264,9 @@ def _progressing(view: View) -> Said:
         return Said(not stuck, view.prepared.reason, view.prepared.message)
     if view.problem is not None:
         return Said(False, *view.problem)
-    if view.rolled.target_failed:
-        return Said(False, Reason.PARITY_FAILED, "waiting for another spec, or for the annotation encoders.dev/retry")
+    if view.rolled.refused:
+        waits = "waiting for another spec, or for the annotation encoders.dev/retry"
+        return Said(False, view.rolled.refused.reason, waits)
     if view.verified is not None and (view.verified.running or view.verified.inconclusive):
         about = view.verified.running or view.verified.inconclusive
         reason = Reason.INCONCLUSIVE if view.verified.inconclusive else Reason.PARITY_RUNNING
@@ -267,15 +283,19 @@ def _degraded(view: View) -> Said:
         for verdict in view.facts.verdicts
         if view.target is not None
         and verdict.revision == view.target.hash
-        and proof(view.model, view.facts.verdicts, view.target.hash, verdict.product) is Proof.FAILED
+        and proof(view.model, view.facts.verdicts, view.target.hash, place_of(verdict)) is Proof.FAILED
         and not verdict.passed
     ]
     if failed and view.model.spec.parity.mode != "Disabled":
         return Said(True, Reason.PARITY_FAILED, said(failed[-1]))
+    if view.rolled.refused and view.rolled.refused.reason is not Reason.PARITY_FAILED:
+        return Said(True, *view.rolled.refused)
     if view.prepared.failed:
         return Said(True, view.prepared.reason, view.prepared.message)
     if view.problem is not None and view.problem.reason in _FAILURES:
         return Said(True, *view.problem)
+    if children.routeless(view.model, view.facts):
+        return Said(True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute: this cluster has no HTTPRoute resource")
     return Said(False, Reason.AS_EXPECTED, "nothing needs a person")
 
 
@@ -290,6 +310,34 @@ def _phase(view: View, conditions: dict[str, Said]) -> str:
     if view.prepared.artifact is None:
         return "Preparing" if view.prepared.reason is Reason.PREPARING else "Pending"
     return "Pending" if conditions["Verified"].holds or view.model.spec.serving.replicas == 0 else "Verifying"
+
+
+def _artifact(view: View) -> Json | None:
+    found = view.prepared.artifact
+    if found is None:
+        progress = _progress(view)
+        return progress and {"key": view.prepared.key, "progress": progress}
+    return {
+        "key": found.key,
+        "resolvedRevision": found.revision,
+        "digest": found.digest,
+        "bytes": found.bytes,
+    }
+
+
+def _progress(view: View) -> Json | None:
+    """Return how far the preparation is; what is shown stays for a while, so that a busy Job is no stream of writes."""
+    said, shown = view.prepared.progress, view.model.status.get("artifact", {}).get("progress")
+    if not said:
+        return None
+    at = when(said.get("at")) or view.facts.now
+    # both are times of the Job's own clock
+    if shown and view.model.status["artifact"].get("key") == view.prepared.key:
+        since = when(shown.get("at"))
+        if since and 0 <= (at - since).total_seconds() < _PROGRESS_SECONDS:
+            return dict(shown)
+    named = {key: said[key] for key in ("phase", "bytes", "total", "bytesPerSecond") if said.get(key) is not None}
+    return named | {"at": spelled(at)}
 
 
 def _parity(verdict: Verdict | None) -> Json | None:
@@ -367,6 +415,9 @@ _FAILURES = frozenset(
         Reason.INSUFFICIENT_GPU,
         Reason.CRASH_LOOP,
         Reason.PODS_REFUSED,
+        Reason.WRITE_REFUSED,
+        Reason.PROGRESS_DEADLINE_EXCEEDED,
+        Reason.GATEWAY_API_MISSING,
         Reason.PARITY_FAILED,
         Reason.INCONCLUSIVE,
     }

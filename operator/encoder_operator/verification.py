@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
+from typing import NamedTuple
 
 from encoder_operator import facts as observed
 from encoder_operator import names
@@ -44,9 +45,16 @@ class Verification:
     wake_after: float | None = None
 
 
-def proof(model: Model, verdicts: tuple[Verdict, ...], revision: str, product: str) -> Proof:
-    """Return what is proved of ``revision`` on ``product``."""
-    found = [v for v in verdicts if v.revision == revision and v.product == product and _counts(model, v)]
+class Place(NamedTuple):
+    """What a verdict speaks for: one accelerator product, and one image by its digest."""
+
+    product: str
+    image: str
+
+
+def proof(model: Model, verdicts: tuple[Verdict, ...], revision: str, place: Place) -> Proof:
+    """Return what is proved of ``revision`` in a place."""
+    found = [v for v in verdicts if v.revision == revision and place_of(v) == place and _counts(model, v)]
     exact = [v for v in found if v.thresholds == model.thresholds]
     if exact:
         return Proof.PASSED if any(v.passed for v in exact) else Proof.FAILED
@@ -54,10 +62,15 @@ def proof(model: Model, verdicts: tuple[Verdict, ...], revision: str, product: s
 
 
 def overall(model: Model, verdicts: tuple[Verdict, ...], revision: str) -> Proof:
-    """Return what is proved of ``revision`` on any product: a pass anywhere makes it worth keeping."""
-    products = {v.product for v in verdicts if v.revision == revision}
-    found = {proof(model, verdicts, revision, product) for product in products}
+    """Return what is proved of ``revision`` anywhere: a pass makes it worth keeping."""
+    places = {place_of(v) for v in verdicts if v.revision == revision}
+    found = {proof(model, verdicts, revision, place) for place in places}
     return next((p for p in (Proof.PASSED, Proof.STALE, Proof.FAILED) if p in found), Proof.NONE)
+
+
+def place_of(found: Verdict | Pod) -> Place:
+    """Return where a pod runs, or what a verdict was made on."""
+    return Place(found.product, found.image if isinstance(found, Verdict) else found.image_id)
 
 
 def serves(model: Model, found: Proof) -> bool:
@@ -86,7 +99,10 @@ def decide(model: Model, facts: Facts, target: Revision, *, shared: bool, settin
     jobs = [job for job in facts.parity_jobs if job.revision == target.hash and job.name not in gone]
     for job in jobs:
         data = _accepted(model, facts, target, job)
-        if data is None or proof(model, facts.verdicts, target.hash, data["product"]) in (Proof.PASSED, Proof.FAILED):
+        if data is None:
+            continue
+        place = Place(data["product"], data["binding"]["imageID"])
+        if proof(model, facts.verdicts, target.hash, place) in (Proof.PASSED, Proof.FAILED):
             continue
         manifest = records.verdict(model, target.hash, data)
         actions.append(Apply(manifest, None))
@@ -110,7 +126,7 @@ def _next(
     running = next((job for job in mine if not _over(job) and not job.deleting), None)
     if running is not None:
         return replace(found, running=f"Job {running.name} compares pod {pod.name} with the original library's answers")
-    tried = sorted((job for job in mine if _over(job) and _product(job) == pod.product), key=_order)
+    tried = sorted((job for job in mine if _over(job) and _place(job) == place_of(pod)), key=_order)
     inconclusive = _why(model, facts, target, tried[-1]) if tried else ""
     if tried:
         last = tried[-1]
@@ -142,7 +158,7 @@ def _candidate(model: Model, facts: Facts, target: Revision) -> Pod | None:
         and pod.address
         and pod.product
         and not pod.deleting
-        and proof(model, facts.verdicts, target.hash, pod.product) in (Proof.NONE, Proof.STALE)
+        and proof(model, facts.verdicts, target.hash, place_of(pod)) in (Proof.NONE, Proof.STALE)
     ]
     return min(able, key=lambda pod: (pod.created, pod.name), default=None)
 
@@ -159,27 +175,28 @@ def gates(model: Model, facts: Facts) -> tuple[SetGate, ...]:
 
 def kept_open(facts: Facts) -> tuple[SetGate, ...]:
     """Return the gates to open while the spec can't be acted on: what was proved before still is, also on a pod that is new."""
-    passed = {(v.revision, v.product): v for v in facts.verdicts if v.passed}
+    passed = {(v.revision, place_of(v)): v for v in facts.verdicts if v.passed}
     return tuple(
         SetGate(
             pod.name,
             pod.uid,
-            Gate(open=True, reason=Reason.PARITY_PASSED, message=said(passed[pod.revision, pod.product])),
+            Gate(open=True, reason=Reason.PARITY_PASSED, message=said(passed[pod.revision, place_of(pod)])),
         )
         for pod in facts.pods
-        if (pod.revision, pod.product) in passed and not pod.deleting and not (pod.gate and pod.gate.open)
+        if (pod.revision, place_of(pod)) in passed and not pod.deleting and not (pod.gate and pod.gate.open)
     )
 
 
 def _gate(model: Model, facts: Facts, pod: Pod) -> Gate | None:
     if model.spec.parity.mode == "Disabled":
         return Gate(open=True, reason=Reason.DISABLED, message="spec.parity.mode is Disabled")
-    state = proof(model, facts.verdicts, pod.revision, pod.product) if pod.product else Proof.NONE
+    place = place_of(pod)
+    state = proof(model, facts.verdicts, pod.revision, place) if pod.product else Proof.NONE
     if state is Proof.NONE:
         # a pod without the condition is closed already: nothing to write
         closed = Gate(open=False, reason=Reason.NOT_VERIFIED, message="this revision is not verified here")
         return closed if pod.gate is not None else None
-    verdict = latest(model, tuple(v for v in facts.verdicts if v.product == pod.product), pod.revision)
+    verdict = latest(model, tuple(v for v in facts.verdicts if place_of(v) == place), pod.revision)
     numbers = said(verdict) if verdict else ""
     if state is Proof.FAILED:
         return Gate(open=serves(model, state), reason=Reason.PARITY_FAILED, message=numbers)
@@ -200,13 +217,13 @@ def said(verdict: Verdict) -> str:
 
 
 def _counts(model: Model, verdict: Verdict) -> bool:
-    # a failure holds until a person asks for another try; a pass holds
-    return verdict.passed or verdict.retry == model.retry
+    # a failure holds until a person asks for another try, which an annotation that is gone does not; a pass holds
+    return verdict.passed or model.retry in ("", verdict.retry)
 
 
 def _current(model: Model, job: Job) -> bool:
     return (
-        job.annotations.get(names.RETRY, "") == model.retry
+        model.retry in ("", job.annotations.get(names.RETRY, ""))
         and job.annotations.get(names.THRESHOLDS, "") == model.thresholds
     )
 
@@ -219,8 +236,9 @@ def _order(job: Job) -> tuple[object, int]:
     return job.created, int(job.annotations.get(names.ATTEMPT, 0))
 
 
-def _product(job: Job) -> str:
-    return str(_parsed(job.annotations.get(names.BINDING, "")).get("product", ""))
+def _place(job: Job) -> Place:
+    asked = _parsed(job.annotations.get(names.BINDING, ""))
+    return Place(str(asked.get("product", "")), str(asked.get("imageID", "")))
 
 
 def _bound(facts: Facts, target: Revision, job: Job) -> bool:
@@ -248,7 +266,7 @@ def _accepted(model: Model, facts: Facts, target: Revision, job: Job) -> Json | 
         "result": report["result"],
         "product": report["binding"]["product"],
         "thresholds": model.thresholds,
-        "retry": model.retry,
+        "retry": job.annotations.get(names.RETRY, ""),
         "artifact": report["artifact"],
         "reference": report["reference"],
         "binding": report["binding"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from encoder_operator import names
-from encoder_operator.canonical import Json, digest
+from encoder_operator.canonical import Json, canonical, digest
 from encoder_operator.facts import Revision
 from encoder_operator.model import Model
 
@@ -12,13 +12,21 @@ def revision(model: Model, found: Revision) -> Json:
     """Return the record of a revision: its finished pod template and what was pinned for it."""
     record = _record(model, names.revision(model.name, found.hash), "revision", found.hash)
     record["metadata"]["labels"][names.INPUTS] = found.inputs
-    record["metadata"]["annotations"] = {names.CLAIM_UID: found.claim_uid}
+    annotations = {
+        names.CLAIM_UID: found.claim_uid,
+        names.UPDATE: found.update,
+        names.RETRY: found.retry,
+        names.ORIGIN: found.origin,
+        names.STALLED: canonical(found.stalled) if found.stalled else "",
+    }
+    record["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
     return record | {"revision": found.number, "data": {"template": found.template, "pinned": found.pinned}}
 
 
 def verdict(model: Model, revision_hash: str, data: Json) -> Json:
-    """Return the record of a verdict on one revision, one accelerator product and one set of thresholds."""
-    which = digest({"product": data["product"], "thresholds": data["thresholds"], "retry": data["retry"]})[:6]
+    """Return the record of a verdict on one revision and image, one accelerator product and one set of thresholds."""
+    parts = {key: data[key] for key in ("product", "thresholds", "retry")} | {"image": data["binding"]["imageID"]}
+    which = digest(parts)[:6]
     name = f"{names.revision(model.name, revision_hash)}-{which}-verdict"
     return _record(model, name, "verdict", revision_hash) | {"revision": 0, "data": data}
 

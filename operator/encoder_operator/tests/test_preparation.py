@@ -143,9 +143,18 @@ def test_a_job_that_asks_for_something_else_than_the_spec_is_made_again() -> Non
 
 
 def test_a_retry_concerns_failed_jobs_only() -> None:
-    changed = {names.INPUTS: prep_job.inputs(MODEL, KEY), names.RETRY: "earlier"}
-    assert decided(job(pod(phase="Running"), annotations=changed)).actions == ()
-    assert decided(job(failed="x", annotations=changed)).actions != ()
+    asking = replace(MODEL, retry="1")
+
+    def actions(found: Job) -> object:
+        return preparation.decide(asking, Facts(now=NOW, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS).actions
+
+    assert actions(job(pod(phase="Running"))) == ()
+    assert actions(job(failed="x")) == (Delete("Job", job().name),)
+
+
+def test_a_retry_that_was_wiped_asks_for_nothing() -> None:
+    earlier = {names.INPUTS: prep_job.inputs(MODEL, KEY), names.RETRY: "earlier"}
+    assert decided(job(failed="x", annotations=earlier)).actions == ()
 
 
 def test_another_artifacts_job_is_ended() -> None:

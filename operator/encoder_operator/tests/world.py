@@ -9,9 +9,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from encoder_operator import conditions
 from encoder_operator.cluster import Cluster
 from encoder_operator.facts import spelled
 from encoder_operator.model import Model, parse
+from encoder_operator.reasons import Reason
 from encoder_operator.reconcile import Reconciler
 from encoder_operator.settings import Images, Settings
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
@@ -110,6 +112,8 @@ class World:
         self.fake = ClusterFake()
         self.prep: Callable[[Json], tuple[int, Json]] = lambda job: (0, PREPARED)
         self.parity: Callable[[Json], Json] = passes
+        # changes a serving pod as it starts
+        self.starts: Callable[[Json], object] = lambda pod: None
         self.reconciler = self.operator()
         self.fake.put("encodermodels", manifest or model())
 
@@ -133,6 +137,14 @@ class World:
         entry = next(entry for entry in self.status["conditions"] if entry["type"] == name)
         return entry["status"], entry["reason"]
 
+    def said(self, name: str) -> str:
+        """Return the message of a condition."""
+        return str(next(entry["message"] for entry in self.status["conditions"] if entry["type"] == name))
+
+    def serving(self) -> set[str]:
+        """Return the uids of the serving pods."""
+        return {pod["metadata"]["uid"] for pod in self.fake.of("pods", component="serving")}
+
     def change(self, **serving: Any) -> None:
         """Edit the spec as a person does."""
         changed = copy.deepcopy(self.live)
@@ -146,8 +158,12 @@ class World:
         self.fake.put("encodermodels", changed)
 
     async def look(self) -> float | None:
-        """Let the operator look once."""
-        return await self.reconciler.reconcile("demo", "minilm")
+        """Let the operator look once; what it says is what the page of the status allows."""
+        after = await self.reconciler.reconcile("demo", "minilm")
+        if ("encodermodels", "demo", "minilm") in self.fake.objects:
+            for entry in self.status["conditions"]:
+                assert conditions.gives(entry["type"], Reason(entry["reason"])), entry
+        return after
 
     async def settle(self, rounds: int = 20) -> None:
         """Let operator, controllers and kubelet take turns until nothing changes any more."""
@@ -199,7 +215,7 @@ class World:
         self.fake.put("jobs", job)
 
     def deployment(self) -> None:
-        """Take one step of a rolling update (surge 1, unavailable 0), and let the kubelet follow the gates."""
+        """Take one step of a rolling update (surge 1, unavailable 0) or of a recreation, and let the kubelet follow the gates."""
         found = self.fake.of("deployments")
         if not found:
             return
@@ -214,10 +230,13 @@ class World:
         surplus = [*old, *new][: max(0, len(pods) - wanted)] if not old or ready or wanted == 0 else []
         # pods of a replica set that the rollout has left and that were never ready go first
         surplus = [pod for pod in old if not _is_ready(pod)] or surplus
+        surge = 1 if old else 0
+        if found[0]["spec"]["strategy"]["type"] == "Recreate":
+            surplus, surge = old or new[wanted:], 0
         for pod in surplus:
             self.fake.remove("pods", "demo", pod["metadata"]["name"])
         left = len(pods) - len(surplus)
-        if len(new) < wanted and left < wanted + (1 if old else 0) and not surplus:
+        if len(new) < wanted and left < wanted + surge and not surplus:
             self.start_pod(template)
 
     def start_pod(self, template: Json) -> Json:
@@ -225,27 +244,28 @@ class World:
         uid = str(uuid.uuid4())
         labels = dict(template["metadata"]["labels"])
         owner = self.fake.of("deployments")[0]["metadata"]["uid"]
-        return self.fake.put(
-            "pods",
-            {
-                "metadata": {
-                    "name": f"minilm-{uid[:5]}",
-                    "namespace": "demo",
-                    "uid": uid,
-                    "labels": labels,
-                    "ownerReferences": [{"kind": "ReplicaSet", "uid": owner}],
-                },
-                "spec": {"nodeName": "node", **copy.deepcopy(template["spec"])},
-                "status": {
-                    "phase": "Running",
-                    "podIP": "10.0.0.9",
-                    "conditions": [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}],
-                    "containerStatuses": [
-                        {"name": "engine", "containerID": f"containerd://{uid}", "imageID": "sha256:1", "state": {}}
-                    ],
-                },
+        pod: Json = {
+            "metadata": {
+                "name": f"minilm-{uid[:5]}",
+                "namespace": "demo",
+                "uid": uid,
+                "labels": labels,
+                "ownerReferences": [{"kind": "ReplicaSet", "uid": owner}],
             },
-        )
+            "spec": {"nodeName": "node", **copy.deepcopy(template["spec"])},
+            "status": _running(uid),
+        }
+        self.starts(pod)
+        return self.fake.put("pods", pod)
+
+    def run_pods(self) -> None:
+        """Let pods that wait for something run, now and later."""
+        self.starts = lambda pod: None
+        for pod in copy.deepcopy(self.fake.of("pods", component="serving")):
+            if not _is_ready(pod):
+                pod["spec"]["nodeName"] = "node"
+                pod["status"] = _running(pod["metadata"]["uid"])
+                self.fake.put("pods", pod)
 
     def _kubelet(self, pod: Json) -> None:
         conditions = {entry["type"]: entry for entry in pod["status"]["conditions"]}
@@ -264,6 +284,17 @@ class World:
             for p in self.fake.of("pods", component="serving")
             if _is_ready(p)
         ]
+
+
+def _running(uid: str) -> Json:
+    return {
+        "phase": "Running",
+        "podIP": "10.0.0.9",
+        "conditions": [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {"name": "engine", "containerID": f"containerd://{uid}", "imageID": "sha256:1", "state": {}}
+        ],
+    }
 
 
 def _is_ready(pod: Json) -> bool:
