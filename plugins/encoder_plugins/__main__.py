@@ -1,4 +1,4 @@
-"""The command ``encoder-plugins``: list, doctor, prepare, record, serve, parity. Parses arguments and calls; decides nothing."""
+"""The command ``encoder-plugins``: list, doctor, prepare, record, collect, serve, parity. Parses arguments and calls; decides nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from encoder_plugins.errors import PluginError, PrepareError
 from encoder_plugins.limits import Limits
 
 # commands whose modules bring the hub's client or an original library, and are imported only for them
-SEPARATE = {"prepare": "encoder_plugins.prepare_command", "record": "encoder_plugins.record_command"}
+SEPARATE = {
+    "prepare": "encoder_plugins.prepare_command",
+    "record": "encoder_plugins.record_command",
+    "collect": "encoder_plugins.collect_command",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +63,7 @@ def _parser(wanted: str) -> argparse.ArgumentParser:
     for name, text in (
         ("prepare", "turn a checkpoint into an artifact"),
         ("record", "record what the original library answers, for parity"),
+        ("collect", "remove the artifacts of a volume that nobody keeps"),
     ):
         command = commands.add_parser(name, help=text, allow_abbrev=False)
         if wanted == name:

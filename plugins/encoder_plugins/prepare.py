@@ -8,6 +8,7 @@ Every way to fail has a code of its own, which the operator turns into a conditi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -112,16 +113,22 @@ def prepare(request: Request, progress: Progress) -> Prepared:
     Raises:
         PrepareError: There is no artifact, and `code` says why. What another attempt can use is kept.
     """
-    if (done := _find(request)) is not None:
-        return done
     staging = Staging.beside(request.output)
-    with locked(staging, lambda: progress.start("waiting", message="another prep holds the lock of this artifact")):
-        # whoever held the lock may have finished it
-        if (done := _find(request)) is None:
-            done = _attempt(request, staging, progress)
-        progress.start("clean")
-        staging.discard()
+    # what a prep left that was killed after it had published is cleaned up by the next one
+    if (done := _find(request)) is not None and not staging.is_there():
         return done
+    try:
+        with locked(staging, lambda: progress.start("waiting", message="another prep holds the lock of this artifact")):
+            # whoever held the lock may have finished it
+            if (done := _find(request)) is None:
+                done = _attempt(request, staging, progress)
+            progress.start("clean")
+            staging.discard()
+            return done
+    except OSError as error:
+        if error.errno not in OUT_OF_SPACE:
+            raise
+        raise InsufficientSpace(f"the volume is full, or a quota used up: {error.strerror}") from error
 
 
 def _find(request: Request) -> Prepared | None:
@@ -152,8 +159,11 @@ def _find(request: Request) -> Prepared | None:
         different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
         raise Unsupported(f"{output} holds another artifact ({different}): choose another output")
     try:
+        # whoever collects what nobody wants leaves what was looked at lately
+        with contextlib.suppress(OSError):
+            os.utime(output / artifact.MANIFEST)
         return Prepared.of(output, artifact.verify(output))
-    except ChecksumMismatch:
+    except (ChecksumMismatch, FileNotFoundError):
         return None
 
 
@@ -194,10 +204,9 @@ def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared
         staging.discard()
         raise
     except OSError as error:
-        if error.errno not in OUT_OF_SPACE:
-            raise
-        staging.discard()
-        raise InsufficientSpace(f"the volume is full, or a quota used up: {error.strerror}") from error
+        if error.errno in OUT_OF_SPACE:
+            staging.discard()
+        raise
 
 
 class _Preparation:

@@ -42,6 +42,15 @@ class Staging:
         return cls(output.parent / ".staging" / output.name, output)
 
     @property
+    def lock(self) -> Path:
+        """The file that whoever works on this artifact has locked."""
+        return self.root.with_name(f"{self.root.name}.lock")
+
+    def is_there(self) -> bool:
+        """Tell whether somebody works on this artifact, or was killed while they did."""
+        return self.root.exists() or self.lock.exists()
+
+    @property
     def artifact(self) -> Path:
         """The folder that becomes the artifact."""
         return self.root / "artifact"
@@ -117,7 +126,7 @@ def locked(staging: Staging, on_wait: Callable[[], None]) -> Iterator[None]:
     Raises:
         UnsupportedFilesystem: The volume has no locks, or this user may not write to it.
     """
-    path = staging.root.with_name(f"{staging.root.name}.lock")
+    path = staging.lock
     descriptor = _take(path, on_wait)
     try:
         staging.root.mkdir(exist_ok=True)
@@ -126,6 +135,24 @@ def locked(staging: Staging, on_wait: Callable[[], None]) -> Iterator[None]:
         # removed before it is let go, so that whoever waits on the old file sees that it is no longer the lock
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+@contextmanager
+def locked_now(staging: Staging) -> Iterator[bool]:
+    """Hold the artifact's lock, or learn that somebody else does."""
+
+    def give_up() -> None:
+        raise _Busy
+
+    try:
+        with locked(staging, give_up):
+            yield True
+    except _Busy:
+        yield False
+
+
+class _Busy(Exception):  # noqa: N818 - never leaves `locked_now`
+    """Somebody else holds the lock."""
 
 
 def _take(path: Path, on_wait: Callable[[], None]) -> int:

@@ -259,7 +259,8 @@ def test_a_tar_of_too_many_files_is_refused(
     monkeypatch.setattr("encoder_plugins.archive.MOST_FILES", 3)
     with tarfile.open(root / "many.tar", "w") as tar:
         for number in range(4):
-            tar.addfile(*[part if index == 0 else io.BytesIO(part) for index, part in enumerate(member(str(number)))])
+            info, content = member(str(number))
+            tar.addfile(info, io.BytesIO(content))
     with pytest.raises(errors.Unsupported, match="more than 3"):
         prepare(web("many.tar"), progress)
 
