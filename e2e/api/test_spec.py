@@ -1,0 +1,198 @@
+"""The spec on a real API server: its rules refuse with a sentence, its fields explain themselves, and what is rendered from it is valid."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiException
+from pydantic import ValidationError
+
+from encoder_operator import render
+from encoder_operator.api import Spec
+from encoder_operator.settings import Settings
+from encoder_operator.tests.world import SETTINGS
+from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
+from encoder_platform.scene import Scene
+
+GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
+CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
+TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+SERVICE = ("v1", "Service")
+
+HUB = {"huggingFace": {"repo": "a/b", "revision": "1" * 40}}
+GPU = {"accelerator": "nvidia"}
+BAD = [
+    ({"source": {}}, "exactly one of huggingFace, s3, http and pvc"),
+    ({"source": HUB | {"pvc": {"claimName": "c"}}}, "exactly one of huggingFace, s3, http and pvc"),
+    ({"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}, "allowMutableRevision: true"),
+    ({"storage": {}}, "exactly one of claimName and create"),
+    ({"storage": {"claimName": "a", "create": {"size": "1Gi"}}}, "exactly one of claimName and create"),
+    ({"storage": {"claimName": "a", "policy": "Delete"}}, "it never deletes one of yours"),
+    ({"serving": {"accelerator": "cpu", "quantization": "fp8"}}, "quantization needs accelerator nvidia"),
+    (
+        {"serving": {"accelerator": "cpu", "tensorParallelSize": 2}},
+        "tensorParallelSize above 1 needs accelerator nvidia",
+    ),
+    ({"serving": {"accelerator": "cpu", "acceleratorProduct": "NVIDIA-L4"}}, "acceleratorProduct needs accelerator"),
+    ({"serving": GPU | {"enginesPerAccelerator": 2}}, "needs apiServerCount above 1"),
+    ({"serving": GPU | {"enginesPerAccelerator": 2, "apiServerCount": 1}}, "needs apiServerCount above 1"),
+    (
+        {"serving": GPU | {"enginesPerAccelerator": 2, "apiServerCount": 2, "tensorParallelSize": 2}},
+        "can't both be above 1",
+    ),
+    ({"serving": GPU | {"resourceClaims": [{"name": "gpu"}]}}, "exactly one of resourceClaimName and"),
+    ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "can't both be 0"),
+    ({"network": {"networkPolicy": {"from": [{}]}}}, "a peer must have a namespaceSelector"),
+]
+# refused by the API server with the sentence, by the operator with its own words
+BAD_FIELDS = [
+    ({"serving": GPU | {"args": ["--port=9"]}}, "not yours to set"),
+    ({"serving": GPU | {"args": ["-tp=9"]}}, "not yours to set"),
+    ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
+    ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations of encoders.dev"),
+]
+GOOD = [
+    {"rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
+    {"rollout": {"maxSurge": "25%", "maxUnavailable": 1}},
+    {"source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}},
+    {"source": {"s3": {"uri": "s3://models/a/b", "credentialsSecretRef": {"name": "s"}}}},
+    {"source": {"http": {"url": "http://web/m.tar", "sha256": "2" * 64}}},
+    {"serving": GPU | {"enginesPerAccelerator": 1}},
+    {"serving": GPU | {"tensorParallelSize": 4}},
+    {"serving": GPU | {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "A"}]}]}}}},
+    {"network": {"networkPolicy": {}}},
+    {"network": {"networkPolicy": {"from": [{"podSelector": {}}]}}},
+]
+
+
+def manifest(scene: Scene, spec: Body) -> Body:
+    base: Body = {
+        "plugin": "sentence_transformer",
+        "source": HUB,
+        "storage": {"claimName": "artifacts"},
+        "serving": {"accelerator": "cpu"},
+    }
+    return {
+        "apiVersion": "encoders.dev/v1alpha1",
+        "kind": "EncoderModel",
+        "metadata": {"name": "spec", "namespace": scene.name},
+        "spec": base | spec,
+    }
+
+
+def dry_run(kube: Kube, *found: Body) -> list[Body]:
+    """Let the API server say what it would make of manifests, unknown fields refused."""
+    documents = yaml.safe_dump_all(json.loads(json.dumps(found)))
+    options = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts", "-o", "json")
+    answer: Body = json.loads(kube.run("apply", *options, "-f", "-", stdin=documents))
+    return answer["items"] if answer["kind"] == "List" else [answer]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), BAD, ids=[str(spec)[:70] for spec, _ in BAD])
+def test_the_api_server_and_the_operator_refuse_with_the_same_sentence(scene: Scene, spec: Body, sentence: str) -> None:
+    wanted = manifest(scene, spec)
+    with pytest.raises(ApiException) as refused:
+        scene.kube.apply(wanted)
+    assert sentence in refusal(refused.value)
+    with pytest.raises(ValidationError, match=sentence.split(":")[0]):
+        Spec.model_validate(wanted["spec"])
+
+
+@pytest.mark.parametrize(("spec", "sentence"), BAD_FIELDS, ids=[str(spec)[:70] for spec, _ in BAD_FIELDS])
+def test_a_bad_field_is_refused_by_the_api_server_with_a_sentence(scene: Scene, spec: Body, sentence: str) -> None:
+    with pytest.raises(ApiException) as refused:
+        scene.kube.apply(manifest(scene, spec))
+    assert sentence in refusal(refused.value)
+
+
+def test_what_is_right_is_accepted_by_both(scene: Scene) -> None:
+    for spec in GOOD:
+        wanted = manifest(scene, spec)
+        (made,) = dry_run(scene.kube, wanted)
+        # with what the API server adds as defaults, and without
+        assert Spec.model_validate(made["spec"]) == Spec.model_validate(wanted["spec"])
+
+
+def test_defaults_of_the_api_server_are_those_of_the_operator(scene: Scene) -> None:
+    (made,) = dry_run(scene.kube, manifest(scene, {}))
+    found = made["spec"]
+    assert found["rollout"] == {
+        "strategy": "RollingUpdate",
+        "maxSurge": 1,
+        "maxUnavailable": 0,
+        "minReadySeconds": 5,
+        "progressDeadlineSeconds": 1800,
+    }
+    assert found["network"] == {"service": {"type": "ClusterIP", "port": 80}}
+    assert found["serving"]["loadFormat"] == "auto"
+    assert found["serving"]["tensorParallelSize"] == 1
+
+
+def test_a_field_explains_itself(kube: Kube) -> None:
+    strategy = kube.run("explain", "em.spec.rollout.strategy")
+    assert "ENUM:" in strategy
+    assert "for a cluster with a single GPU" in " ".join(strategy.split())
+    everything = kube.run("explain", "em.spec", "--recursive")
+    for field in ("podTemplate", "allowMutableRevision", "progressDeadlineSeconds", "networkPolicy", "resourceClaims"):
+        assert field in everything
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene: Scene, name: str) -> None:
+    live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
+    live["metadata"]["namespace"] = scene.name
+    dry_run(scene.kube, live)
+    children = render.children(live, TRUSTING, "sha256:" + "0" * 64, "sha256:" + "0" * 64, one_node=True)
+    # the cluster has no Gateway API, and quotas of names that only a PriorityClass or RuntimeClass would know
+    dry_run(scene.kube, *(child for child in children if child["kind"] != "HTTPRoute"))
+    for child in children:
+        template = child.get("spec", {}).get("template")
+        if template is not None:
+            pod = copy.deepcopy(template)
+            pod["spec"] = {key: value for key, value in pod["spec"].items() if not key.endswith("ClassName")}
+            # as the operator's own controllers make it; the policy of the chart looks at the label
+            pod["metadata"] = {"name": "pod", "namespace": scene.name}
+            dry_run(scene.kube, {"apiVersion": "v1", "kind": "Pod", **pod})
+
+
+def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene) -> None:
+    """What one apply leaves out, the API server takes away: no field stays behind that a later one stumbles over."""
+
+    def apply(spec: Body) -> tuple[Any, Any]:
+        live = manifest(scene, spec)
+        wanted = {
+            child["kind"]: child
+            for child in render.children(live, TRUSTING, "sha256:0", "sha256:0")
+            if child["kind"] in ("Deployment", "Service")
+        }
+        for child in wanted.values():
+            # the garbage collector would take away what nobody owns
+            del child["metadata"]["ownerReferences"]
+            scene.kube.apply(child)
+        found = [scene.kube.get(kind, "spec", scene.name) for kind in (DEPLOYMENT, SERVICE)]
+        assert found[0] is not None
+        assert found[1] is not None
+        return found[0]["spec"], found[1]
+
+    recreate, balanced = apply(
+        {
+            "rollout": {"strategy": "Recreate", "minReadySeconds": 0},
+            "network": {"service": {"type": "LoadBalancer", "port": 8080, "annotations": {"a": "b"}}},
+        }
+    )
+    assert recreate["strategy"] == {"type": "Recreate"}
+    assert "minReadySeconds" not in recreate
+    assert balanced["spec"]["type"] == "LoadBalancer"
+    assert balanced["spec"]["ports"][0]["nodePort"]
+    rolling, plain = apply({"rollout": {"maxSurge": "50%"}})
+    assert rolling["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 0}}
+    assert rolling["minReadySeconds"] == 5
+    assert plain["spec"]["type"] == "ClusterIP"
+    assert [port["port"] for port in plain["spec"]["ports"]] == [80]
+    assert "nodePort" not in plain["spec"]["ports"][0]
+    assert "annotations" not in plain["metadata"]
+    again, _ = apply({"rollout": {"strategy": "Recreate"}})
+    assert again["strategy"] == {"type": "Recreate"}
