@@ -197,7 +197,7 @@ class Programs:
             (scratch / name).rename(partial / name)
 
     def _images(self, partial: Path) -> None:
-        source = self._source_of_kubernetes() / "build/pause/linux/pause.c"
+        source = self.source_of_kubernetes() / "build/pause/linux/pause.c"
         compiler = [
             "gcc",
             "-Os",
@@ -212,7 +212,8 @@ class Programs:
         for name, reference, user in (("pause", PAUSE_IMAGE, "65535:65535"), ("coredns", self.coredns_image(), "")):
             system_images.write(partial / f"{name}.tar", reference, partial / name, user=user)
 
-    def _source_of_kubernetes(self) -> Path:
+    def source_of_kubernetes(self) -> Path:
+        """Returns the folder with the sources that the programs are built from."""
         command = ["go", "list", "-m", "-f", "{{.Dir}}", KUBERNETES]
         answer = subprocess.run(
             command, cwd=TOOLS / "kubernetes", capture_output=True, text=True, check=False, timeout=300

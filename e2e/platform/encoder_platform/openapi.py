@@ -31,23 +31,26 @@ def write(folder: Path, swagger: Path, crds: Iterable[Path]) -> None:
 
 
 def _file(folder: Path, group: str, version: str, kind: str) -> Path:
-    return folder / f"{group}_{version}_{kind.lower()}.json"
+    # kubeconform takes what is before the slash of an apiVersion for the group, and there is none in "v1"
+    return folder / f"{group or version}_{version}_{kind.lower()}.json"
 
 
 def _strict(schema: Any) -> Any:
     """Close every object that lists its fields, and take the API's own types for what they accept."""
-    if isinstance(schema, list):
-        return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _strict(value) for key, value in schema.items() if key != "format"}
-    if str(schema.get("$ref", "")).startswith("#/definitions/"):
+    if "$ref" in schema:
         return {"$ref": schema["$ref"]}
     if schema.get("format") == "int-or-string" or schema.get("x-kubernetes-int-or-string") is True:
         return {"type": ["integer", "string"]}
     if schema.get("description", "").startswith("Quantity is a fixed-point"):
         return {"type": ["string", "number"]}
-    open_ended = schema.get("x-kubernetes-preserve-unknown-fields") is True
-    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema and not open_ended:
-        found["additionalProperties"] = False
+    found = {key: value for key, value in schema.items() if key not in ("format", "description", "default")}
+    for key in ("items", "additionalProperties"):
+        if key in found:
+            found[key] = _strict(found[key])
+    if "properties" in found:
+        found["properties"] = {name: _strict(value) for name, value in found["properties"].items()}
+        if schema.get("x-kubernetes-preserve-unknown-fields") is not True:
+            found.setdefault("additionalProperties", False)
     return found

@@ -1,0 +1,158 @@
+"""What the chart becomes is what Kubernetes knows, in the oldest and the newest version, and no more than it needs."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from encoder_node import module_sources, programs
+from encoder_node.settings import load
+from encoder_platform import chart, openapi
+from encoder_platform.chart import Body, Helm
+
+EVERYTHING: Body = {
+    "replicas": 2,
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+    "artifactCollection": {"enabled": True},
+    "imagePullSecrets": [{"name": "registry"}],
+    "affinity": {"podAntiAffinity": {}},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "nodeSelector": {"a": "b"},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"a": "b"},
+    "priorityClassName": "important",
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "test": {"model": {"plugin": "sentence_transformer"}},
+    "monitoring": {
+        name: {"enabled": True, "labels": {"a": "b"}}
+        for name in ("podMonitor", "serviceMonitor", "servingPodMonitor", "alerts", "dashboard")
+    },
+}
+SHAPES: dict[str, Body] = {
+    "default": {},
+    "everything": EVERYTHING,
+    "some namespaces": {**EVERYTHING, "watch": {"namespaces": ["team-a", "team-b"]}},
+    "nothing": {
+        "crds": {"install": False},
+        "gatePolicy": {"enabled": False},
+        "rbac": {"aggregate": False},
+        "serviceAccount": {"create": False, "name": "mine"},
+        "watch": {"namespaces": ["team-a"]},
+    },
+}
+
+
+def swagger(version: str) -> Path:
+    if version == "oldest":
+        folder = module_sources.folder(module_sources.OLDEST_KUBERNETES)
+    else:
+        folder = programs.Programs(load()).source_of_kubernetes()
+    return folder / "api" / "openapi-spec" / "swagger.json"
+
+
+@pytest.fixture(scope="module", params=["oldest", "newest"])
+def schemas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    foreign = module_sources.folder(module_sources.PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+    crds = [
+        foreign / f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules", "servicemonitors")
+    ]
+    openapi.write(folder, swagger(request.param), crds)
+    return folder
+
+
+def refused(objects: list[Body], schemas: Path) -> list[str]:
+    command = [str(programs.Programs(load()).folder / "kubeconform"), "-output", "json"]
+    command += ["-schema-location", f"{schemas}/{openapi.LOCATION}"]
+    text = yaml.safe_dump_all(objects)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    return [f"{found['kind']} {found['name']}: {found['msg']}" for found in json.loads(done.stdout)["resources"]]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kubernetes_knows_every_object_and_every_field(helm: Helm, schemas: Path, shape: str) -> None:
+    assert refused(helm.render(SHAPES[shape]), schemas) == []
+
+
+def test_a_wrong_object_would_be_found(helm: Helm, schemas: Path) -> None:
+    objects = helm.render(EVERYTHING)
+    chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["tolerationz"] = []
+    chart.find(objects, "PodMonitor", "encoder-operator")["spec"]["selektor"] = {}
+    chart.find(objects, "NetworkPolicy", "encoder-operator")["spec"]["policyTypes"] = "Egress"
+    chart.find(objects, "PodDisruptionBudget", "encoder-operator")["apiVersion"] = "policy/v1beta1"
+    kinds = sorted(found.partition(" ")[0] for found in refused(objects, schemas))
+    assert kinds == ["Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"]
+
+
+def test_the_chart_asks_for_the_oldest_version_that_is_checked() -> None:
+    oldest = module_sources.OLDEST_KUBERNETES.version.removeprefix("v").rpartition(".")[0]
+    assert yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={oldest}.0-0"
+
+
+def rules(objects: list[Body]) -> list[tuple[str, Any]]:
+    return [
+        (body["kind"], rule) for body in objects if body["kind"] in ("Role", "ClusterRole") for rule in body["rules"]
+    ]
+
+
+def test_in_some_namespaces_the_operator_has_no_right_outside_of_them(helm: Helm) -> None:
+    objects = helm.render(SHAPES["some namespaces"])
+    assert not [body for body in objects if body["kind"] == "ClusterRoleBinding"]
+    bound = {
+        (body["metadata"]["namespace"], body["roleRef"]["name"])
+        for body in objects
+        if body["kind"] == "RoleBinding" and body["subjects"][0]["name"] == "encoder-operator"
+    }
+    assert bound == {
+        ("team-a", "encoder-operator"),
+        ("team-b", "encoder-operator"),
+        ("encoder-operator", "encoder-operator-lease"),
+    }
+    assert not [rule for kind, rule in rules(objects) if "nodes" in rule["resources"]]
+    for body in objects:
+        if body["kind"] == "ValidatingAdmissionPolicyBinding":
+            (expression,) = body["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+            assert expression["values"] == ["team-a", "team-b"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_role_has_wildcards_or_reads_secrets_or_enters_pods(helm: Helm, shape: str) -> None:
+    for _, rule in rules(helm.render(SHAPES[shape])):
+        for part in ("apiGroups", "resources", "verbs"):
+            assert "*" not in rule[part]
+        assert not {"secrets", "pods/exec", "pods/attach", "pods/portforward"} & set(rule["resources"])
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+def test_without_cluster_rights_nothing_of_the_whole_cluster_is_made(helm: Helm) -> None:
+    objects = helm.render(SHAPES["nothing"])
+    assert {body["kind"] for body in objects if "namespace" not in body["metadata"]} == set()
+
+
+def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
+    def told(values: Body) -> dict[str, str]:
+        deployment = chart.find(helm.render(values), "Deployment", "encoder-operator")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        strategy = {"STRATEGY": deployment["spec"]["strategy"]["type"]}
+        return strategy | {entry["name"]: entry["value"] for entry in container["env"]}
+
+    one, two = told({}), told({"replicas": 2})
+    assert one["STRATEGY"] == "Recreate"
+    assert "ENCODER_LEASE" not in one
+    assert two["STRATEGY"] == "RollingUpdate"
+    assert two["ENCODER_LEASE"] == "true"
+    assert two["ENCODER_LEASE_NAMESPACE"] == chart.NAMESPACE
+    assert told({"leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
+
+
+def test_the_dashboard_is_one(helm: Helm) -> None:
+    board = json.loads(
+        chart.find(helm.render(EVERYTHING), "ConfigMap", "encoder-operator-dashboard")["data"]["encoder-operator.json"]
+    )
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len(panels) > 10
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert all(target["expr"] for panel in panels for target in panel["targets"])
