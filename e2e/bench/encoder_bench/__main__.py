@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 
 COMMANDS = {
@@ -24,6 +25,8 @@ def main() -> int:
         if name == wanted:
             importlib.import_module(f"encoder_bench.{name}").add_arguments(command)
     given = parser.parse_args()
+    # servers that were started are ended, whatever ends this
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     status: int = importlib.import_module(f"encoder_bench.{given.command}").main(given)
     return status
 
