@@ -114,12 +114,14 @@ class World:
         self.parity: Callable[[Json], Json] = passes
         # changes a serving pod as it starts
         self.starts: Callable[[Json], object] = lambda pod: None
+        self.operator_settings = SETTINGS
         self.reconciler = self.operator()
         self.fake.put("encodermodels", manifest or model())
 
-    def operator(self, settings: Settings = SETTINGS) -> Reconciler:
+    def operator(self, settings: Settings | None = None) -> Reconciler:
         """Return a fresh operator, as after a restart."""
-        return Reconciler(Cluster(config=ClusterFake.config(), transport=self.fake), settings)
+        cluster = Cluster(config=ClusterFake.config(), transport=self.fake)
+        return Reconciler(cluster, settings or self.operator_settings)
 
     @property
     def live(self) -> Json:
@@ -163,6 +165,9 @@ class World:
         if ("encodermodels", "demo", "minilm") in self.fake.objects:
             for entry in self.status["conditions"]:
                 assert conditions.gives(entry["type"], Reason(entry["reason"])), entry
+            if self.condition("Ready")[0] == "True":
+                # never early: whatever answers is what the spec asks for
+                assert set(self.endpoints()) == {self.status["activeRevision"]}
         return after
 
     async def settle(self, rounds: int = 20) -> None:

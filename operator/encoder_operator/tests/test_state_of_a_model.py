@@ -1,0 +1,292 @@
+"""State is on the cluster: what can be wiped, restarted or upgraded without a pod noticing, and what each pod must prove by itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from encoder_operator import revision, status
+from encoder_operator.api import Resources
+from encoder_operator.errors import Refused
+from encoder_operator.facts import Facts
+from encoder_operator.manifests import serving_template
+from encoder_operator.model import parse
+from encoder_operator.tests.cluster_fake import Json
+from encoder_operator.tests.test_rollout_of_a_model import annotate, spec
+from encoder_operator.tests.world import PLUGIN, PREPARED, SETTINGS, World, changed, fails, model, passes
+
+LIVES: list[dict[str, Any]] = [
+    {"spec.serving.replicas": replicas, "spec.serving.maxModelLen": length, **more}
+    for replicas in (1, 2)
+    for length in (32, 64)
+    for more in (
+        {},
+        {"spec.parity.mode": "Disabled"},
+        {"spec.serving.dtype": "bfloat16"},
+        {"spec.serving.env": [{"name": "A", "value": "b"}]},
+        {"spec.rollout.strategy": "Recreate"},
+    )
+]
+
+
+def wipe(live: Json) -> None:
+    """Do what `kubectl replace` does with a manifest out of a repository."""
+    live.pop("status", None)
+    live["metadata"].pop("annotations", None)
+
+
+async def wiped(world: World) -> None:
+    """Wipe what is not in the spec, restart the operator, and let nothing come of it."""
+    before, pods = copy.deepcopy(world.status), world.serving()
+    world.edit(wipe)
+    world.reconciler = world.operator()
+    world.fake.writes.clear()
+    await world.settle()
+    assert world.serving() == pods
+    assert [w for w in world.fake.writes if "events" not in w] == ["PATCH encodermodels/status minilm"]
+    for shown in (before, world.status):
+        for entry in shown["conditions"]:
+            del entry["lastTransitionTime"]
+    assert world.status == before
+
+
+async def test_wiping_after_a_rollout_changes_nothing() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    world.change(maxModelLen=64)
+    await world.settle()
+    await wiped(world)
+
+
+async def test_wiping_after_an_update_to_new_defaults_does_not_bring_the_old_ones_back() -> None:
+    world = World()
+    await world.settle()
+    newer = SETTINGS.images.model_copy(update={"engine": {"cpu": {PLUGIN: "engine:2"}}})
+    world.operator_settings = SETTINGS.model_copy(update={"images": newer})
+    world.reconciler = world.operator()
+    world.edit(annotate(update="1"))
+    await world.settle()
+    assert world.fake.of("deployments")[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "engine:2"
+    await wiped(world)
+
+
+async def test_wiping_after_a_failed_retry_does_not_try_again() -> None:
+    world = World()
+    await world.settle()
+    world.parity = fails
+    world.change(maxModelLen=64)
+    await world.settle()
+    world.edit(annotate(retry="1"))
+    await world.settle()
+    assert len(world.fake.of("jobs", component="parity")) == 3
+    world.parity = passes
+    await wiped(world)
+    assert world.condition("UpToDate") == ("False", "ParityFailed")
+
+
+async def test_wiping_while_a_preparation_has_failed_starts_none() -> None:
+    world = World()
+    world.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
+    await world.settle()
+    world.edit(annotate(retry="1"))
+    await world.settle()
+    await wiped(world)
+
+
+async def test_an_update_that_an_older_operator_recorded_is_known_again() -> None:
+    world = World()
+    world.edit(annotate(update="1"))
+    await world.settle()
+    record = world.fake.of("controllerrevisions", component="revision")[0]
+    # as 0.1.0 wrote it: the annotation is part of the label's hash, and nowhere else
+    record["metadata"]["labels"]["encoders.dev/inputs"] = revision.inputs(parse(world.live, SETTINGS), "1")
+    del record["metadata"]["annotations"]["encoders.dev/update"]
+    pods = world.serving()
+    await world.settle()
+    assert world.serving() == pods
+    assert (
+        record["metadata"]["name"] == world.fake.of("controllerrevisions", component="revision")[0]["metadata"]["name"]
+    )
+    await wiped(world)
+
+
+async def test_another_version_of_the_operator_restarts_no_pod_of_twenty_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worlds = [World(changed(changes)) for changes in LIVES]
+    assert len(worlds) == 20
+    for world in worlds:
+        await world.settle()
+    pods = [world.serving() for world in worlds]
+    templates = [copy.deepcopy(world.fake.of("deployments")[0]["spec"]["template"]) for world in worlds]
+    render = serving_template.render
+
+    def newer(*args: Any, **options: Any) -> Json:
+        found = render(*args, **options)
+        found["spec"]["terminationGracePeriodSeconds"] = 17
+        found["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "default"})
+        return found
+
+    monkeypatch.setattr(serving_template, "render", newer)
+    images = SETTINGS.images.model_copy(
+        update={"operator": "operator:2", "engine": {"cpu": {PLUGIN: "engine:2"}}, "prep": {PLUGIN: "prep:2"}}
+    )
+    resources = Resources(requests={"cpu": "3", "memory": "7Gi"})
+    settings = SETTINGS.model_copy(
+        update={"images": images, "serving_resources": resources, "prep_resources": resources, "prep_stall_seconds": 7}
+    )
+    for world in worlds:
+        world.operator_settings = settings
+        world.reconciler = world.operator()
+        world.fake.writes.clear()
+        await world.settle()
+        assert world.fake.writes == ["PATCH encodermodels/status minilm"]
+        assert world.condition("UpdateAvailable") == ("True", "NewDefaults")
+        assert world.condition("Ready") == ("True", "Ready")
+    assert [world.serving() for world in worlds] == pods
+    assert [world.fake.of("deployments")[0]["spec"]["template"] for world in worlds] == templates
+    # the old version comes back: a rollback of the operator is as quiet
+    for world in worlds:
+        world.operator_settings = SETTINGS
+        world.reconciler = world.operator()
+        await world.settle()
+    assert [world.serving() for world in worlds] == pods
+
+
+async def test_in_namespaces_each_pod_proves_itself() -> None:
+    world = World(model(accelerator="nvidia", replicas=3))
+    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
+    world.reconciler = world.operator()
+    await world.settle()
+    assert world.status["readyReplicas"] == 3
+    assert len(world.fake.of("jobs", component="parity")) == 3
+    products = {found["data"]["product"] for found in world.fake.of("controllerrevisions", component="verdict")}
+    assert products == {f"pod:{uid}" for uid in world.serving()}
+    # one pod in three computes something else: it is no endpoint, and says so
+    world.parity = fails
+    world.change(replicas=4)
+    await world.settle()
+    assert len(world.endpoints()) == 3
+    assert world.condition("Degraded") == ("True", "ParityFailed")
+    assert world.condition("Available") == ("True", "Serving")
+
+
+async def test_verdicts_of_pods_that_are_gone_do_not_pile_up() -> None:
+    world = World(model(accelerator="nvidia"))
+    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
+    world.reconciler = world.operator()
+    await world.settle()
+    for _ in range(5):
+        pod = world.fake.of("pods", component="serving")[0]
+        world.fake.remove("pods", "demo", pod["metadata"]["name"])
+        await world.settle()
+        assert world.condition("Ready") == ("True", "Ready")
+    assert len(world.fake.of("controllerrevisions", component="verdict")) == 1
+    # with no pod left the proof of the revision is still there
+    world.change(replicas=0)
+    await world.settle()
+    assert len(world.fake.of("controllerrevisions", component="verdict")) == 1
+
+
+async def test_a_pinned_product_is_proved_once_also_in_namespaces() -> None:
+    world = World(model(accelerator="nvidia", replicas=3, acceleratorProduct="NVIDIA-H200"))
+    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
+    world.reconciler = world.operator()
+    await world.settle()
+    assert world.status["readyReplicas"] == 3
+    assert len(world.fake.of("jobs", component="parity")) == 1
+
+
+async def test_a_container_with_another_image_is_not_proved_by_the_former_one() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    world.parity = fails
+    pod = copy.deepcopy(world.fake.of("pods", component="serving")[0])
+    pod["status"]["containerStatuses"][0] |= {"imageID": "sha256:2", "containerID": "containerd://another"}
+    world.fake.put("pods", pod)
+    await world.settle()
+    assert len(world.endpoints()) == 1
+    assert world.condition("Degraded") == ("True", "ParityFailed")
+    assert world.condition("Available") == ("True", "Serving")
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+def branch(live: Json) -> None:
+    live["spec"]["source"]["huggingFace"].update(revision="main", allowMutableRevision=True)
+
+
+async def test_a_branch_is_looked_up_once_and_again_only_when_asked() -> None:
+    world = World()
+    found = iter(["1", "2", "3"])
+
+    def prepare(job: Json) -> tuple[int, Json]:
+        letter = next(found)
+        return 0, PREPARED | {"digest": "sha256:" + letter * 64, "revision": letter * 40}
+
+    world.prep = prepare
+    world.parity = lambda job: passes(job) | {"artifact": artifact(world)}
+    world.edit(branch)
+    await world.settle()
+    assert world.status["artifact"]["resolvedRevision"] == "1" * 40
+    for change in (lambda live: live["spec"]["serving"].update(maxModelLen=64), wipe):
+        world.edit(change)
+        await world.settle()
+        assert world.status["artifact"]["resolvedRevision"] == "1" * 40
+    pods = world.serving()
+    world.edit(annotate(retry="1"))
+    await world.settle()
+    assert world.status["artifact"]["resolvedRevision"] == "2" * 40
+    assert world.serving().isdisjoint(pods)
+    assert world.condition("Ready") == ("True", "Ready")
+    # the annotation goes, and so do edits of other fields: what was found last stays
+    edits: tuple[Callable[[Json], Any], ...] = (wipe, lambda live: live["spec"]["serving"].update(maxModelLen=65))
+    for edit in edits:
+        world.edit(edit)
+        await world.settle()
+        assert world.status["artifact"]["resolvedRevision"] == "2" * 40
+
+
+async def test_looking_a_branch_up_again_and_finding_the_same_restarts_no_pod() -> None:
+    world = World()
+    world.edit(branch)
+    await world.settle()
+    pods = world.serving()
+    world.edit(annotate(retry="1"))
+    await world.settle()
+    assert len(world.fake.of("jobs", component="prep")) == 1
+    assert world.serving() == pods
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+def artifact(world: World) -> str:
+    """Return the digest that the newest pods are made for."""
+    args = world.fake.of("deployments")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    return str(args[args.index("--digest") + 1])
+
+
+async def test_a_refused_write_is_said_beside_all_else() -> None:
+    world = World()
+    await world.settle()
+    shown = world.status
+    error = Refused("apply Job: jobs.batch is forbidden", status=403)
+    found = status.hindered(shown, shown, error, Facts(now=datetime.now(UTC)))
+    said = {entry["type"]: (entry["status"], entry["reason"]) for entry in found["conditions"]}
+    assert said["Progressing"] == ("False", "WriteRefused")
+    assert said["Degraded"] == ("True", "WriteRefused")
+    assert said["Ready"] == ("True", "Ready")
+
+
+async def test_suspending_and_wiping_and_resuming_needs_no_new_proof() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    world.edit(spec(suspend=True))
+    await world.settle()
+    await wiped(world)
+    world.edit(spec(suspend=False))
+    await world.settle()
+    assert world.status["readyReplicas"] == 2
+    assert len(world.fake.of("jobs", component="parity")) == 1
