@@ -206,6 +206,8 @@ class _Engine:
             process_group=0,
         )
         there.close()
+        # a process that it started may hold the connection open after it has gone
+        threading.Thread(target=self._watch, name="engine", daemon=True).start()
         try:
             self._here.recv()
         except (EOFError, ConnectionError):
@@ -259,6 +261,10 @@ class _Engine:
             self._changed.notify_all()
         for future in left:
             _settle(future, "ended", "the engine ended before it had an answer")
+
+    def _watch(self) -> None:
+        self._process.wait()
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Let it end."""

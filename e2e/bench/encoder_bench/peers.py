@@ -20,8 +20,6 @@ from typing import Any
 from encoder_bench import workload
 from encoder_bench.workload import THRESHOLD, Shape
 
-# texts whose entities are counted, so that sides which compute something else are seen
-COUNTED = 64
 # of a request of ours
 TEXTS = 32
 READY = '{"ready": true}'
@@ -38,6 +36,7 @@ class Task:
         dtype: Number format.
         texts: Texts of each measurement of ours.
         library_texts: Those of the library, which is slower.
+        counted: Texts whose entities are counted, so that sides which compute something else are seen.
         batch_sizes: Those that the library may choose from.
         repeats: Measurements of the library at each batch size; the fastest counts.
         seconds: Of each measurement of ours.
@@ -52,6 +51,7 @@ class Task:
     dtype: str
     texts: int
     library_texts: int
+    counted: int
     batch_sizes: tuple[int, ...]
     repeats: int
     seconds: float
@@ -112,7 +112,7 @@ def _library(task: Task, name: str) -> Measure:
                 found = infer(ordered, labels, size)
                 took[size] = min(took.get(size, float("inf")), time.perf_counter() - start)
         size = min(took, key=took.__getitem__)
-        count = sum(len(one) for number, one in zip(order, found, strict=True) if number < COUNTED)
+        count = sum(len(one) for number, one in zip(order, found, strict=True) if number < task.counted)
         how = f"{name}, batches of {size} ({kind})"
         return Result(words=shape.words, labels=shape.labels, rate=len(texts) / took[size], how=how, entities=count)
 
@@ -138,7 +138,7 @@ def ours(task: Task) -> Measure:
             {"texts": texts[start : start + TEXTS], "labels": labels, "threshold": THRESHOLD}
             for start in range(0, len(texts), TEXTS)
         ]
-        counted = [{"texts": texts[:COUNTED], "labels": labels, "threshold": THRESHOLD}]
+        counted = [{"texts": texts[: task.counted], "labels": labels, "threshold": THRESHOLD}]
         count = sum(len(result["entities"]) for answer in model.map(counted) for result in answer["results"])
         _run(model, bodies, task.warm)
         rate = _run(model, bodies, task.seconds)
@@ -215,7 +215,7 @@ def profiled(task: Task) -> Measure:
             labels=shape.labels,
             rate=rate,
             how="ours, LLM.encode",
-            entities=sum(len(result["entities"]) for result in answer["results"][:COUNTED]),
+            entities=sum(len(result["entities"]) for result in answer["results"][: task.counted]),
             notes=_profiled(llm, infer),
         )
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from encoder_bench import factory, load, server, workload
-from encoder_bench.peers import COUNTED, READY, TEXTS, Result, Task
+from encoder_bench.peers import READY, TEXTS, Result, Task
 from encoder_bench.workload import THRESHOLD, Shape
 from encoder_plugins import artifact
 
 SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
+COUNTED = 64
 # how over HTTP: clients, texts a request
 WAYS = (f"16x{TEXTS}", "64x1")
 
@@ -49,6 +50,8 @@ class Sides:
         self._given = given
         self._folder = folder
         self._workers = workers
+        self._library_texts: int = given.library_texts or given.texts
+        self._counted = min(COUNTED, given.texts, self._library_texts)
         self._plugin = artifact.read(given.artifact).plugin
         # several engines share a GPU: how much each may take is what vLLM compares with what is free
         self._arguments = ("--gpu-memory-utilization", str(given.memory_share)) if given.memory_share else ()
@@ -75,7 +78,8 @@ class Sides:
             device=given.device,
             dtype=given.dtype,
             texts=given.texts,
-            library_texts=given.library_texts or given.texts,
+            library_texts=self._library_texts,
+            counted=self._counted,
             batch_sizes=tuple(given.batch_sizes),
             repeats=given.repeats,
             seconds=given.seconds,
@@ -178,7 +182,7 @@ class Sides:
         found = self._workers.run(f"{at.url}/pooling", bodies, clients, given.seconds, given.warm)
         notes = f"p50 {found.median * 1000:.0f} ms, p99 {found.percentile(0.99) * 1000:.0f} ms"
         name = f"{side}, {clients} clients x {texts} text{'s' * (texts > 1)}"
-        entities = _entities(at, corpus[:COUNTED], more, one_by_one="flat_ner" in more)
+        entities = _entities(at, corpus[: self._counted], more, one_by_one="flat_ner" in more)
         return Row(name, shape, found.requests * texts / found.seconds, entities, notes)
 
 

@@ -201,6 +201,11 @@ def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[L
         assert model.ask({"text": " ", "labels": ["x"]}) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
         waiting = model.submit(requests[0])
         assert len(waiting.result()["results"]) == 7
+        (engine,) = model._engines
+        lost = [model.submit(requests[0]) for _ in range(50)]
+        os.kill(engine._process.pid, signal.SIGKILL)
+        with pytest.raises(EngineEnded, match="before it had an answer"):
+            lost[-1].result()
     with pytest.raises(EngineEnded):
         model.ask(requests[0])
 
