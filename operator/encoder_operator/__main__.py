@@ -1,4 +1,4 @@
-"""The commands: ``run`` the operator, write the ``crd``, ``render`` what would be applied for a manifest."""
+"""The commands: ``run`` the operator, ``collect`` artifacts, write the ``crd``, ``render`` what would be applied for a manifest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
 from encoder_operator import crd, logs, reference
-from encoder_operator.errors import NotAccepted
+from encoder_operator.errors import ClusterError, NotAccepted
 from encoder_operator.settings import Settings
 
 _UNKNOWN_DIGEST = "sha256:" + "0" * 64
@@ -31,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     if parsed.command == "render":
         return _render(parsed, settings)
     logs.configure(settings.log_level)
+    if parsed.command == "collect":
+        return asyncio.run(_collect(settings))
     from encoder_operator import run
 
     return asyncio.run(run.run(settings))
@@ -40,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
+    commands.add_parser("collect", help="start a Job on each claim that removes the artifacts that nothing mentions")
     generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
     generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
     generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
@@ -52,6 +56,21 @@ def _parser() -> argparse.ArgumentParser:
         "--one-node", action="store_true", help="the claim that storage.claimName names is ReadWriteOnce"
     )
     return parser
+
+
+async def _collect(settings: Settings) -> int:
+    from encoder_operator import collect
+    from encoder_operator.cluster import Cluster
+
+    cluster = Cluster()
+    try:
+        return await collect.run(cluster, settings, datetime.now(UTC))
+    except ClusterError as error:
+        # the CronJob tries again; nothing was started on half a list
+        sys.stderr.write(f"nothing is collected: {error}\n")
+        return 1
+    finally:
+        await cluster.close()
 
 
 def _generate(parsed: argparse.Namespace) -> int:
