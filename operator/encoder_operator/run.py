@@ -40,9 +40,7 @@ async def run(settings: Settings) -> int:
     )
     horizon, preps = Horizon(), Preps(settings.max_preps)
     ready, stop = asyncio.Event(), asyncio.Event()
-    # Kopf puts its own handlers in their place as soon as it runs
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _on_signals(stop)
     try:
         async with probes.serving(settings.port, horizon, ready.is_set) as port:
             _LOG.info("start", port=port)
@@ -53,6 +51,11 @@ async def run(settings: Settings) -> int:
     finally:
         await cluster.close()
         _LOG.info("end")
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 @asynccontextmanager
@@ -103,8 +106,9 @@ async def _work(
     preps.wakes(wakeups.wake)
     again = watching.resync(cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces)
     resync = asyncio.create_task(again, name="resync")
+    mine = asyncio.all_tasks()
     try:
-        await kopf.operator(
+        tasks = await kopf.spawn_tasks(
             registry=handlers.registry(wakeups, horizon, reconciler.gone),
             settings=handlers.settings(),
             clusterwide=not settings.namespaced,
@@ -112,6 +116,9 @@ async def _work(
             stop_flag=stop,
             ready_flag=ready,
         )
+        # Kopf has put handlers of its own in their place, and waits for the flag even after a signal
+        _on_signals(stop)
+        await kopf.run_tasks(tasks, ignored=mine)
     finally:
         await _ended(resync)
         await wakeups.close()
