@@ -10,7 +10,7 @@ import yaml
 from kubernetes.client import ApiException
 from pydantic import ValidationError
 
-from encoder_operator import render
+from encoder_operator import names, ownership, render
 from encoder_operator.api import Spec
 from encoder_operator.settings import Settings
 from encoder_operator.tests.world import SETTINGS
@@ -66,6 +66,42 @@ GOOD = [
     {"network": {"networkPolicy": {}}},
     {"network": {"networkPolicy": {"from": [{"podSelector": {}}]}}},
 ]
+
+
+# what the API server completes in its own way
+AWKWARD: Body = {
+    "spec": {
+        "containers": [
+            {
+                "name": "engine",
+                "env": [
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+                ],
+            },
+            {
+                "name": "side",
+                "image": "side:1",
+                "ports": [{"containerPort": 9}],
+                "readinessProbe": {"httpGet": {"port": 9}},
+                "resources": {"limits": {"cpu": 1, "memory": "1024Mi"}},
+            },
+        ],
+        "volumes": [
+            {
+                "name": "where",
+                "projected": {
+                    "sources": [
+                        {"downwardAPI": {"items": [{"path": "node", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                        {"configMap": {"name": "c", "items": [{"key": "a", "path": "b"}]}},
+                    ]
+                },
+            },
+            {"name": "more", "emptyDir": {"sizeLimit": "1024Mi"}},
+            {"name": "words", "configMap": {"name": "c"}},
+        ],
+    }
+}
 
 
 def manifest(scene: Scene, spec: Body) -> Body:
@@ -156,6 +192,26 @@ def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene
             # as the operator's own controllers make it; the policy of the chart looks at the label
             pod["metadata"] = {"name": "pod", "namespace": scene.name}
             dry_run(scene.kube, {"apiVersion": "v1", "kind": "Pod", **pod})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> None:
+    """Else each look of the operator would write again, for ever."""
+    live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
+    live["metadata"]["namespace"] = scene.name
+    live["spec"]["serving"].setdefault("podTemplate", AWKWARD)
+    found = render.children(live, TRUSTING, "sha256:0", "sha256:0", one_node=True)
+    wanted = {child["kind"] + child["metadata"]["name"]: child for child in found if child["kind"] != "HTTPRoute"}
+    for child in wanted.values():
+        # the garbage collector would take away what nobody owns
+        child["metadata"].pop("ownerReferences", None)
+    options = ("--server-side", f"--field-manager={names.MANAGER}", "--show-managed-fields", "-o", "json")
+    documents = yaml.safe_dump_all(json.loads(json.dumps(list(wanted.values()))))
+    made = json.loads(scene.kube.run("apply", *options, "-f", "-", stdin=documents))["items"]
+    assert len(made) == len(wanted)
+    for live in made:
+        key = live["kind"] + live["metadata"]["name"]
+        assert ownership.matches(wanted[key], live), key
 
 
 def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene) -> None:

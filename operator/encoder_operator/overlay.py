@@ -135,6 +135,7 @@ _KEYS = MappingProxyType(
         "volumes": "name",
     }
 )
+_WHOLE_DEFAULTS = MappingProxyType({"fieldRef": {"apiVersion": "v1"}, "resourceFieldRef": {"divisor": "0"}})
 _LISTS = MappingProxyType({"add": str, "drop": str, "sources": dict})
 _MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "securityContext", "spec"})
 # an entry of these is one choice of several: merged, a variable would have a value and a source
@@ -156,12 +157,25 @@ def merge(template: Json, overlay: Json, context: Json) -> Json:
         overlay: What a person adds; ``refusal`` has found nothing in it.
         context: The security context of a container of ours, which added containers get too.
     """
-    found: Json = _merged(template, overlay, "")
+    found: Json = _merged(template, _completed(overlay), "")
     own = {entry["name"] for entry in template["spec"]["containers"]}
     for kind in ("containers", "initContainers"):
         for added in found["spec"].get(kind, []):
             if added["name"] not in own:
                 added["securityContext"] = context | added.get("securityContext", {})
+    return found
+
+
+def _completed(value: Any) -> Any:
+    """Add what the API server would to parts that are owned as a whole: left out, each look would find them changed."""
+    if isinstance(value, list):
+        return [_completed(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _completed(entry) for key, entry in value.items()}
+    for name, default in _WHOLE_DEFAULTS.items():
+        if isinstance(found.get(name), dict):
+            found[name] = default | found[name]
     return found
 
 

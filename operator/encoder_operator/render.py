@@ -43,7 +43,14 @@ def children(live: Json, settings: Settings, digest: str, reference: str, *, one
     if not shared:
         checks.check_one_node(found.spec, found.name, found.namespace)
     artifact = Artifact(key=revision.artifact_key(found), digest=digest, reference=reference, revision="", bytes=0)
-    made = replace(revision.render(found, artifact, shared=shared, settings=settings), number=1)
+    origin = revision.origin(found)
+    made = replace(
+        revision.render(found, artifact, shared=shared, settings=settings),
+        number=1,
+        update=found.update,
+        origin=origin,
+        retry=found.retry if origin else "",
+    )
     whole = [
         claim.render(found, create, None) if create is not None else None,
         prep_job.render(found, artifact.key, shared=shared, settings=settings),

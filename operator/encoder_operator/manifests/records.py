@@ -12,14 +12,16 @@ def revision(model: Model, found: Revision) -> Json:
     """Return the record of a revision: its finished pod template and what was pinned for it."""
     record = _record(model, names.revision(model.name, found.hash), "revision", found.hash)
     record["metadata"]["labels"][names.INPUTS] = found.inputs
-    annotations = {
+    known = {
         names.CLAIM_UID: found.claim_uid,
         names.UPDATE: found.update,
         names.RETRY: found.retry,
         names.ORIGIN: found.origin,
         names.STALLED: canonical(found.stalled) if found.stalled else "",
     }
-    record["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
+    annotations = {key: value for key, value in known.items() if value}
+    if annotations:
+        record["metadata"]["annotations"] = annotations
     return record | {"revision": found.number, "data": {"template": found.template, "pinned": found.pinned}}
 
 
