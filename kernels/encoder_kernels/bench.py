@@ -9,14 +9,12 @@ from encoder_kernels import measure
 from encoder_kernels.bidirectional_lstm import bench as bidirectional_lstm
 from encoder_kernels.disentangled_attention import bench as disentangled_attention
 from encoder_kernels.gated_linear_unit import bench as gated_linear_unit
-from encoder_kernels.layer_norm import bench as layer_norm
 from encoder_kernels.relative_bias_attention import bench as relative_bias_attention
 from encoder_kernels.rotary import bench as rotary
 from encoder_kernels.span_scores import bench as span_scores
 
 EVERY = (
     gated_linear_unit,
-    layer_norm,
     rotary,
     relative_bias_attention,
     disentangled_attention,

@@ -33,7 +33,6 @@ class Plugin:
         example_model: A checkpoint to try it with.
         architecture: The name to register with vLLM; None where vLLM's own model classes serve.
         model: The model class for ``architecture``.
-        config: The configuration class for ``architecture``, where transformers has none.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Plugin:
     example_model: str
     architecture: str | None = None
     model: str | None = None
-    config: str | None = None
 
     def dtype(self, accelerator: Accelerator) -> str:
         """Return the number format that this family is served in on ``accelerator``, unless told otherwise."""

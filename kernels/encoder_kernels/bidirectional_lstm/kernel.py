@@ -27,7 +27,8 @@ def _sigmoid(x):
     return 0.5 + 0.5 * _tanh(0.5 * x)
 
 
-@triton.jit(do_not_specialize=["sequences"])
+# the two lists come as parts of one copy, wherever in it: aligned or not, it must be the same compiled kernel
+@triton.jit(do_not_specialize=["sequences"], do_not_specialize_on_alignment=["offsets", "order"])
 def lstm_kernel(
     gates,
     weight,

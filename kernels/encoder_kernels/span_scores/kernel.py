@@ -47,7 +47,11 @@ def _logits(
     return result + tl.load(label_bias + classes)[None, :], words, widths
 
 
-@triton.jit(do_not_specialize=["capacity"])
+# these come as parts of one copy, wherever in it: aligned or not, it must be the same compiled kernel
+@triton.jit(
+    do_not_specialize=["capacity"],
+    do_not_specialize_on_alignment=["label_bias", "word_offsets", "label_offsets", "thresholds"],
+)
 def span_scores_kernel(
     start,
     end,
@@ -114,7 +118,7 @@ def span_scores_kernel(
     tl.store(spans + target * 3 + 2, tl.broadcast_to(classes[None, :], [BLOCK_S, BLOCK_C]), mask=kept)
 
 
-@triton.jit(do_not_specialize=["words", "labels"])
+@triton.jit(do_not_specialize=["words", "labels"], do_not_specialize_on_alignment=["label_bias"])
 def span_logits_kernel(
     start,
     end,

@@ -17,10 +17,9 @@ from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.attention import EncoderOnlyAttention
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
-from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from encoder_plugins.backbones.elementwise import LayerNorm, gated
+from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
 from encoder_plugins.backbones.switches import refuse, require
 from encoder_plugins.backbones.weights import Layout, Place, Shape
 
@@ -149,6 +148,7 @@ class ModernBertAttention(nn.Module):
 
     def __init__(self, settings: Settings, kind: str, quant_config: Any, *, prefix: str) -> None:
         super().__init__()
+        heads = settings.heads // get_tensor_model_parallel_world_size()
         self.Wqkv = QKVParallelLinear(
             settings.hidden_size,
             settings.head_size,
@@ -157,13 +157,9 @@ class ModernBertAttention(nn.Module):
             quant_config=quant_config,
             prefix=f"{prefix}.Wqkv",
         )
-        self.rotary = get_rope(
-            settings.head_size,
-            max_position=settings.positions,
-            rope_parameters={"rope_type": "default", "rope_theta": settings.thetas[kind]},
-        )
+        self.rotation = rotation(heads, settings.head_size, theta=settings.thetas[kind], positions=settings.positions)
         self.attention = EncoderOnlyAttention(
-            settings.heads // get_tensor_model_parallel_world_size(),
+            heads,
             settings.head_size,
             settings.head_size**-0.5,
             # vLLM counts the token itself
@@ -180,8 +176,7 @@ class ModernBertAttention(nn.Module):
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
-        query, key, value = self.Wqkv(hidden)[0].chunk(3, dim=-1)  # [tokens, heads * head_size] each
-        query, key = self.rotary(positions, query, key)
+        query, key, value = self.rotation(positions, self.Wqkv(hidden)[0])  # [tokens, heads * head_size] each
         attended: Tensor = self.Wo(self.attention(query, key, value))[0]
         return attended
 
@@ -206,10 +201,9 @@ class ModernBertLayer(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
         normed = hidden if self.attn_norm is None else self.attn_norm(hidden)
-        hidden = hidden + self.attn(normed, positions)
+        hidden = add(hidden, self.attn(normed, positions))
         inner = self.activation(self.Wi(self.mlp_norm(hidden))[0])
-        hidden = hidden + self.Wo(inner)[0]
-        return hidden
+        return add(hidden, self.Wo(inner)[0])
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "inputs_embeds": 0})

@@ -1,0 +1,65 @@
+"""What GPUs take instead of vLLM's layers gives what those give, here through the kernels' CPU forms."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    # vLLM warns of itself when it is imported
+    warnings.simplefilter("ignore")
+    from encoder_plugins.backbones import elementwise
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _layers(world: None) -> Any:
+    """vLLM's layers ask for a configuration when they are made."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    torch.manual_seed(7)
+    with set_current_vllm_config(VllmConfig()):
+        yield
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 160_000.0])
+def test_the_rotation_is_that_of_vllms_table(theta: float) -> None:
+    heads, head_size, tokens = 3, 32, 50
+    qkv = torch.randn(tokens, 3 * heads * head_size)
+    positions = torch.randint(0, 300, (tokens,))
+    expected = elementwise.TableRotation(head_size, theta, 300)(positions, qkv.clone())
+    for one, other in zip(elementwise.Rotation(heads, head_size, theta)(positions, qkv.clone()), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
+    # the values pass as they are
+    assert torch.equal(expected[2], qkv.chunk(3, dim=-1)[2])
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_the_gate_is_that_of_vllms_layer(name: str) -> None:
+    gate_up = torch.randn(50, 2 * 96)
+    expected = elementwise.gated(name)
+    assert not isinstance(expected, elementwise.Gate)
+    torch.testing.assert_close(elementwise.Gate(tanh=name == "gelu_tanh")(gate_up), expected(gate_up))
+
+
+def test_both_stay_whole_in_a_compiled_graph() -> None:
+    rotation, gate = elementwise.Rotation(2, 32, 10_000.0), elementwise.Gate(tanh=False)
+
+    def block(qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        query, key, value = rotation(positions, qkv * 2.0)
+        rows: torch.Tensor = gate(query + key * value)
+        return rows
+
+    qkv, positions = torch.randn(9, 192), torch.arange(9)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(qkv, positions), block(qkv, positions))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sum_is_rounded_once(dtype: torch.dtype) -> None:
+    hidden, branch = torch.randn(2, 50, 64).to(dtype).unbind(0)
+    assert torch.equal(elementwise.add(hidden, branch), hidden + branch)
