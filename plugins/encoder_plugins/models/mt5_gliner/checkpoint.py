@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from encoder_plugins.errors import Unsupported
 from encoder_plugins.gliner import checkpoint
 from encoder_plugins.gliner.checkpoint import Trunk
 
@@ -21,6 +22,12 @@ TRUNK = Trunk(
 
 def check(folder: Path, auxiliary: Mapping[str, Path]) -> None:
     """Refuse, before its weights are fetched, a checkpoint that would be served differently from the library."""
+    if checkpoint.read_object(folder, checkpoint.CONFIG).get("words_splitter_type") == "stanza":
+        raise Unsupported(
+            f"{checkpoint.CONFIG}: words_splitter_type is 'stanza', with which gliner guesses each text's language and fetches a "
+            "model for it at that moment, so that answers depend on what could be fetched. To serve these weights on words "
+            'as gliner finds them by default, say "whitespace" in a copy of the checkpoint, and give that as the source'
+        )
     settings = checkpoint.read(folder)
     checkpoint.encoder_config(settings, auxiliary, TRUNK)
     checkpoint.tokenizer_folder(settings, folder, auxiliary)
