@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from encoder_plugins import census
+from encoder_plugins.counting import Counts
 from encoder_plugins.drain import Drain
 from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Limits
 
 if TYPE_CHECKING:
-    from encoder_plugins.processor import EncoderProcessor
+    from encoder_plugins.processor import Admitted, EncoderProcessor
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -52,6 +53,7 @@ class Door:
         self._app = app
         self._drain = Drain()
         self._census: census.Census = census.Alone()
+        self._counts: Counts | None = None
         # tokenizers release the GIL; as many threads as cores keep a long text from delaying short ones
         self._threads = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))), thread_name_prefix="admit")
 
@@ -60,6 +62,7 @@ class Door:
         if scope["type"] == "lifespan":
             self._drain.take_over()
             self._census = census.of(processor_of(scope["app"]).settings.census)
+            self._counts = counts_of(scope["app"])
             self._census.open()
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
@@ -68,23 +71,26 @@ class Door:
             await _refuse(Refusal(404, f"no such path; there is: {', '.join(sorted(PATHS))}"), send)
         elif scope["path"] == "/pooling" and scope["method"] == "POST":
             send = _closing(send) if self._drain.stopping else send
+            counts = self._counts = self._counts or counts_of(scope["app"])
+            counts.request()
             try:
-                await self._pool(scope, receive, send)
+                await self._pool(scope, receive, _noting(send, counts), counts)
             except Refusal as refusal:
+                counts.rejected(refusal.status)
                 await _refuse(refusal, send)
         elif scope["path"] == "/health" and not self._census.complete():
             await _refuse(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
         else:
             await self._app(scope, receive, send)
 
-    async def _pool(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pool(self, scope: Scope, receive: Receive, send: Send, counts: Counts) -> None:
         processor = processor_of(scope["app"])
         limits = processor.settings.limits
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if self._census.total() >= limits.in_flight:
             await _discard(receive, limits.body_seconds)
             raise Refusal(503, f"{limits.in_flight} requests are at work, the limit", retry_after=1)
-        with self._working():
+        with self._working(counts):
             try:
                 check_headers(headers, limits)
                 admitted = await self._admit(processor, await _read(receive, limits))
@@ -92,22 +98,25 @@ class Door:
                 if refusal.status == 413:
                     await _discard(receive, limits.body_seconds)
                 raise
+            counts.tokens(admitted.tokens)
             try:
-                await self._app(*_replaced(scope, receive, json.dumps(admitted).encode()), send)
+                await self._app(*_replaced(scope, receive, json.dumps(admitted.body).encode()), send)
             finally:
-                processor.discard(admitted)
+                processor.discard(admitted.body)
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _working(self, counts: Counts) -> Iterator[None]:
         """Count one request, here and among all processes, for as long as the block runs."""
         try:
             with self._drain.working():
                 self._census.publish(self._drain.at_work)
+                counts.at_work(self._drain.at_work)
                 yield
         finally:
             self._census.publish(self._drain.at_work)
+            counts.at_work(self._drain.at_work)
 
-    async def _admit(self, processor: EncoderProcessor[Any, Any], body: bytes) -> dict[str, Any]:
+    async def _admit(self, processor: EncoderProcessor[Any, Any], body: bytes) -> Admitted:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, processor.admit, body)
         except UnknownModel as error:
@@ -120,6 +129,12 @@ def processor_of(app: Any) -> EncoderProcessor[Any, Any]:
     """Return the IO processor inside vLLM's application: the one place that knows where vLLM keeps it."""
     processor: EncoderProcessor[Any, Any] = app.state.serving_pooling.io_processors["plugin"].io_processor
     return processor
+
+
+def counts_of(app: Any) -> Counts:
+    """Return the counters of the plugin that an application serves."""
+    settings = processor_of(app).settings
+    return Counts(settings.plugin, settings.limits.in_flight)
 
 
 def check_headers(headers: MutableMapping[str, str], limits: Limits) -> None:
@@ -192,6 +207,17 @@ async def _chunks(receive: Receive) -> Any:
         yield message.get("body", b"")
         if not message.get("more_body", False):
             return
+
+
+def _noting(send: Send, counts: Counts) -> Send:
+    """Count what the application refuses by itself: an answer that would be too large, say."""
+
+    async def noting(message: Message) -> None:
+        if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
+            counts.rejected(message["status"])
+        await send(message)
+
+    return noting
 
 
 def _closing(send: Send) -> Send:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from vllm import PoolingParams, PoolingRequestOutput
 from vllm.config import ModelConfig, VllmConfig
@@ -57,6 +57,18 @@ def settings_of(vllm_config: VllmConfig) -> Settings:
     if not isinstance(additional, dict) or "encoder" not in additional:
         raise ValueError('the IO processor "encoder" needs --additional-config \'{"encoder": {"plugin": "..."}}\'')
     return Settings.model_validate(additional["encoder"])
+
+
+class Admitted(NamedTuple):
+    """A request that may go on.
+
+    Attributes:
+        body: What vLLM gets in place of the request's own body.
+        tokens: Of all its prompts.
+    """
+
+    body: dict[str, Any]
+    tokens: int
 
 
 class Shelf(Generic[P]):
@@ -160,8 +172,8 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
             InvalidRequest: It is more than one answer may hold.
         """
 
-    def admit(self, body: bytes) -> dict[str, Any]:
-        """Parse, check and prepare a request's body; return the small body that vLLM gets in its place.
+    def admit(self, body: bytes) -> Admitted:
+        """Parse, check and prepare a request's body; return the small body that vLLM gets in its place, and its tokens.
 
         Raises:
             InvalidRequest: It can't be answered.
@@ -174,9 +186,12 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         ticket = secrets.token_hex(16)
         prepared = self.prepare(envelope.data)  # type: ignore[arg-type]
         self._admitted.put(ticket, prepared)
-        return {"model": model, "data": {TICKET: ticket}, **self._order(prepared)}
+        tokens = sum(
+            len(prompt["prompt_token_ids"]) for prompt in self.prompts(prepared) if "prompt_token_ids" in prompt
+        )
+        return Admitted({"model": model, "data": {TICKET: ticket}, **self._order(tokens)}, tokens)
 
-    def _order(self, prepared: P) -> dict[str, int]:
+    def _order(self, tokens: int) -> dict[str, int]:
         """Return which requests it comes before: those that could wait longer, if the engine asks at all.
 
         Every request has a moment, later the longer it is, and the engine takes the earliest: a short one overtakes what
@@ -184,9 +199,6 @@ class EncoderProcessor(IOProcessor[P, dict[str, Any]], ABC, Generic[D, P]):  # t
         """
         if not self._ordered:
             return {}
-        tokens = sum(
-            len(prompt["prompt_token_ids"]) for prompt in self.prompts(prepared) if "prompt_token_ids" in prompt
-        )
         return {"priority": int(time.monotonic() * 1000) + tokens // TOKENS_PER_MILLISECOND}
 
     def discard(self, admitted: dict[str, Any]) -> None:

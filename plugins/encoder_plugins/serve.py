@@ -12,6 +12,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -351,7 +352,10 @@ def run(service: Service, digest: str | None) -> int:
     assert decided.census is not None
     shared = census.Shared(decided.census)
     try:
-        return Supervisor(decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)).run()
+        # in one folder, the engines' metrics add up, whichever of them is asked
+        with tempfile.TemporaryDirectory(prefix="encoder-metrics-") as metrics:
+            whole["PROMETHEUS_MULTIPROC_DIR"] = metrics
+            return Supervisor(decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)).run()
     finally:
         Path(decided.census.path).unlink(missing_ok=True)
 

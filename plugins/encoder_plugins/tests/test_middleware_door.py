@@ -2,16 +2,26 @@
 
 import asyncio
 import json
+import secrets
 from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from prometheus_client import REGISTRY
 
 from encoder_plugins.errors import InvalidRequest, UnknownModel
 from encoder_plugins.limits import Limits
 from encoder_plugins.middleware import Door, Message, Receive, Scope, Send
+
+
+class Admitted(NamedTuple):
+    """What the processor's module calls so; it brings vLLM."""
+
+    body: dict[str, Any]
+    tokens: int
+
 
 JSON = {"content-type": "application/json"}
 
@@ -20,15 +30,16 @@ class ProcessorFake:
     """Admits every body but two, and remembers which were given back."""
 
     def __init__(self, limits: Limits) -> None:
-        self.settings = SimpleNamespace(limits=limits, census=None)
+        # a name of its own, since counters are the process's
+        self.settings = SimpleNamespace(plugin=secrets.token_hex(4), limits=limits, census=None)
         self.discarded: list[Any] = []
 
-    def admit(self, body: bytes) -> dict[str, Any]:
+    def admit(self, body: bytes) -> Admitted:
         if body == b"bad":
             raise InvalidRequest("it is bad", param="data.text")
         if body == b"other":
             raise UnknownModel("it is another", param="model")
-        return {"model": "m", "data": {"ticket": body.decode()}}
+        return Admitted({"model": "m", "data": {"ticket": body.decode()}}, len(body))
 
     def discard(self, admitted: dict[str, Any]) -> None:
         self.discarded.append(admitted["data"]["ticket"])
@@ -208,3 +219,45 @@ async def test_a_stopping_server_answers_and_sends_its_clients_away() -> None:
     for content, status in ((b"hello", 200), (b"bad", 400)):
         response = await serving.post(content)
         assert (response.status_code, response.headers["connection"]) == (status, "close")
+
+
+def counted(serving: Serving) -> dict[str, float]:
+    """The page's numbers of this server, without their prefix."""
+    plugin = serving.application.processor.settings.plugin
+    return {
+        sample.name.removeprefix("encoder_serving_")
+        + "".join(f" {sample.labels[key]}" for key in ("reason",) if key in sample.labels): sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        if sample.labels.get("plugin") == plugin and not sample.name.endswith("_created")
+    }
+
+
+async def test_every_request_and_refusal_is_counted() -> None:
+    serving = Serving(body_bytes=20, in_flight=7)
+    await serving.post(b"12345")
+    await serving.post(b"123")
+    await serving.post(b"bad")
+    await serving.post(b"other")
+    await serving.post(b"x" * 21)
+    await serving.post(b"x", headers={"content-type": "text/plain"})
+    await serving.client.get("/health")
+    assert counted(serving) == {
+        "requests_total": 6, "tokens_total": 8, "in_flight": 0, "in_flight_limit": 7,
+        "rejected_total invalid": 1, "rejected_total unknown_model": 1, "rejected_total too_large": 1,
+        "rejected_total content_type": 1, "rejected_total overloaded": 0, "rejected_total slow_body": 0,
+    }  # fmt: skip
+
+
+async def test_requests_at_work_are_counted_and_the_one_too_many_is_told() -> None:
+    serving = Serving(in_flight=2)
+    serving.application.open.clear()
+    working = [asyncio.create_task(serving.post(b"1")) for _ in range(2)]
+    for _ in working:
+        await serving.application.waiting.acquire()
+    assert counted(serving)["in_flight"] == 2
+    assert (await serving.post(b"1")).status_code == 503
+    assert counted(serving)["rejected_total overloaded"] == 1
+    serving.application.open.set()
+    await asyncio.gather(*working)
+    assert counted(serving)["in_flight"] == 0

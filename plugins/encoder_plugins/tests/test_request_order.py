@@ -49,7 +49,8 @@ def admitted(monkeypatch: pytest.MonkeyPatch) -> Any:
         config: Any = SimpleNamespace(model_config=model, additional_config=additional, scheduler_config=scheduler)
         made = Processor(config, SimpleNamespace())
         monkeypatch.setattr("encoder_plugins.processor.time.monotonic", lambda: milliseconds / 1000)
-        return made.admit(json.dumps({"data": {"tokens": tokens}}).encode())
+        found: dict[str, Any] = made.admit(json.dumps({"data": {"tokens": tokens}}).encode()).body
+        return found
 
     return admit
 
