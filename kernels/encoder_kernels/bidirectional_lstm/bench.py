@@ -40,6 +40,7 @@ def _row(texts: int, shortest: int, longest: int, size: int) -> measure.Row:
     order = torch.argsort(lengths, descending=True).int().cuda()
     hidden = size // 2
     layer = torch.nn.LSTM(size, hidden, bidirectional=True).cuda().bfloat16()
+    layer.flatten_parameters()
     words = torch.randn(int(lengths.sum()), size, device="cuda", dtype=torch.bfloat16)
 
     def both(name: str) -> torch.Tensor:
