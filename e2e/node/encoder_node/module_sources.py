@@ -28,6 +28,8 @@ PROMETHEUS_OPERATOR = Source(
     "github.com/prometheus-operator/prometheus-operator", "v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
 )
 """Its CustomResourceDefinitions are in example/prometheus-operator-crd."""
+GATEWAY_API = Source("sigs.k8s.io/gateway-api", "v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ=")
+"""Its CustomResourceDefinitions are in config/crd/standard."""
 
 
 def folder(source: Source) -> Path:

@@ -1,0 +1,58 @@
+"""A route through a Gateway: said to be missing without the Gateway API, made once that is there, and found as it was wanted."""
+
+import copy
+import json
+
+from encoder_node import module_sources
+from encoder_operator import names, ownership, render
+from encoder_operator.canonical import Json
+from encoder_operator.tests.world import SETTINGS
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+from encoder_platform.waiting import wait_for
+
+CRD = "httproutes.gateway.networking.k8s.io"
+WHOLE = {
+    "parentRefs": [{"name": "edge", "namespace": "gateways", "sectionName": "https"}, {"name": "inside"}],
+    "hostnames": ["models.internal"],
+    "pathPrefix": "/minilm",
+}
+LEAST = {"parentRefs": [{"name": "edge"}]}
+
+
+def rendered(live: Json, route: Json) -> Json:
+    model = copy.deepcopy(live)
+    model["spec"]["network"] = {"httpRoute": route}
+    found = render.children(model, SETTINGS, "sha256:0", "sha256:0")
+    return next(child for child in found if child["kind"] == "HTTPRoute")
+
+
+def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    scene.apply_model()
+    scene.patch({"network": {"httpRoute": WHOLE}})
+    scene.wait_current("Ready", seconds=60)
+    assert scene.wait_condition("Degraded", "GatewayApiMissing", seconds=30)["status"] == "True"
+    folder = module_sources.folder(module_sources.GATEWAY_API) / "config/crd/standard"
+    scene.kube.run("apply", "--server-side", "-f", str(folder / "gateway.networking.k8s.io_httproutes.yaml"))
+    try:
+        scene.kube.run("wait", "--for=condition=Established", f"crd/{CRD}")
+        live = scene.model()
+        for route in (WHOLE, LEAST):
+            wanted = rendered(live, route)
+            options = ("--server-side", "--dry-run=server", "--validate=strict", f"--field-manager={names.MANAGER}")
+            shown = ("--show-managed-fields", "-o", "json")
+            made = json.loads(scene.kube.run("apply", *options, *shown, "-f", "-", stdin=json.dumps(wanted)))
+            assert ownership.matches(wanted, made)
+        # it looks for new kinds rarely, and when it starts
+        operator.restart()
+        scene.wait_condition("Degraded", "AsExpected", seconds=60)
+        made = json.loads(scene.kube.run("-n", scene.name, "get", CRD, "minilm", "--show-managed-fields", "-o", "json"))
+        assert ownership.matches(rendered(live, WHOLE), made)
+        scene.patch({"network": {"httpRoute": None}})
+        gone = ("-n", scene.name, "get", CRD, "-o", "name")
+        wait_for("the route goes", lambda: not scene.kube.run(*gone).strip(), seconds=30)
+    finally:
+        scene.kube.run("delete", "crd", CRD, "--ignore-not-found", check=False)
