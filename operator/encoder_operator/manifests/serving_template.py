@@ -68,7 +68,7 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
             ["--accelerator", serving.accelerator, "--dtype", model.dtype],
             security.option("--max-model-len", serving.max_model_len),
             security.option("--max-in-flight", serving.max_in_flight),
-            security.option("--engines", serving.engines_per_accelerator),
+            security.option("--engines", _engines(serving)),
             security.option("--api-servers", serving.api_server_count),
             ["--", *further] if further else [],
         ),
@@ -96,6 +96,13 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
     }
+
+
+def _engines(serving: Serving) -> int | None:
+    """Return how many engines share a GPU; None lets the entry point choose, where what is asked for leaves a choice."""
+    if serving.tensor_parallel_size > 1 or serving.api_server_count == 1:
+        return 1
+    return serving.engines_per_accelerator
 
 
 def _engine_arguments(serving: Serving) -> list[str]:

@@ -14,6 +14,7 @@ import yaml
 from encoder_operator import __main__, manifests
 from encoder_operator.canonical import Json
 from encoder_operator.tests.world import SETTINGS
+from encoder_plugins import __main__ as plugins
 
 GOLDEN = Path(__file__).parent / "golden"
 # their claim is theirs, and ReadWriteOnce, which no manifest says
@@ -95,3 +96,13 @@ def test_wrong_settings_are_said_before_anything_starts(
     monkeypatch.setenv("ENCODER_PREP_STALL_SECONDS", "1")
     assert __main__.main(["run"]) == 64
     assert "prep_stall_seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rendered", CASES, indirect=True)
+def test_the_images_understand_what_they_are_told(rendered: str) -> None:
+    told = []
+    for spec in pod_specs(list(yaml.safe_load_all(rendered))):
+        args = next(c["args"] for c in spec["containers"] if c["name"] in ("prepare", "engine", "parity"))
+        ours = args[: args.index("--")] if "--" in args else args
+        told.append(vars(plugins._parser(ours[0]).parse_args(ours))["command"])
+    assert sorted(told) == ["parity", "prepare", "serve"]
