@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from encoder_operator.reasons import Reason
@@ -175,6 +176,7 @@ warnings every reason above that waits for a person.
 """
 
 
+@functools.cache
 def advice() -> dict[Reason, Advice]:
     """Return what each reason means, in the page's order."""
     found = {}
