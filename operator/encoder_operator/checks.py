@@ -160,10 +160,10 @@ def _check_loading(spec: Spec) -> None:
         )
     elif wanted == "fastsafetensors" and spec.serving.accelerator != "nvidia":
         why = "fastsafetensors copies from files to the memory of a GPU; it needs accelerator nvidia"
-    elif wanted == "runai_streamer" and not own:
+    elif wanted == "runai_streamer" and spec.serving.accelerator != "nvidia" and not own:
         why = (
-            "runai_streamer needs the package runai-model-streamer, which the operator's engine images do not hold: name an"
-            " image of your own that does in spec.image"
+            "runai_streamer needs the package runai-model-streamer, which vLLM's own image for nvidia holds and the engine image for"
+            " CPUs does not: name an image of your own that does in spec.image"
         )
     else:
         return

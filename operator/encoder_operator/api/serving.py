@@ -108,9 +108,9 @@ class Serving(Part):
     max_model_len: Annotated[int, Field(ge=1, le=1048576)] | None = None
     """Longest input in tokens; the checkpoint's own limit if absent."""
     load_format: LoadFormat = "auto"
-    """How vLLM reads the weights, in its own words. auto and safetensors read the artifact as it is; fastsafetensors reads it straight to the
-    GPU and is in the engine image for nvidia; runai_streamer reads it with many threads and needs spec.image, an engine image that has
-    the package runai-model-streamer; tensorizer is refused, since artifacts hold safetensors only."""
+    """How vLLM reads the weights, in its own words. auto and safetensors read the artifact as it is. fastsafetensors reads it straight to
+    the GPU, and runai_streamer with many threads: both are in the engine image for nvidia; on a CPU runai_streamer needs spec.image, an
+    image that holds the package runai-model-streamer. tensorizer is refused, since artifacts hold safetensors only."""
     quantization: Literal["fp8"] | None = None
     """Weights and activations in 8 bits, made when the engine starts; nvidia only. Parity decides whether the model stands it."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1

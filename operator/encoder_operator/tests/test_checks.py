@@ -93,6 +93,7 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
         {"spec.serving.loadFormat": "safetensors"},
         GPU | {"spec.serving.loadFormat": "fastsafetensors"},
         {"spec.serving.loadFormat": "runai_streamer", "spec.image": "mine:1"},
+        GPU | {"spec.serving.loadFormat": "runai_streamer"},
         gpus(2, 2),
         # always could, and wastes one
         gpus(2),
