@@ -24,7 +24,7 @@ def edit(number: int) -> Body:
 def early(scene: Scene, name: str, number: int) -> list[str]:
     """Edit, wait, and return what was not so when `kubectl wait` said that it was."""
     scene.kube.patch(MODELS, name, scene.name, {"spec": edit(number)})
-    model = scene.wait_ready(name, seconds=120)
+    model = scene.wait_ready(name, seconds=300)
     wanted = f"--max-model-len {model['spec']['serving']['maxModelLen']} "
     container = (scene.deployment(name) or {})["spec"]["template"]["spec"]["containers"][0]
     ready = [pod for pod in scene.pods(name) if condition(pod, "Ready").get("status") == "True"]

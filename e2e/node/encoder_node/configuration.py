@@ -158,6 +158,7 @@ def controller_manager(settings: Settings) -> Component:
             f"--service-cluster-ip-range={network.services}",
             "--leader-elect=false",
             "--pvclaimbinder-sync-period=1s",
+            "--horizontal-pod-autoscaler-sync-period=2s",
             "--node-monitor-grace-period=20s",
             # the default limits make the first ServiceAccount wait for 8 s
             "--kube-api-qps=500",

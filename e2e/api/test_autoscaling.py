@@ -1,0 +1,48 @@
+"""A HorizontalPodAutoscaler on the EncoderModel itself, by an external metric: what docs/autoscaling.md shows."""
+
+from encoder_platform import metrics_api
+from encoder_platform.kube import Body
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.plane import Plane
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+from encoder_platform.waiting import wait_for
+
+WAITING = "vllm_waiting_requests"
+
+
+def autoscaler(namespace: str) -> Body:
+    """Ten waiting requests for each pod, and no patience, so that a test sees it scale down."""
+    metric = {"metric": {"name": WAITING}, "target": {"type": "AverageValue", "averageValue": "10"}}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "encoders.dev/v1alpha1", "kind": "EncoderModel", "name": "minilm"},
+        "minReplicas": 1,
+        "maxReplicas": 3,
+        "metrics": [{"type": "External", "external": metric}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    meta = {"name": "minilm", "namespace": namespace}
+    return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
+
+
+def test_an_autoscaler_scales_the_model(
+    plane: Plane, scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    def ready() -> int:
+        number: int = scene.model()["status"].get("readyReplicas", 0)
+        return number
+
+    scene.apply_model()
+    verdict = scene.wait_ready()["status"]["parity"]
+    pki = plane.control.kubeconfig.parent
+    with metrics_api.serving(scene.kube, WAITING, pki / "apiserver.crt", pki / "apiserver.key") as metric:
+        metric.value = 25
+        scene.kube.apply(autoscaler(scene.name))
+        wait_for("three ready pods", lambda: ready() == 3, seconds=120)
+        # a manifest that leaves the number out does not take it back
+        scene.apply_model()
+        assert scene.model()["spec"]["serving"]["replicas"] == 3
+        metric.value = 1
+        wait_for("one pod", lambda: ready() == 1 and len(scene.pods()) == 1, seconds=120)
+    assert scene.model()["status"]["parity"] == verdict
+    assert len(scene.jobs("parity")) == 1
