@@ -1,4 +1,4 @@
-"""The commands: ``run`` the operator, ``collect`` artifacts, write the ``crd``, ``render`` what would be applied for a manifest."""
+"""The commands: ``run`` the operator, ``collect`` artifacts, ``try`` an EncoderModel, write the ``crd``, ``render`` what would be applied for a manifest."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     logs.configure(settings.log_level)
     if parsed.command == "collect":
         return asyncio.run(_collect(settings))
+    if parsed.command == "try":
+        return asyncio.run(_try(parsed))
     from encoder_operator import run
 
     return asyncio.run(run.run(settings))
@@ -44,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
     commands.add_parser("collect", help="start a Job on each claim that removes the artifacts that nothing mentions")
+    trial = commands.add_parser("try", help="serve one EncoderModel for as long as it takes to see it Ready")
+    trial.add_argument("--namespace", required=True, help="where")
+    trial.add_argument("--name", default="encoder-operator-test", help="what it is called (default: %(default)s)")
+    trial.add_argument("--spec", type=json.loads, help="its spec, as JSON; without it the API server alone is asked")
+    trial.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="default: %(default)s")
     generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
     generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
     generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
@@ -69,6 +76,17 @@ async def _collect(settings: Settings) -> int:
         # the CronJob tries again; nothing was started on half a list
         sys.stderr.write(f"nothing is collected: {error}\n")
         return 1
+    finally:
+        await cluster.close()
+
+
+async def _try(parsed: argparse.Namespace) -> int:
+    from encoder_operator import trial
+    from encoder_operator.cluster import Cluster
+
+    cluster = Cluster()
+    try:
+        return await trial.run(cluster, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
     finally:
         await cluster.close()
 

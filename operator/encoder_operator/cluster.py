@@ -202,6 +202,20 @@ class Cluster:
 
         return dict(await self._write("apply", kind, send))
 
+    async def rehearse(self, manifest: Json) -> None:
+        """Have the API server say what it would say to an object; nothing is written."""
+        kind, meta = manifest["kind"], manifest["metadata"]
+        call = self._client.patch(
+            _KINDS[kind],
+            meta["name"],
+            manifest,
+            namespace=meta["namespace"],
+            patch_type=PatchType.APPLY,
+            force=True,
+            dry_run=True,
+        )
+        await self._ask("rehearse", kind, call)
+
     async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
         """Delete an object, and its children in the background. One that is gone already is fine.
 

@@ -11,9 +11,11 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from encoder_operator import metrics
 from encoder_operator.settings import Settings
+from encoder_plugins import counting
 
 CHART = Path(__file__).parents[3] / "charts" / "encoder-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -93,17 +95,21 @@ def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
     assert "pods/exec" not in text
 
 
+def _exposed(registry: CollectorRegistry) -> set[str]:
+    found: set[str] = set()
+    for family in registry.collect():
+        parts = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        found |= {family.name + part for part in parts}
+    return found
+
+
 def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
-    ours = {sample.name for family in metrics.REGISTRY.collect() for sample in family.samples}
-    ours |= {f"{family.name}_total" for family in metrics.REGISTRY.collect() if family.type == "counter"}
-    ours |= {family.name for family in metrics.REGISTRY.collect()}
-    ours |= {f"{family.name}_bucket" for family in metrics.REGISTRY.collect() if family.type == "histogram"}
-    alerts = (CHART / "files" / "alerts.yaml").read_text()
-    dashboard = (CHART / "files" / "dashboard.json").read_text()
-    asked = set(re.findall(r"\bencoder_[a-z_]+\b", alerts + dashboard))
-    served = {name for name in asked if name.startswith("encoder_serving_")}
-    assert len(asked) > 8
-    assert asked - served <= ours
+    texts = [(CHART / "files" / name).read_text() for name in ("alerts.yaml", "dashboard.json")]
+    asked = set(re.findall(r"\bencoder_[a-z_]+\b", "".join(texts)))
+    assert len(asked) > 12
+    assert asked <= _exposed(metrics.REGISTRY) | {name for name in _exposed(REGISTRY) if "_serving_" in name}
+    assert 'reason="overloaded"' in texts[0]
+    assert "overloaded" in counting.REASONS.values()
 
 
 def test_the_chart_and_the_project_have_one_version() -> None:
