@@ -80,5 +80,5 @@ def _large(
     import asyncio
     import time
 
-    latencies = asyncio.run(load.send_all(url, [large], clients, 0, time.time(), 0.0, seconds))
-    results.put(load.Load(len(latencies), seconds, tuple(latencies)))
+    latencies, answered = asyncio.run(load.send_all(url, [large], clients, 0, time.time(), 0.0, seconds))
+    results.put(load.Load(len(latencies), seconds, tuple(latencies), answered))

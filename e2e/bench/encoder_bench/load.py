@@ -25,11 +25,13 @@ class Load:
         requests: Answered in the measured time.
         seconds: The measured time.
         latencies: Seconds of each of them.
+        all_requests: Answered before, in and behind the measured time.
     """
 
     requests: int
     seconds: float
     latencies: tuple[float, ...]
+    all_requests: int
 
     def percentile(self, share: float) -> float:
         """Return the seconds within which this share of the requests was answered."""
@@ -75,8 +77,8 @@ class Workers:
         start = time.time() + 0.3
         asked = [(url, list(bodies), share, number, start, warm, seconds) for number, share in enumerate(shares)]
         found = self._pool.starmap(_send, asked, chunksize=1)
-        latencies = tuple(latency for one in found for latency in one)
-        return Load(len(latencies), seconds, latencies)
+        latencies = tuple(latency for one, _ in found for latency in one)
+        return Load(len(latencies), seconds, latencies, sum(count for _, count in found))
 
 
 class Clients:
@@ -102,14 +104,14 @@ def _ready(number: int) -> int:
 
 def _send(
     url: str, bodies: list[bytes], clients: int, number: int, start: float, warm: float, seconds: float
-) -> list[float]:
+) -> tuple[list[float], int]:
     return asyncio.run(send_all(url, bodies, clients, number, start, warm, seconds))
 
 
 async def send_all(
     url: str, bodies: list[bytes], clients: int, number: int, start: float, warm: float, seconds: float
-) -> list[float]:
-    """Send from so many clients of this process; return the seconds of each request answered in the measured time.
+) -> tuple[list[float], int]:
+    """Send from so many clients of this process.
 
     Args:
         url: Where to post.
@@ -120,15 +122,19 @@ async def send_all(
         warm: Seconds before the measured time.
         seconds: The measured time.
 
+    Returns:
+        The seconds of each request answered in the measured time, and how many were answered at all.
+
     Raises:
         RuntimeError: A request was not answered with 200.
     """
     latencies: list[float] = []
     end = start + warm + seconds
     place = number * 7919
+    answered = 0
 
     async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal place
+        nonlocal place, answered
         while time.time() < end:
             place += 1
             began = time.time()
@@ -139,6 +145,7 @@ async def send_all(
                     continue
                 if response.status != 200:
                     raise RuntimeError(f"{response.status}: {content[:300]!r}")
+            answered += 1
             now = time.time()
             if start + warm <= now <= end:
                 latencies.append(now - began)
@@ -147,7 +154,7 @@ async def send_all(
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
-    return latencies
+    return latencies, answered
 
 
 HEADERS = {"content-type": "application/json"}

@@ -17,11 +17,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from encoder_bench import workload
+from encoder_bench import server, workload
 from encoder_bench.workload import THRESHOLD, Shape
 
 # of a request of ours
 TEXTS = 32
+PROCESSOR = "ms of processor time a text"
 READY = '{"ready": true}'
 
 
@@ -105,16 +106,21 @@ def _library(task: Task, name: str) -> Measure:
         ordered = [texts[number] for number in order]
         infer(ordered[-min(task.batch_sizes) :], labels, min(task.batch_sizes))
         took: dict[int, float] = {}
+        busy: dict[int, float] = {}
         for size in task.batch_sizes:
             gc.collect()
             for _ in range(task.repeats):
-                start = time.perf_counter()
+                start, before = time.perf_counter(), time.process_time()
                 found = infer(ordered, labels, size)
                 took[size] = min(took.get(size, float("inf")), time.perf_counter() - start)
+                busy[size] = min(busy.get(size, float("inf")), time.process_time() - before)
         size = min(took, key=took.__getitem__)
         count = sum(len(one) for number, one in zip(order, found, strict=True) if number < task.counted)
         how = f"{name}, batches of {size} ({kind})"
-        return Result(words=shape.words, labels=shape.labels, rate=len(texts) / took[size], how=how, entities=count)
+        notes = {PROCESSOR: round(busy[size] / len(texts) * 1000, 3)}
+        return Result(
+            words=shape.words, labels=shape.labels, rate=len(texts) / took[size], how=how, entities=count, notes=notes
+        )
 
     return measure
 
@@ -141,18 +147,20 @@ def ours(task: Task) -> Measure:
         counted = [{"texts": texts[: task.counted], "labels": labels, "threshold": THRESHOLD}]
         count = sum(len(result["entities"]) for answer in model.map(counted) for result in answer["results"])
         _run(model, bodies, task.warm)
-        rate = _run(model, bodies, task.seconds)
+        before = server.processor_seconds(os.getpid())
+        rate, done = _run(model, bodies, task.seconds)
+        notes = {PROCESSOR: round((server.processor_seconds(os.getpid()) - before) / done * 1000, 3)}
         how = f"ours, in process, {engines} engine{'s' * (engines > 1)}, {TEXTS} texts a request"
-        return Result(words=shape.words, labels=shape.labels, rate=rate, how=how, entities=count)
+        return Result(words=shape.words, labels=shape.labels, rate=rate, how=how, entities=count, notes=notes)
 
     return measure
 
 
-def _run(model: Any, bodies: Sequence[dict[str, Any]], seconds: float) -> float:
-    """Return the texts a second, from the first request to the last answer."""
+def _run(model: Any, bodies: Sequence[dict[str, Any]], seconds: float) -> tuple[float, int]:
+    """Return the texts a second, from the first request to the last answer, and how many there were."""
     begin = time.perf_counter()
     done = sum(len(answer["results"]) for answer in model.map(_until(begin + seconds, bodies)))
-    return done / (time.perf_counter() - begin)
+    return done / (time.perf_counter() - begin), done
 
 
 def _until(end: float, bodies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -119,6 +119,16 @@ def _family(first: int) -> list[int]:
     return found
 
 
+def processor_seconds(first: int) -> float:
+    """Return the processor time that a process and all that descend from it have taken."""
+    ticks = 0
+    for process in _family(first):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _resident(process: int) -> int:
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -179,8 +179,10 @@ class Sides:
         more |= {"labels": labels, "threshold": THRESHOLD}
         parts = [corpus[start : start + texts] for start in range(0, len(corpus) - texts + 1, texts)]
         bodies = [load.body({"texts": part, **more} if texts > 1 else {"text": part[0], **more}) for part in parts]
+        before = server.processor_seconds(at.process.pid)
         found = self._workers.run(f"{at.url}/pooling", bodies, clients, given.seconds, given.warm)
-        notes = f"p50 {found.median * 1000:.0f} ms, p99 {found.percentile(0.99) * 1000:.0f} ms"
+        taken = (server.processor_seconds(at.process.pid) - before) / max(1, found.all_requests * texts)
+        notes = f"{taken * 1000:.3g} ms of processor time a text, p50 {found.median * 1000:.0f} ms, p99 {found.percentile(0.99) * 1000:.0f} ms"
         name = f"{side}, {clients} clients x {texts} text{'s' * (texts > 1)}"
         entities = _entities(at, corpus[: self._counted], more, one_by_one="flat_ner" in more)
         return Row(name, shape, found.requests * texts / found.seconds, entities, notes)
