@@ -16,6 +16,7 @@ from encoder_operator.settings import Settings
 from encoder_operator.tests.world import SETTINGS
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
 from encoder_platform.scene import Scene
+from encoder_platform.waiting import wait_for
 
 GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
@@ -24,6 +25,10 @@ SERVICE = ("v1", "Service")
 
 HUB = {"huggingFace": {"repo": "a/b", "revision": "1" * 40}}
 GPU = {"accelerator": "nvidia"}
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+NODES = {"weight": 1, "preference": {"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["1", "2"]}]}}
+EMPTY = {"matchExpressions": [{"key": "app", "operator": "In"}]}
 BAD = [
     ({"source": {}}, "exactly one of huggingFace, s3, http and pvc"),
     ({"source": HUB | {"pvc": {"claimName": "c"}}}, "exactly one of huggingFace, s3, http and pvc"),
@@ -45,14 +50,20 @@ BAD = [
     ),
     ({"serving": GPU | {"resourceClaims": [{"name": "gpu"}]}}, "exactly one of resourceClaimName and"),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "can't both be 0"),
+    ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
+    ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations of encoders.dev"),
+    ({"prepare": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}, "operator Exists has no value"),
+    ({"prepare": {"tolerations": [{}]}}, "without key needs operator Exists"),
+    ({"prepare": {"tolerations": [{"key": "a", "tolerationSeconds": 5}]}}, "needs effect NoExecute"),
+    ({"serving": GPU | {"topologySpreadConstraints": [SPREAD | {"minDomains": 2}]}}, "minDomains needs"),
+    ({"serving": GPU | {"affinity": {"nodeAffinity": {PREFERRED: [NODES]}}}}, "Gt and Lt one"),
+    ({"network": {"networkPolicy": {"from": [{"podSelector": EMPTY}]}}}, "In and NotIn need values"),
     ({"network": {"networkPolicy": {"from": [{}]}}}, "a peer must have a namespaceSelector"),
 ]
 # refused by the API server with the sentence, by the operator with its own words
 BAD_FIELDS = [
     ({"serving": GPU | {"args": ["--port=9"]}}, "not yours to set"),
     ({"serving": GPU | {"args": ["-tp=9"]}}, "not yours to set"),
-    ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
-    ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations of encoders.dev"),
 ]
 GOOD = [
     {"rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
@@ -168,12 +179,18 @@ def test_defaults_of_the_api_server_are_those_of_the_operator(scene: Scene) -> N
 
 
 def test_a_field_explains_itself(kube: Kube) -> None:
-    strategy = kube.run("explain", "em.spec.rollout.strategy")
+    # discovery follows a new CustomResourceDefinition after a few seconds
+    strategy = wait_for("the field's text", lambda: _explained(kube, "em.spec.rollout.strategy"), seconds=60)
     assert "ENUM:" in strategy
     assert "for a cluster with a single GPU" in " ".join(strategy.split())
     everything = kube.run("explain", "em.spec", "--recursive")
     for field in ("podTemplate", "allowMutableRevision", "progressDeadlineSeconds", "networkPolicy", "resourceClaims"):
         assert field in everything
+
+
+def _explained(kube: Kube, path: str) -> str | None:
+    text = kube.run("explain", path, check=False)
+    return text if "DESCRIPTION:" in text else None
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -39,7 +39,7 @@ def matches(manifest: Json, live: Json | None) -> bool:
     ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     ours["metadata"] = metadata
-    return bool(_normal(_owned(live, fields)) == _normal(ours))
+    return bool(_normal(owned(live, fields)) == _normal(ours))
 
 
 def owned_fields(live: Json) -> Json | None:
@@ -51,15 +51,16 @@ def owned_fields(live: Json) -> Json | None:
     return None
 
 
-def _owned(value: Any, fields: Json) -> Any:
+def owned(value: Any, fields: Json) -> Any:
+    """Return what of a value is in a set of fields, as ``managedFields`` spells one."""
     inner = {key: below for key, below in fields.items() if key != "."}
     if not inner:
         return value
     if isinstance(value, dict):
         names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
-        return {name: _owned(value[name], below) for name, below in names_ if name in value}
+        return {name: owned(value[name], below) for name, below in names_ if name in value}
     if isinstance(value, list):
-        return [_owned(entry, below) for key, below in inner.items() for entry in value if _named(entry, key)]
+        return [owned(entry, below) for key, below in inner.items() for entry in value if _named(entry, key)]
     return value
 
 

@@ -1,38 +1,300 @@
-"""The operator's resident memory: idle, and with 200 suspended EncoderModels; read from the kernel's own account of its container."""
+"""The operator on a real API server with many EncoderModels: memory, cold start, latency of an edit, writes while idle.
 
-from encoder_platform import install, manifests
-from encoder_platform.kube import MODELS, Kube, condition
-from encoder_platform.waiting import wait_for
+No pod runs: models are copies of one that is served, and what is made anew stays with its prep Jobs. Beside each number is that
+of a bare operator on Kopf that only annotates EncoderModels, in the same run on the same API server.
 
-NAMESPACE, MODELS_MADE = "bench-operator", 200
+Environment: ENCODER_BENCH_MODELS (JSON, [1000, 5000]), ENCODER_BENCH_IDLE_MINUTES (10).
+"""
+
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from encoder_platform import manifests, plane
+from encoder_platform.bulk import MODELS, Bulk, Pattern, connected
+from encoder_platform.operator_process import OperatorProcess, operator_process
+from encoder_platform.plane import Plane
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+
+NAMESPACE, NEW = "bench", "bench-new"
+EDITS, AT_ONCE, MAX_PREPS = 200, 1000, 4
 
 
 def run() -> None:
-    """Print resident memory before and after, in MiB."""
-    platform = install.bring_up()
-    kube = platform.kube
-    with install.operator_stopped(kube):
-        pass  # a fresh process: nothing that earlier work left behind is measured
-    idle = _resident(kube)
-    kube.apply(manifests.namespace(NAMESPACE), manifests.claim("artifacts", NAMESPACE))
-    try:
-        for number in range(MODELS_MADE):
-            body = manifests.encoder_model(f"m{number:03d}", NAMESPACE, revision=platform.hub_revision, suspend=True)
-            kube.apply(body)
-        wait_for("all accepted", lambda: _accepted(kube) == MODELS_MADE, seconds=300)
-        loaded = _resident(kube)
-    finally:
-        kube.delete(("v1", "Namespace"), NAMESPACE)
-    print(f"\n  operator, resident: idle {idle:.1f} MiB; with {MODELS_MADE} suspended EncoderModels {loaded:.1f} MiB")
+    """Measure, and print a table."""
+    sizes = json.loads(os.environ.get("ENCODER_BENCH_MODELS", "[1000, 5000]"))
+    minutes = float(os.environ.get("ENCODER_BENCH_IDLE_MINUTES", "10"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-operator")))
+        # copied pods have their gates open already
+        found = stack.enter_context(plane.running(folder, values=("gatePolicy.enabled=false",)))
+        operator = stack.enter_context(operator_process(found.kube, folder, {"ENCODER_MAX_PREPS": str(MAX_PREPS)}))
+        _serve_one(found, operator)
+        # from here on only the operator is measured: nobody else reacts to anything
+        found.control.stop_controllers()
+        asyncio.run(_measure(found, operator, sizes, minutes))
 
 
-def _accepted(kube: Kube) -> int:
-    return sum(condition(m, "Accepted").get("status") == "True" for m in kube.all(MODELS, NAMESPACE))
+def _serve_one(found: Plane, operator: OperatorProcess) -> None:
+    stand_in = StandIn(found.kube)
+    stand_in.furnish()
+    for namespace in (NAMESPACE, NEW):
+        found.kube.apply(manifests.namespace(namespace))
+        found.kube.apply(manifests.claim("artifacts", namespace))
+    scene = Scene(NAMESPACE, found.kube)
+    operator.start()
+    operator.wait_ready()
+    print(f"{'idle':44s} {operator.resident():7.1f} MiB", flush=True)
+    with stand_in.running():
+        scene.apply_model("pattern")
+        scene.wait_current("Ready", "pattern", seconds=120)
+    operator.stop()
 
 
-def _resident(kube: Kube) -> float:
-    status = kube.run(
-        "-n", install.OPERATOR_NAMESPACE, "exec", "deploy/encoder-operator", "--", "cat", "/proc/1/status"
+async def _measure(found: Plane, operator: OperatorProcess, sizes: list[int], minutes: float) -> None:
+    async with connected(found.control.kubeconfig) as bulk:
+        pattern = await Pattern.read(bulk, NAMESPACE, "pattern")
+        made = 0
+        for size in sizes:
+            begun = time.monotonic()
+            await bulk.every(pattern.copy(bulk, NAMESPACE, f"m{number:05d}") for number in range(made, size))
+            print(f"\n{size} EncoderModels with their children ({time.monotonic() - begun:.0f} s to make)", flush=True)
+            made = size
+            await _ours(bulk, operator, size, minutes if size == sizes[0] else 0)
+            await _bare(found, bulk, size)
+        operator.start()
+        operator.wait_ready()
+        await _at_once(bulk)
+
+
+async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float) -> None:
+    # the first start may repair what the copies have not got quite right
+    operator.start()
+    await _settled(operator, size)
+    repaired = _writes(operator)
+    operator.stop()
+    begun = time.monotonic()
+    operator.start()
+    await _settled(operator, size)
+    took = _last_look(operator) - begun
+    print(
+        f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({_looks(operator):.0f} looks, {repaired:.0f} repairs before)"
     )
-    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(kilobytes) / 1024
+    print(f"  {'resident':42s} {operator.resident():7.1f} MiB  (highest {_highest(operator.process.pid):.1f})")
+    await _edits(bulk, size)
+    if minutes:
+        await asyncio.sleep(10)
+        before, since = _writes(operator), time.monotonic()
+        await asyncio.sleep(minutes * 60)
+        idle = (time.monotonic() - since) / 60
+        print(f"  {f'writes in {idle:.1f} idle minutes':42s} {_writes(operator) - before:7.0f}")
+        print(f"  {'resident after them':42s} {operator.resident():7.1f} MiB")
+    operator.stop()
+
+
+async def _edits(bulk: Bulk, size: int) -> None:
+    def shown(live: dict[str, object], generation: int) -> bool:
+        status = live.get("status") or {}
+        return bool(status.get("observedGeneration") == generation)  # type: ignore[attr-defined]
+
+    root = f"{MODELS[0]}/namespaces/{NAMESPACE}/{MODELS[1]}"
+    times = await _latencies(bulk, root, size, lambda i: {"spec": {"serving": {"replicas": 2 + i % 2}}}, shown)
+    print(f"  {'edit -> status, p50 / p99 / highest':42s} {_spread(times)}", flush=True)
+
+
+async def _latencies(
+    bulk: Bulk,
+    root: str,
+    size: int,
+    change: Callable[[int], object],
+    shown: Callable[[dict[str, object], int], bool],
+) -> list[float]:
+    """Edit one model after the other, and time until a watch shows the answer."""
+    times: list[float] = []
+    waiting: dict[str, tuple[int, asyncio.Event]] = {}
+
+    async def watch() -> None:
+        async for event in bulk.watch(root):
+            live = event["object"]
+            generation, seen = waiting.get(live["metadata"]["name"], (0, None))
+            if seen is not None and shown(live, generation):
+                seen.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(1)
+    for i in range(EDITS):
+        name, seen = f"m{i * 7919 % size:05d}", asyncio.Event()
+        begun = time.monotonic()
+        waiting[name] = (10**9, seen)
+        found = await bulk.send("PATCH", f"{root}/{name}", change(i), "application/merge-patch+json")
+        waiting[name] = (found["metadata"]["generation"], seen)
+        live = await bulk.send("GET", f"{root}/{name}")
+        if not shown(live, found["metadata"]["generation"]):
+            await asyncio.wait_for(seen.wait(), 60)
+        times.append(time.monotonic() - begun)
+        del waiting[name]
+        await asyncio.sleep(0.05)
+    watching.cancel()
+    return times
+
+
+async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
+    mark = f"run-{size}"
+    environment = {**os.environ, "KUBECONFIG": str(found.control.kubeconfig)}
+    root = f"{MODELS[0]}/namespaces/{NAMESPACE}/{MODELS[1]}"
+
+    def shown(live: dict[str, object], generation: int) -> bool:
+        notes = live["metadata"].get("annotations") or {}  # type: ignore[attr-defined]
+        return bool(notes.get("bare-kopf/seen") == f"{mark}-{generation}")
+
+    async with _process([sys.executable, "-m", "encoder_platform.bare_kopf", mark], environment) as process:
+        begun, touched = time.monotonic(), 0
+        while touched < size:
+            await asyncio.sleep(0.5)
+            items = (await bulk.send("GET", root))["items"]
+            touched = sum(shown(live, live["metadata"]["generation"]) for live in items)
+        print(f"  {'bare Kopf: cold start to all touched':42s} {time.monotonic() - begun:7.1f} s")
+        await asyncio.sleep(5)
+        print(f"  {'bare Kopf: resident':42s} {_resident(process.pid):7.1f} MiB  (highest {_highest(process.pid):.1f})")
+        times = await _latencies(bulk, root, size, lambda i: {"spec": {"serving": {"replicas": 4 + i % 2}}}, shown)
+        print(f"  {'bare Kopf: edit -> touched':42s} {_spread(times)}", flush=True)
+
+
+async def _at_once(bulk: Bulk) -> None:
+    """Create many at once, and watch how many prep Jobs there are at any time; each ends when it is seen."""
+    running: set[str] = set()
+    most, started = 0, 0
+    ends: set[asyncio.Task[object]] = set()
+
+    async def watch() -> None:
+        nonlocal most, started
+        async for event in bulk.watch(f"apis/batch/v1/namespaces/{NEW}/jobs"):
+            job = event["object"]
+            name = job["metadata"]["name"]
+            ended = any(c["type"] == "Complete" for c in (job.get("status") or {}).get("conditions", []))
+            if event["type"] == "ADDED":
+                started += 1
+                running.add(name)
+                most = max(most, len(running))
+                task = asyncio.create_task(_end_job(bulk, job))
+                ends.add(task)
+                task.add_done_callback(ends.discard)
+            elif ended or event["type"] == "DELETED":
+                running.discard(name)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(1)
+    root = f"{MODELS[0]}/namespaces/{NEW}/{MODELS[1]}"
+    begun = time.monotonic()
+    bodies = [manifests.encoder_model(f"n{number:04d}", NEW, revision=f"{number:040x}") for number in range(AT_ONCE)]
+    await bulk.every(bulk.send("POST", root, body) for body in bodies)
+    created = time.monotonic() - begun
+    asked = 0
+    while asked < AT_ONCE:
+        await asyncio.sleep(0.5)
+        items = (await bulk.send("GET", root))["items"]
+        asked = sum(bool((live.get("status") or {}).get("conditions")) for live in items)
+    shown = time.monotonic() - begun
+    while started < AT_ONCE:
+        await asyncio.sleep(0.5)
+    print(
+        f"\n{AT_ONCE} EncoderModels created at once (creating took {created:.1f} s), prep Jobs that end as soon as seen"
+    )
+    print(f"  {'ArtifactReady shown on all':42s} {shown:7.1f} s")
+    print(f"  {'prep Job started for all':42s} {time.monotonic() - begun:7.1f} s")
+    print(f"  {f'most prep Jobs at once (limit {MAX_PREPS})':42s} {most:7d}", flush=True)
+    watching.cancel()
+    for task in ends:
+        task.cancel()
+
+
+async def _end_job(bulk: Bulk, job: dict[str, object]) -> None:
+    meta = job["metadata"]
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached", "message": ""}
+        for kind in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions}
+    path = f"apis/batch/v1/namespaces/{NEW}/jobs/{meta['name']}/status"  # type: ignore[index]
+    await bulk.send("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+
+async def _settled(operator: OperatorProcess, size: int) -> None:
+    """Wait until every model was looked at and nothing is looked at any more."""
+    deadline = time.monotonic() + 1800
+    quiet, last = 0.0, -1.0
+    while time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        looks = _looks(operator)
+        quiet = quiet + 0.5 if looks == last else 0.0
+        if looks != last:
+            last = looks
+            _LAST_LOOK[operator.process.pid] = time.monotonic()
+        if looks >= size and quiet >= 5:
+            return
+    raise AssertionError(f"the operator does not come to rest: {last:.0f} looks")
+
+
+_LAST_LOOK: dict[int, float] = {}
+
+
+def _last_look(operator: OperatorProcess) -> float:
+    return _LAST_LOOK[operator.process.pid]
+
+
+def _sum(operator: OperatorProcess, pattern: str) -> float:
+    if operator.port is None:
+        return 0.0
+    text = operator.ask("metrics")[1]
+    return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE))
+
+
+def _looks(operator: OperatorProcess) -> float:
+    return _sum(operator, r"encoder_reconcile_total\{.*\}")
+
+
+def _writes(operator: OperatorProcess) -> float:
+    return _sum(operator, r"encoder_api_requests_total\{.*verb=\"(?:apply|patch|create|delete|update)\".*\}")
+
+
+def _field(pid: int, name: str) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(name))) / 1024
+
+
+def _resident(pid: int) -> float:
+    return _field(pid, "VmRSS")
+
+
+def _highest(pid: int) -> float:
+    return _field(pid, "VmHWM")
+
+
+def _spread(times: list[float]) -> str:
+    cuts = statistics.quantiles(times, n=100)
+    return f"{cuts[49] * 1000:5.0f} / {cuts[98] * 1000:.0f} / {max(times) * 1000:.0f} ms"
+
+
+@asynccontextmanager
+async def _process(command: list[str], environment: dict[str, str]) -> AsyncIterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

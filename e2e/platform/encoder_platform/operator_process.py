@@ -18,6 +18,8 @@ from encoder_platform.kube import DEPLOYMENT, Kube
 from encoder_platform.waiting import wait_for
 
 NAME = NAMESPACE = "encoder-operator"
+# Kopf imports the official client where that is installed, as it is for these tests and not in the operator's image
+_WITHOUT_CLIENT = "import sys; sys.modules['kubernetes'] = None"
 
 
 class OperatorProcess:
@@ -38,7 +40,11 @@ class OperatorProcess:
         assert self.dead, "it runs already"
         self.log.touch()
         self._begin = self.log.stat().st_size
-        command = [sys.executable, "-m", "encoder_operator", "run"]
+        command = [
+            sys.executable,
+            "-c",
+            f"{_WITHOUT_CLIENT}; from encoder_operator.__main__ import main; sys.exit(main(['run']))",
+        ]
         with self.log.open("ab") as output:
             environment = {**self._environment, **extra}
             self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
@@ -125,7 +131,8 @@ def operator_process(kube: Kube, folder: Path, extra: Mapping[str, str] | None =
     """
     kubeconfig = folder / "operator.kubeconfig"
     kubeconfig.write_text(kubeconfig_of_the_operator(kube))
-    own = {"KUBECONFIG": str(kubeconfig), "ENCODER_PORT": "0"}
+    # without a lease a killed one can be started again at once; the tests of the lease ask for it
+    own = {"KUBECONFIG": str(kubeconfig), "ENCODER_PORT": "0", "ENCODER_LEASE": "false"}
     environment = {**os.environ, **chart_environment(kube), **own, **(extra or {})}
     found = OperatorProcess(environment, folder / "operator.log")
     try:

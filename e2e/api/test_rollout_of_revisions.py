@@ -1,0 +1,146 @@
+"""One revision takes the place of another: Kubernetes' own rollout and garbage collection, with pods that do as they are told."""
+
+import pytest
+
+from encoder_platform.kube import REVISION, Body, is_true
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn, Unschedulable, fails, passes
+from encoder_platform.waiting import wait_for
+
+NO_GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
+BUDGET = ("policy/v1", "PodDisruptionBudget")
+CLAIM = ("v1", "PersistentVolumeClaim")
+
+
+def revision(pod: Body) -> str:
+    return str(pod["metadata"]["labels"]["encoders.dev/revision"])
+
+
+def ready(scene: Scene) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in scene.pods() if is_true(pod, "Ready")}
+
+
+def only_of(first: str) -> object:
+    """Let the engines of one revision start, and no others."""
+    return lambda pod: pod["metadata"]["labels"].get("encoders.dev/revision") == first
+
+
+@pytest.mark.fault(
+    "an update whose pods never start",
+    "`ProgressDeadlineExceeded`",
+    "the verified revision comes back, untouched, until the spec changes or a retry is asked for",
+)
+def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
+    pods = ready(scene)
+    stand_in.loads = only_of(first)  # type: ignore[assignment]
+    for length in range(20):
+        scene.patch_serving({"maxModelLen": 64 + length})
+    scene.wait_condition("UpToDate", "RolloutInProgress", seconds=30)
+    assert ready(scene) == pods
+    # back in the middle: nothing that serves is touched
+    scene.patch_serving({"maxModelLen": None})
+    scene.wait_current("Ready", seconds=30)
+    assert ready(scene) == pods
+    assert len(scene.jobs("parity")) == 1
+    scene.patch_serving({"maxModelLen": 99})
+    record = wait_for("a clock on the candidate's record", lambda: clock(scene), seconds=30)
+    scene.kube.patch(
+        REVISION,
+        record["metadata"]["name"],
+        scene.name,
+        {"metadata": {"annotations": {"encoders.dev/stalled": '{"since":"2026-01-01T00:00:00Z"}'}}},
+    )
+    operator.restart()
+    scene.wait_condition("UpToDate", "ProgressDeadlineExceeded", seconds=30)
+    wait_for("the candidate's pods are gone", lambda: len(scene.pods()) == 1, seconds=30)
+    assert ready(scene) == pods
+    status = scene.model()["status"]
+    assert (status["activeRevision"], status["phase"]) == (first, "Degraded")
+    stand_in.loads = lambda pod: True
+    scene.kube.patch(
+        ("encoders.dev/v1alpha1", "EncoderModel"),
+        "minilm",
+        scene.name,
+        {"metadata": {"annotations": {"encoders.dev/retry": "1"}}},
+    )
+    scene.wait_current("Ready", seconds=60)
+    assert scene.model()["status"]["activeRevision"] == record["metadata"]["labels"]["encoders.dev/revision"]
+
+
+def clock(scene: Scene) -> Body | None:
+    records = scene.kube.all(REVISION, scene.name, "encoders.dev/component=revision")
+    return next((r for r in records if "encoders.dev/stalled" in (r["metadata"].get("annotations") or {})), None)
+
+
+@pytest.mark.fault(
+    "no GPU is free for an update", "`InsufficientGPU` with the scheduler's words", "the update goes on when one is"
+)
+def test_a_single_gpu_is_waited_for_or_recreated_on(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
+    stand_in.add_node("gpu-1", {"nvidia.com/gpu.product": "NVIDIA-H200"}, **{"nvidia.com/gpu": "1"})
+
+    def one_gpu(pod: Body) -> str | Unschedulable:
+        if pod["metadata"]["labels"]["encoders.dev/component"] != "serving":
+            return "node-1"
+        others = [p for p in scene.pods() if p["spec"].get("nodeName") == "gpu-1"]
+        return Unschedulable(NO_GPU) if others else "gpu-1"
+
+    stand_in.place = one_gpu
+    scene.apply_model(rollout={"minReadySeconds": 0}, serving={"accelerator": "nvidia", "resources": {}})
+    first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
+    pods = ready(scene)
+    scene.patch_serving({"maxModelLen": 64})
+    assert scene.wait_condition("Progressing", "InsufficientGPU", seconds=30)["message"] == NO_GPU
+    assert ready(scene) == pods
+    assert is_true(scene.model(), "Available")
+    # the strategy is not part of the revision; what it makes room for fails, and the old one comes back
+    stand_in.parity = fails
+    scene.patch({"rollout": {"strategy": "Recreate"}})
+    scene.wait_condition("UpToDate", "ParityFailed", seconds=60)
+    wait_for("the verified revision serves again", lambda: is_true(scene.model(), "Available"), seconds=60)
+    assert {revision(pod) for pod in scene.pods()} == {first}
+    assert ready(scene).isdisjoint(pods)
+    stand_in.parity = passes
+    scene.patch({"rollout": {"strategy": "RollingUpdate"}, "serving": {"maxModelLen": None}})
+    assert scene.wait_current("Ready", seconds=60)["status"]["activeRevision"] == first
+    found = scene.deployment()
+    assert found is not None
+    assert found["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+
+
+def test_children_come_and_go_with_their_fields_and_the_claim_with_its_policy(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    create = {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, "policy": "Retain"}
+    asked = {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}}
+    scene.apply_model(storage=create, network=asked, serving={"replicas": 2}, rollout={"minReadySeconds": 0})
+    scene.wait_current("Ready", seconds=60)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
+    assert scene.kube.get(POLICY, "minilm", scene.name)
+    assert scene.kube.get(BUDGET, "minilm", scene.name)
+    scene.patch({"network": None, "serving": {"replicas": 1}, "storage": {"policy": "Delete"}})
+    for kind in (POLICY, BUDGET):
+        wait_for(f"{kind[1]} goes", lambda kind=kind: not scene.kube.get(kind, "minilm", scene.name), seconds=30)
+    claim = ("minilm-artifacts", scene.name)
+
+    def owned() -> bool:
+        return "ownerReferences" in (scene.kube.get(CLAIM, *claim) or {})["metadata"]
+
+    wait_for("the claim is owned", owned, seconds=30)
+    scene.kube.delete(("encoders.dev/v1alpha1", "EncoderModel"), "minilm", scene.name)
+    # the claim's protection ends with its pods; nothing waits for the operator
+    operator.kill()
+
+    def over() -> bool:
+        found = scene.kube.get(CLAIM, *claim)
+        return not scene.pods() and (found is None or "deletionTimestamp" in found["metadata"])
+
+    wait_for("all of it goes", over, seconds=60)

@@ -1,0 +1,167 @@
+"""Many objects at once: a plain asynchronous client of the API server, and a model with its children copied a thousand times."""
+
+import asyncio
+import base64
+import json
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from encoder_operator import ownership
+
+Body = dict[str, Any]
+MODELS = "apis/encoders.dev/v1alpha1", "encodermodels"
+CHILDREN = (
+    ("apps/v1", "ControllerRevision", "controllerrevisions"),
+    ("apps/v1", "Deployment", "deployments"),
+    ("batch/v1", "Job", "jobs"),
+    ("v1", "Service", "services"),
+    ("v1", "Pod", "pods"),
+)
+_APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+_AT_ONCE = 24
+
+
+class Bulk:
+    """The API server, as its administrator."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
+        self._session, self._server = session, server
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def send(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str
+    ) -> Body:
+        """Send one request; an error is an exception, except that of creating what is there already."""
+        content = None if body is None else json.dumps(body)
+        headers = {} if body is None else {"Content-Type": kind}
+        async with (
+            self._slots,
+            self._session.request(
+                method, f"{self._server}/{path}", data=content, headers=headers, params=query
+            ) as answer,
+        ):
+            found: Body = await answer.json()
+            if answer.status >= 400 and answer.status != 409:
+                raise RuntimeError(f"{method} {path}: {answer.status} {found.get('message')}")
+            return found
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[Body]:
+        """Yield events from now on, until cancelled."""
+        now = (await self.send("GET", path, limit="1"))["metadata"]["resourceVersion"]
+        url = f"{self._server}/{path}"
+        options = {"watch": "true", "resourceVersion": now, **query}
+        async with self._session.get(url, params=options, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+            async for line in answer.content:
+                yield json.loads(line)
+
+    async def every(self, work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Do all of it, some at a time."""
+        return await asyncio.gather(*work)
+
+
+@asynccontextmanager
+async def connected(kubeconfig: Path) -> AsyncIterator[Bulk]:
+    """Connect to the cluster of a kubeconfig with a client certificate."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=authority)
+    with tempfile.NamedTemporaryFile() as pair:
+        for field in ("client-certificate-data", "client-key-data"):
+            pair.write(base64.b64decode(user[field]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    # events are lines, and a line is a whole object
+    connector = aiohttp.TCPConnector(ssl=context, limit=_AT_ONCE + 8)
+    async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22, max_line_size=2**20) as session:
+        yield Bulk(session, cluster["server"])
+
+
+def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
+    """Return the path of an object, or of its collection."""
+    root = f"apis/{version}" if "/" in version else f"api/{version}"
+    return "/".join(part for part in (root, "namespaces", namespace, plural, name) if part)
+
+
+class Pattern:
+    """A served EncoderModel and its children, to be copied."""
+
+    def __init__(self, live: Body, children: list[tuple[str, str, Body]]) -> None:
+        self._live, self._children = live, children
+        self._name = live["metadata"]["name"]
+
+    @classmethod
+    async def read(cls, bulk: Bulk, namespace: str, name: str) -> "Pattern":
+        """Read the pattern from a cluster on which it is Ready."""
+        live = await bulk.send("GET", f"{MODELS[0]}/namespaces/{namespace}/{MODELS[1]}/{name}")
+        children = []
+        for version, kind, plural in CHILDREN:
+            found = await bulk.send(
+                "GET", path_of(version, plural, namespace), labelSelector=f"encoders.dev/model={name}"
+            )
+            for item in found["items"]:
+                # what has ended is of no interest, except to whoever counts Jobs
+                if kind != "Pod" or item["metadata"]["labels"].get("encoders.dev/component") == "serving":
+                    children.append((plural, version, {**item, "apiVersion": version, "kind": kind}))
+        return cls(live, children)
+
+    async def copy(self, bulk: Bulk, namespace: str, name: str) -> None:
+        """Make one more, as the operator would have left it: with its field manager, and its status."""
+        root = f"{MODELS[0]}/namespaces/{namespace}/{MODELS[1]}"
+        rename = self._renaming(namespace, name)
+        body = rename({field: self._live[field] for field in ("apiVersion", "kind", "spec")})
+        made = await bulk.send("POST", root, {**body, "metadata": {"name": name, "namespace": namespace}})
+        uid = made["metadata"]["uid"]
+        await bulk.send("PATCH", f"{root}/{name}/status", rename({"status": self._live["status"]}), _MERGE)
+        for plural, version, live in self._children:
+            child = rename(_manifest(live))
+            for owner in child["metadata"].get("ownerReferences", []):
+                if owner["kind"] == "EncoderModel":
+                    owner["uid"] = uid
+            path = path_of(version, plural, namespace, child["metadata"]["name"])
+            if plural == "pods":
+                await bulk.send("POST", path.rpartition("/")[0], child)
+            else:
+                await bulk.send("PATCH", path, child, _APPLY, fieldManager="encoder-operator", force="true")
+            if "status" in live:
+                await bulk.send("PATCH", f"{path}/status", rename({"status": live["status"]}), _MERGE)
+
+    def _renaming(self, namespace: str, name: str) -> Callable[[Body], Body]:
+        old_space, old_name = self._live["metadata"]["namespace"], self._name
+
+        def rename(body: Body) -> Body:
+            text = json.dumps(body).replace(f'"{old_space}"', f'"{namespace}"').replace(old_name, name)
+            found: Body = json.loads(text)
+            return found
+
+        return rename
+
+
+def _manifest(live: Body) -> Body:
+    """Return what was applied, so that the copy's fields are owned as the pattern's are."""
+    meta = live["metadata"]
+    identity = {"name": meta["name"], "namespace": meta["namespace"]}
+    fields = ownership.owned_fields(live)
+    if fields is not None:
+        found: Body = ownership.owned(live, fields)
+        return {
+            **found,
+            "apiVersion": live["apiVersion"],
+            "kind": live["kind"],
+            "metadata": found["metadata"] | identity,
+        }
+    spec = {field: value for field, value in live["spec"].items() if field not in ("volumes",)}
+    for container in spec["containers"]:
+        container["volumeMounts"] = [
+            m for m in container.get("volumeMounts", []) if "serviceaccount" not in m["mountPath"]
+        ]
+    spec["volumes"] = [v for v in live["spec"].get("volumes", []) if not v["name"].startswith("kube-api-access")]
+    kept = {field: meta[field] for field in ("labels", "annotations") if field in meta}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": identity | kept, "spec": spec}
