@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.parts import LabelKey, Name, Part, Rule, rule, rules
+from encoder_operator.api.parts import LabelKey, Name, Part, Rule
 from encoder_operator.api.placement import LabelSelector
 
 Hostname = Annotated[
@@ -20,21 +20,21 @@ Hostname = Annotated[
 class ServiceSpec(Part):
     """The Service of the model's name."""
 
+    RULES = (
+        Rule(
+            "!has(self.annotations) || self.annotations.all(key, !key.startsWith('encoders.dev/'))",
+            "annotations of encoders.dev are the operator's",
+            lambda part: not any(key.startswith("encoders.dev/") for key in part.annotations),
+        ),
+    )
+
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """ClusterIP is for clients in the cluster; the others open it to the outside."""
     port: Annotated[int, Field(ge=1, le=65535)] = 80
     """Port of the Service."""
-    annotations: Annotated[
-        dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]],
-        Field(
-            max_length=32,
-            json_schema_extra=rules(
-                rule(
-                    "self.all(key, !key.startsWith('encoders.dev/'))", "annotations of encoders.dev are the operator's"
-                )
-            ),
-        ),
-    ] = Field(default_factory=dict)
+    annotations: Annotated[dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)] = (
+        Field(default_factory=dict)
+    )
     """Annotations of the Service, for instance a cloud's load balancer settings."""
 
 

@@ -14,6 +14,24 @@ Weight = Annotated[int, Field(ge=1, le=100)]
 class Toleration(Part):
     """A taint that the pods may run on."""
 
+    RULES = (
+        Rule(
+            "self.operator == 'Equal' || !has(self.value) || self.value == ''",
+            "a toleration with operator Exists has no value",
+            lambda part: part.operator == "Equal" or not part.value,
+        ),
+        Rule(
+            "self.operator == 'Exists' || has(self.key)",
+            "a toleration without key needs operator Exists: it is for every taint",
+            lambda part: part.operator == "Exists" or part.key is not None,
+        ),
+        Rule(
+            "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+            "a toleration with tolerationSeconds needs effect NoExecute",
+            lambda part: part.toleration_seconds is None or part.effect == "NoExecute",
+        ),
+    )
+
     key: LabelKey | None = None
     """Taint key; absent with operator Exists matches every taint."""
     operator: Literal["Exists", "Equal"] = "Equal"
@@ -32,6 +50,14 @@ NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 
 class LabelRequirement(Part):
     """One comparison of a label."""
+
+    RULES = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "In and NotIn need values, Exists and DoesNotExist have none",
+            lambda part: (part.operator in ("In", "NotIn")) == bool(part.values),
+        ),
+    )
 
     key: LabelKey
     """Label key."""
@@ -52,6 +78,19 @@ class LabelSelector(Part):
 
 class NodeRequirement(Part):
     """One comparison of a node's label or field."""
+
+    RULES = (
+        Rule(
+            "self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) || self.values.size() == 0 :"
+            " has(self.values) && (self.operator in ['Gt', 'Lt'] ? self.values.size() == 1 : self.values.size() > 0)",
+            "In and NotIn need values, Gt and Lt one, Exists and DoesNotExist none",
+            lambda part: (
+                not part.values
+                if part.operator in ("Exists", "DoesNotExist")
+                else len(part.values) == 1 or (part.operator in ("In", "NotIn") and bool(part.values))
+            ),
+        ),
+    )
 
     key: LabelKey
     """Label key, or metadata.name in matchFields."""
@@ -147,6 +186,14 @@ class Affinity(Part):
 
 class TopologySpreadConstraint(Part):
     """How evenly the model's pods are spread."""
+
+    RULES = (
+        Rule(
+            "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+            "minDomains needs whenUnsatisfiable DoNotSchedule",
+            lambda part: part.min_domains is None or part.when_unsatisfiable == "DoNotSchedule",
+        ),
+    )
 
     max_skew: Annotated[int, Field(ge=1, le=1000)]
     """By how many pods two places may differ."""

@@ -22,8 +22,6 @@ from encoder_operator.api.parts import (
     SecretKey,
     exactly_one,
     keyed,
-    rule,
-    rules,
 )
 from encoder_operator.api.placement import NodeSelector, Tolerations
 
@@ -97,17 +95,17 @@ class Http(Part):
 class ClaimSource(Part):
     """A folder on a volume that exists already."""
 
+    RULES = (
+        Rule(
+            "!has(self.path) || (!self.path.startsWith('/') && !self.path.contains('..'))",
+            "source.pvc.path must be relative, and must not contain '..'",
+            lambda part: not part.path.startswith("/") and ".." not in part.path,
+        ),
+    )
+
     claim_name: Name
     """The PersistentVolumeClaim; it is mounted read-only."""
-    path: Annotated[
-        str,
-        StringConstraints(max_length=500),
-        Field(
-            json_schema_extra=rules(
-                rule("!self.startsWith('/') && !self.contains('..')", "must be relative, and must not contain '..'")
-            )
-        ),
-    ] = ""
+    path: Annotated[str, StringConstraints(max_length=500)] = ""
     """The checkpoint's folder, relative to the volume's root; empty for the root itself."""
 
 

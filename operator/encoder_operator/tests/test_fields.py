@@ -177,7 +177,9 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("prepare.tolerations.operator", "Equal", "Exists", prepare={"tolerations": [{"key": "a"}]}),
     **one("prepare.tolerations.value", "a", "b", prepare={"tolerations": [{"key": "a"}]}),
     **one("prepare.tolerations.effect", None, "NoSchedule", prepare={"tolerations": [{"key": "a"}]}),
-    **one("prepare.tolerations.tolerationSeconds", None, 5, prepare={"tolerations": [{"key": "a"}]}),
+    **one(
+        "prepare.tolerations.tolerationSeconds", None, 5, prepare={"tolerations": [{"key": "a", "effect": "NoExecute"}]}
+    ),
     **one("prepare.activeDeadlineSeconds", 60, 61),
     **one("prepare.backoffLimit", 1, 2),
     **one("parity.thresholds", {}, {"cosine": "0.9"}),
@@ -210,7 +212,9 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("serving.tolerations.operator", "Equal", "Exists", serving={"tolerations": [{"key": "a"}]}),
     **one("serving.tolerations.value", "a", "b", serving={"tolerations": [{"key": "a"}]}),
     **one("serving.tolerations.effect", None, "NoSchedule", serving={"tolerations": [{"key": "a"}]}),
-    **one("serving.tolerations.tolerationSeconds", None, 5, serving={"tolerations": [{"key": "a"}]}),
+    **one(
+        "serving.tolerations.tolerationSeconds", None, 5, serving={"tolerations": [{"key": "a", "effect": "NoExecute"}]}
+    ),
     **affinity("podAffinity"),
     **affinity("podAntiAffinity"),
     **node_terms(
@@ -235,7 +239,12 @@ ROWS: dict[str, tuple[Json, Json]] = {
         "DoNotSchedule",
         serving={"topologySpreadConstraints": [SPREAD]},
     ),
-    **one("serving.topologySpreadConstraints.minDomains", None, 2, serving={"topologySpreadConstraints": [SPREAD]}),
+    **one(
+        "serving.topologySpreadConstraints.minDomains",
+        None,
+        2,
+        serving={"topologySpreadConstraints": [SPREAD | {"whenUnsatisfiable": "DoNotSchedule"}]},
+    ),
     **selector(
         "serving.topologySpreadConstraints.labelSelector",
         lambda found: {"serving": {"topologySpreadConstraints": [SPREAD | {"labelSelector": found}]}},
