@@ -2,6 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from encoder_platform.kube import MODELS, Body, condition
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
@@ -38,6 +40,7 @@ def early(scene: Scene, name: str, number: int) -> list[str]:
     return [f"{name}, edit {number}: {problem}" for problem, fine in checks.items() if not fine]
 
 
+@pytest.mark.timeout(1200)
 def test_wait_never_returns_early(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
     names = [f"m{number}" for number in range(MODELS_MADE)]
     for name in names:

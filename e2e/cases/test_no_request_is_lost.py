@@ -107,6 +107,32 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     assert len(served.jobs("parity")) == jobs
 
 
+@pytest.mark.fault(
+    "an update to an image that cannot be pulled",
+    "`ImagePullFailed` in the kubelet's words, then `ProgressDeadlineExceeded`",
+    "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` tries it again; no request is lost",
+)
+def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
+    before, uids = template(served), {pod["metadata"]["uid"] for pod in served.pods()}
+    with client.traffic(served.kube, served.name, served.url()) as traffic:
+        served.patch({"image": "nowhere.invalid/engine:1", "rollout": {"progressDeadlineSeconds": 60}})
+        pulling = served.wait_condition("Progressing", "ImagePullFailed", seconds=60)
+        assert "nowhere.invalid" in pulling["message"]
+        given_up = served.wait_condition("UpToDate", "ProgressDeadlineExceeded", seconds=150)
+        assert "60 s" in given_up["message"]
+        wait_for("only the former pods", lambda: {p["metadata"]["uid"] for p in staying(served)} == uids, seconds=60)
+        model = served.model()
+        assert condition(model, "Degraded")["status"] == condition(model, "Available")["status"] == "True"
+        assert template(served) == before
+
+        served.kube.run("-n", served.name, "annotate", "em", "minilm", "encoders.dev/retry=once")
+        wait_for("the candidate again", lambda: len(staying(served)) == len(uids) + 1, seconds=60)
+        served.patch({"image": None, "rollout": None})
+        served.wait_ready(seconds=60)
+        wait_for("only the former pods", lambda: {p["metadata"]["uid"] for p in staying(served)} == uids, seconds=60)
+    assert traffic.failures == []
+
+
 def test_scaling_down_loses_nothing(served: Space) -> None:
     served.patch_serving({"replicas": 2})
     wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)

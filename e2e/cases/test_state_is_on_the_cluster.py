@@ -83,6 +83,59 @@ def test_an_edited_deployment_is_put_back(served: Space) -> None:
     served.wait_current("Ready")
 
 
+@pytest.mark.fault(
+    "an edit while the model is paused",
+    "`Paused`; `UpToDate` is False",
+    "nothing is changed until the pause ends; taken back before that, it has never been",
+)
+def test_paused_nothing_is_changed(served: Space) -> None:
+    before, uid = children(served), served.pods()[0]["metadata"]["uid"]
+    served.patch({"paused": True, "serving": {"maxModelLen": 64}})
+    paused = served.wait_condition("Progressing", "Paused", seconds=60)
+    assert paused["status"] == "False"
+    served.kube.run("-n", served.name, "scale", "em/minilm", "--replicas=0")
+    served.wait_condition("Progressing", "Paused", seconds=60)
+    assert condition(served.model(), "Available")["status"] == "True"
+    assert children(served) == before
+    served.patch({"paused": False, "serving": {"maxModelLen": None, "replicas": 1}})
+    served.wait_ready(seconds=60)
+    assert children(served) == before
+    assert served.pods()[0]["metadata"]["uid"] == uid
+
+
+def leader(kube: Kube, pods: list[str]) -> str | None:
+    """The one of the pods that holds the Lease."""
+    lease = kube.get(("coordination.k8s.io/v1", "Lease"), "encoder-operator", install.OPERATOR_NAMESPACE)
+    identity = str((lease or {}).get("spec", {}).get("holderIdentity"))
+    return next((pod for pod in pods if pod in identity), None)
+
+
+@pytest.mark.fault(
+    "the leading one of two operators frozen longer than its Lease, and woken again",
+    "nothing but a log line of the one that takes over",
+    "the other goes on within seconds; the woken one changes nothing",
+)
+def test_a_frozen_operator_is_taken_over_from(served: Space) -> None:
+    kube, before = served.kube, children(served)
+    with install.operators(served.platform, 2) as pods:
+        first = wait_for("a leader", lambda: leader(kube, pods), seconds=60)
+        status = (kube.get(POD, first, install.OPERATOR_NAMESPACE) or {})["status"]
+        container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        tasks = ["ctr", "-n", "k8s.io", "tasks"]
+        served.platform.cluster.run([*tasks, "pause", container])
+        try:
+            served.patch({"rollout": {"progressDeadlineSeconds": 700}})
+            served.wait_current("Ready", seconds=90)
+            second = leader(kube, pods)
+            assert second not in (None, first)
+        finally:
+            served.platform.cluster.run([*tasks, "resume", container])
+        served.patch({"rollout": None})
+        served.wait_current("Ready", seconds=90)
+        assert leader(kube, pods) == second
+    assert children(served) == before
+
+
 def tenant(space: Space) -> list[str]:
     """A user who has the cluster role admin in the namespace, and may even patch the status of pods; returns how kubectl is him."""
     rules = [{"apiGroups": [""], "resources": ["pods/status"], "verbs": ["get", "patch", "update"]}]

@@ -57,11 +57,11 @@ def bring_up() -> Platform:
     return Platform(cluster, kube, images, first, second)
 
 
-def install_chart(kube: Kube, images: Mapping[str, str]) -> None:
-    """Install or upgrade the chart from the checkout with the images of this build."""
+def install_chart(kube: Kube, images: Mapping[str, str], **more: object) -> None:
+    """Install or upgrade the chart from the checkout with the images of this build, and with more values."""
     kube.apply(manifests.namespace(OPERATOR_NAMESPACE))
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as values:
-        yaml.safe_dump(chart_values(images), values)
+        yaml.safe_dump(chart_values(images) | more, values)
         values.flush()
         helm = str(kube.kubectl.with_name("helm"))
         command = [helm, "upgrade", "--install", "encoder-operator", str(CHART), "--namespace", OPERATOR_NAMESPACE]
@@ -99,6 +99,23 @@ def hub_revisions(kube: Kube) -> tuple[str, str]:
 def hub_requests(kube: Kube) -> Body:
     """How often each file was asked for, by repository."""
     return _hub(kube, "/_requests")
+
+
+@contextmanager
+def operators(platform: Platform, number: int) -> Iterator[list[str]]:
+    """So many operators while the block runs; yields the names of their pods."""
+    kube, selector = platform.kube, "app.kubernetes.io/name=encoder-operator"
+
+    def pods() -> list[str]:
+        return [pod["metadata"]["name"] for pod in kube.all(("v1", "Pod"), OPERATOR_NAMESPACE, selector)]
+
+    install_chart(kube, platform.images, replicas=number)
+    try:
+        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+        yield wait_for("so many operators", lambda: pods() if len(pods()) == number else None, seconds=60)
+    finally:
+        install_chart(kube, platform.images)
+        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
 
 
 @contextmanager
