@@ -6,9 +6,10 @@ Stopping between any two writes is harmless: the next pass starts from what is t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from encoder_operator import checks, children, deadline, preparation, revision, rollout, status, verification
+from encoder_operator.deadline import Clock
 from encoder_operator.facts import Facts, Revision
 from encoder_operator.manifests import records
 from encoder_operator.model import Model
@@ -16,10 +17,22 @@ from encoder_operator.plan import Action, Apply, Delete, Plan, soonest
 from encoder_operator.preparation import Preparation
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
+from encoder_operator.verification import Verification
 
 _INPUTS_SECONDS = 60.0
 # nor are kinds of resources
 _ROUTE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pursuit:
+    """What is done for the wanted revision, and the facts as they will then be."""
+
+    target: Revision | None
+    facts: Facts
+    actions: tuple[Action, ...]
+    clock: Clock | None = None
+    verified: Verification | None = None
 
 
 def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
@@ -37,47 +50,59 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     if model.spec.paused:
         return _paused(model, facts, known)
     prepared = preparation.decide(model, facts, known, settings)
-    actions: list[Action] = list(prepared.actions)
-    target, facts, made = _target(model, facts, known, prepared, settings)
-    shared = facts.claim is not None and facts.claim.shared
-    verified, clock = None, None
-    if target is not None:
-        clock = deadline.decide(model, facts, target)
-        target, facts = clock.target, clock.facts
-        # both write the same record, and the clock's is the later one
-        actions += clock.actions or made
-        verified = verification.decide(model, facts, target, shared=shared, settings=settings)
-        facts = verified.facts
-        actions += verified.actions
-    else:
-        # without a target nothing was made
-        actions += [Delete("Job", job.name) for job in facts.parity_jobs if not job.finished and not job.deleting]
-    rolled = rollout.decide(model, facts, target, clock.overdue if clock else "")
-    # gates first: on a pass the Deployment's rollout waits for nothing but them
-    actions += verification.gates(model, facts)
-    actions += rolled.actions
-    actions += rollout.prune(model, facts, rolled, target)
-    update = None
-    if target is not None:
-        update = revision.outdated(target, model, shared=shared, settings=settings)
+    found = _pursue(model, facts, known, prepared, settings)
+    target, facts, shared = found.target, found.facts, facts.claim is not None and facts.claim.shared
+    rolled = rollout.decide(model, facts, target, found.clock.overdue if found.clock else "")
     view = status.View(
-        model=model, facts=facts, prepared=prepared, target=target, verified=verified, rolled=rolled, update=update
+        model=model,
+        facts=facts,
+        prepared=prepared,
+        target=target,
+        verified=found.verified,
+        rolled=rolled,
+        update=revision.outdated(target, model, shared=shared, settings=settings) if target else None,
     )
     shown = status.observe(view)
     return Plan(
-        actions=tuple(actions),
+        actions=(
+            *prepared.actions,
+            *found.actions,
+            # gates first: on a pass the Deployment's rollout waits for nothing but them
+            *verification.gates(model, facts),
+            *rolled.actions,
+            *rollout.prune(model, facts, rolled, target),
+        ),
         notices=status.notices(model.status, shown),
         status=shown,
         wake_after=soonest(
             [
                 prepared.wake_after,
-                verified.wake_after if verified else None,
-                clock.wake_after if clock else None,
+                found.verified.wake_after if found.verified else None,
+                found.clock.wake_after if found.clock else None,
                 _ROUTE_SECONDS if children.routeless(model, facts) else None,
                 # ConfigMaps are not watched: a changed one is found by looking again
                 _INPUTS_SECONDS if model.inputs else None,
             ]
         ),
+    )
+
+
+def _pursue(model: Model, facts: Facts, known: Revision | None, prepared: Preparation, settings: Settings) -> _Pursuit:
+    """Find or make the wanted revision, set its clock, and see to its proof."""
+    target, facts, made = _target(model, facts, known, prepared, settings)
+    if target is None:
+        idle = [Delete("Job", job.name) for job in facts.parity_jobs if not job.finished and not job.deleting]
+        return _Pursuit(target=None, facts=facts, actions=tuple(idle))
+    clock = deadline.decide(model, facts, target)
+    shared = facts.claim is not None and facts.claim.shared
+    verified = verification.decide(model, clock.facts, clock.target, shared=shared, settings=settings)
+    return _Pursuit(
+        target=clock.target,
+        facts=verified.facts,
+        # both write the same record, and the clock's is the later one
+        actions=(*(clock.actions or made), *verified.actions),
+        clock=clock,
+        verified=verified,
     )
 
 

@@ -37,7 +37,7 @@ def decide(model: Model, facts: Facts, target: Revision | None, overdue: str = "
     state = overall(model, facts.verdicts, target.hash) if target else Proof.NONE
     target_serves = target is not None and serves(model, state)
     former = _former(model, facts, target)
-    refused = _refused(model, facts, target, overdue) if not target_serves or overdue else None
+    refused = _refused(model, facts, target, state, overdue) if target else None
     # with nothing to fall back on, a late candidate may still come round
     failed = refused is not None and (refused.reason is Reason.PARITY_FAILED or former is not None)
     held: Revision | None
@@ -103,8 +103,8 @@ def _spent(facts: Facts, verdict: Verdict) -> bool:
     return any(v.passed == verdict.passed and (v.created, v.name) > (verdict.created, verdict.name) for v in others)
 
 
-def _refused(model: Model, facts: Facts, target: Revision | None, overdue: str) -> Problem | None:
-    if target is not None and overall(model, facts.verdicts, target.hash) is Proof.FAILED:
+def _refused(model: Model, facts: Facts, target: Revision, state: Proof, overdue: str) -> Problem | None:
+    if state is Proof.FAILED and not serves(model, state):
         verdict = latest(model, facts.verdicts, target.hash)
         return Problem(Reason.PARITY_FAILED, said(verdict) if verdict else "")
     return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, overdue) if overdue else None

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from encoder_operator.tests.cluster_fake import Json
+from encoder_operator import decide
+from encoder_operator.cluster import Cluster
+from encoder_operator.facts import Facts
+from encoder_operator.model import parse
+from encoder_operator.observation import Observer
+from encoder_operator.reading import Reader
+from encoder_operator.tests.cluster_fake import ClusterFake, Json
 from encoder_operator.tests.world import SETTINGS, World, fails, model
+from encoder_operator.wakeups import Key
 
 
 def spec(**changes: Any) -> Callable[[Json], None]:
@@ -348,3 +356,58 @@ async def test_an_edited_policy_decides_what_becomes_of_the_claim() -> None:
     await world.settle()
     world.fake.remove("encodermodels", "demo", "minilm")
     assert {kind for kind, _, _ in world.fake.objects} <= {"events"}
+
+
+async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> None:
+    world = World()
+    await world.look()
+    job = world.fake.of("jobs")[0]
+    world.fake.put(
+        "pods",
+        {
+            "metadata": {
+                "name": "prep",
+                "namespace": "demo",
+                "labels": job["spec"]["template"]["metadata"]["labels"],
+                "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}],
+            },
+            "spec": {"nodeName": "node"},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "prepare", "state": {"running": {}}}]},
+        },
+    )
+    live = parse(world.live, SETTINGS)
+    facts = await observed(world)
+
+    def shown(second: int, bytes_: int, before: Json) -> Json:
+        line = {
+            "phase": "download",
+            "bytes": bytes_,
+            "total": 100,
+            "bytesPerSecond": 7,
+            "at": f"2026-01-01T00:00:{second:02}Z",
+        }
+        pods = tuple(replace(pod, progress=line) for pod in facts.prep_jobs[0].pods)
+        now = replace(facts, prep_jobs=(replace(facts.prep_jobs[0], pods=pods),))
+        plan = decide.decide(replace(live, status=before), now, SETTINGS)
+        assert plan.wake_after == 10.0
+        return dict(plan.status)
+
+    first = shown(1, 10, {})
+    assert first["artifact"]["progress"] == {
+        "phase": "download",
+        "bytes": 10,
+        "total": 100,
+        "bytesPerSecond": 7,
+        "at": "2026-01-01T00:00:01Z",
+    }
+    assert shown(9, 40, first) == first
+    later = shown(11, 60, first)
+    assert later["artifact"]["progress"]["bytes"] == 60
+
+
+async def observed(world: World) -> Facts:
+    """Return the facts as the operator reads them."""
+    cluster = Cluster(config=ClusterFake.config(), transport=world.fake)
+    view = await Reader(cluster).read(Key("demo", "minilm"))
+    assert view is not None
+    return await Observer(cluster, SETTINGS).facts(view)
