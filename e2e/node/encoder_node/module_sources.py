@@ -31,6 +31,9 @@ PROMETHEUS_OPERATOR = Source(
 GATEWAY_API = Source("sigs.k8s.io/gateway-api", "v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ=")
 """Its CustomResourceDefinitions are in config/crd/standard."""
 
+KEDA = Source("github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=")
+"""Its CustomResourceDefinitions are in config/crd/bases."""
+
 
 def folder(source: Source) -> Path:
     """Returns the folder with a module's files, downloaded if they are not here yet.
