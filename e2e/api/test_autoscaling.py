@@ -1,12 +1,12 @@
 """A HorizontalPodAutoscaler on the EncoderModel itself, by an external metric: what docs/autoscaling.md shows."""
 
+from encoder_node.waiting import wait_for
 from encoder_platform import metrics_api
 from encoder_platform.kube import Body
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
-from encoder_platform.waiting import wait_for
 
 WAITING = "vllm_waiting_requests"
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import POD, Body, condition, is_true
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, fails, verdict
-from encoder_platform.waiting import wait_for
 
 GATE = "encoders.dev/parity"
 

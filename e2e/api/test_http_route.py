@@ -4,13 +4,13 @@ import copy
 import json
 
 from encoder_node import module_sources
+from encoder_node.waiting import wait_for
 from encoder_operator import names, ownership, render
 from encoder_operator.canonical import Json
 from encoder_operator.tests.world import SETTINGS
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
-from encoder_platform.waiting import wait_for
 
 CRD = "httproutes.gateway.networking.k8s.io"
 WHOLE = {
@@ -24,7 +24,7 @@ LEAST = {"parentRefs": [{"name": "edge"}]}
 def rendered(live: Json, route: Json) -> Json:
     model = copy.deepcopy(live)
     model["spec"]["network"] = {"httpRoute": route}
-    found = render.children(model, SETTINGS, "sha256:0", "sha256:0")
+    found = render.children(model, SETTINGS)
     return next(child for child in found if child["kind"] == "HTTPRoute")
 
 

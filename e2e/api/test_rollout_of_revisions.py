@@ -2,11 +2,11 @@
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import REVISION, Body, is_true
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, Unschedulable, fails, passes
-from encoder_platform.waiting import wait_for
 
 NO_GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
@@ -49,7 +49,8 @@ def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
     assert ready(scene) == pods
     assert len(scene.jobs("parity")) == 1
     scene.patch_serving({"maxModelLen": 99})
-    record = wait_for("a clock on the candidate's record", lambda: clock(scene), seconds=30)
+    record = wait_for("the candidate's record", lambda: candidate(scene), seconds=30)
+    # as if its pod had hung since then; the clock is on the record, so that a restart keeps it
     scene.kube.patch(
         REVISION,
         record["metadata"]["name"],
@@ -73,9 +74,11 @@ def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
     assert scene.model()["status"]["activeRevision"] == record["metadata"]["labels"]["encoders.dev/revision"]
 
 
-def clock(scene: Scene) -> Body | None:
-    records = scene.kube.all(REVISION, scene.name, "encoders.dev/component=revision")
-    return next((r for r in records if "encoders.dev/stalled" in (r["metadata"].get("annotations") or {})), None)
+def candidate(scene: Scene) -> Body | None:
+    """The record of the revision that the newest edit asks for, once its pod has a node."""
+    wanted = scene.model()["status"].get("candidateRevision")
+    waits = [pod for pod in scene.pods() if revision(pod) == wanted and pod["spec"].get("nodeName")]
+    return scene.kube.get(REVISION, f"minilm-{wanted}", scene.name) if waits else None
 
 
 @pytest.mark.fault(

@@ -10,13 +10,13 @@ import yaml
 from kubernetes.client import ApiException
 from pydantic import ValidationError
 
+from encoder_node.waiting import wait_for
 from encoder_operator import names, ownership, render
 from encoder_operator.api import Spec
 from encoder_operator.settings import Settings
 from encoder_operator.tests.world import SETTINGS
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
 from encoder_platform.scene import Scene
-from encoder_platform.waiting import wait_for
 
 GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
@@ -198,7 +198,7 @@ def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
     dry_run(scene.kube, live)
-    children = render.children(live, TRUSTING, "sha256:" + "0" * 64, "sha256:" + "0" * 64, one_node=True)
+    children = render.children(live, TRUSTING, render.Known(one_node=True))
     # the cluster has no Gateway API, and quotas of names that only a PriorityClass or RuntimeClass would know
     dry_run(scene.kube, *(child for child in children if child["kind"] != "HTTPRoute"))
     for child in children:
@@ -217,7 +217,7 @@ def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> 
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
     live["spec"]["serving"].setdefault("podTemplate", AWKWARD)
-    found = render.children(live, TRUSTING, "sha256:0", "sha256:0", one_node=True)
+    found = render.children(live, TRUSTING, render.Known(one_node=True))
     wanted = {child["kind"] + child["metadata"]["name"]: child for child in found if child["kind"] != "HTTPRoute"}
     for child in wanted.values():
         # the garbage collector would take away what nobody owns
@@ -238,7 +238,7 @@ def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene)
         live = manifest(scene, spec)
         wanted = {
             child["kind"]: child
-            for child in render.children(live, TRUSTING, "sha256:0", "sha256:0")
+            for child in render.children(live, TRUSTING)
             if child["kind"] in ("Deployment", "Service")
         }
         for child in wanted.values():

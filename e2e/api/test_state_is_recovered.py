@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import MODELS, POD, REVISION, Body, condition, is_true
 from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, fails, passes
-from encoder_platform.waiting import wait_for
 
 MANY = 20
 
@@ -93,6 +93,7 @@ def test_another_version_of_the_operator_changes_no_pod_of_twenty_models(
     scene.kube.patch(MODELS, "m0", scene.name, {"metadata": {"annotations": {"encoders.dev/update": "1"}}})
     wait_for("m0 takes them", lambda: not is_true(scene.model("m0"), "UpdateAvailable"), seconds=60)
     assert scene.wait_current("Ready", "m0", seconds=60)
+    wait_for("the former pods are gone", lambda: len(pods(scene)) == wanted, seconds=60)
     # an annotation that goes does not bring the old ones back
     before = pods(scene)
     scene.kube.patch(MODELS, "m0", scene.name, {"metadata": {"annotations": {"encoders.dev/update": None}}})

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import Body, Kube
 from encoder_platform.operator_process import NAMESPACE, OperatorProcess, operator_process
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, never, prepared
-from encoder_platform.waiting import wait_for
 
 LEASE = ("coordination.k8s.io/v1", "Lease")
 

@@ -1,9 +1,9 @@
 """Case 7: whatever the hub does, an artifact is whole or not there."""
 
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 RECOVERS = ("cut", "busy", "error")
 FAILS = {"corrupt": "ChecksumMismatch", "stall": "Stalled", "down": "DownloadFailed"}

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, POD, REVISION, Body, condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 

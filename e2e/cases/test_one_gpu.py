@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform import install
 from encoder_platform.kube import Body, condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 GPU, NODE = "nvidia.com/gpu", ("v1", "Node")
 MODEL = {

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import POD, condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 NO_PODS = {"accelerator": "cpu", "replicas": 0}
 

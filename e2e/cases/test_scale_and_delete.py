@@ -1,9 +1,9 @@
 """Case 6: more pods of a verified revision need no second verdict; deleting leaves the artifact and nothing else."""
 
+from encoder_node.waiting import wait_for
 from encoder_platform import install
 from encoder_platform.kube import JOB, MODELS
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 OWNED = (
     JOB,

@@ -3,10 +3,10 @@
 import subprocess
 
 from encoder_node import extra_programs
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import POD, SECRET, Body, is_true
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 CLAIM = ("v1", "PersistentVolumeClaim")
 NO_PODS = {"accelerator": "cpu", "replicas": 0}

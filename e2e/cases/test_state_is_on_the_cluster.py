@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import DEPLOYMENT, JOB, POD, REVISION, Body, Kube, condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 SERVICE, REPLICAS = ("v1", "Service"), ("apps/v1", "ReplicaSet")
 OURS = "encoders.dev/model=minilm"

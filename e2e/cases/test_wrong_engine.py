@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import DEPLOYMENT, POD, SLICES, Body, condition
 from encoder_platform.space import Space
-from encoder_platform.waiting import wait_for
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 

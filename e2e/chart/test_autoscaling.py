@@ -9,10 +9,10 @@ import yaml
 
 from encoder_node import module_sources
 from encoder_node.control_plane import ControlPlane
+from encoder_node.waiting import wait_for
 from encoder_platform import chart, manifests, metrics_server
 from encoder_platform.kube import MODELS, Body, Kube
 from encoder_platform.plane import apply_chart
-from encoder_platform.waiting import wait_for
 
 PAGE = (chart.ROOT / "docs" / "autoscaling.md").read_text()
 EXAMPLES: dict[str, Body] = {

@@ -9,11 +9,11 @@ import yaml
 
 from encoder_node import module_sources
 from encoder_node.control_plane import ControlPlane
+from encoder_node.waiting import wait_for
 from encoder_platform import chart, manifests
 from encoder_platform.chart import Body, Helm, HelmError
 from encoder_platform.kube import DEPLOYMENT, MODELS, POD, Kube
 from encoder_platform.plane import CRD, established
-from encoder_platform.waiting import wait_for
 
 CRD_NAME = "encodermodels.encoders.dev"
 TEAM = "team-a"

@@ -8,26 +8,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from encoder_node.errors import WaitTimeoutError
 
-PAUSE = 0.05
+T = TypeVar("T")
+PAUSE = 0.1
 
 
 def wait_for(
     what: str,
-    ready: Callable[[], bool],
+    probe: Callable[[], T | None],
     *,
     seconds: float,
+    every: float = PAUSE,
     log: Path | None = None,
     check: Callable[[], None] | None = None,
-) -> None:
-    """Waits until `ready` answers True.
+) -> T:
+    """Calls `probe` until it answers something true, and returns that.
 
     Args:
         what: What is waited for; it goes into the message.
-        ready: Asked every 50 ms.
+        probe: Answers something true when it is so. Any other answer goes into the message, unless it is just False or None.
         seconds: The longest to wait.
+        every: Seconds between two calls.
         log: The file that explains a failure.
         check: Called on each turn; it raises when waiting has become pointless.
 
@@ -35,12 +39,14 @@ def wait_for(
         WaitTimeoutError: It did not happen in time.
     """
     end = time.monotonic() + seconds
-    while not ready():
+    while not (found := probe()):
         if check is not None:
             check()
         if time.monotonic() > end:
-            raise WaitTimeoutError(f"{what}: not so after {seconds:g} s", log=log)
-        time.sleep(PAUSE)
+            last = "" if found is None or found is False else f" (last seen: {found!r})"
+            raise WaitTimeoutError(f"{what}: not so after {seconds:g} s{last}", log=log)
+        time.sleep(every)
+    return found
 
 
 @contextmanager

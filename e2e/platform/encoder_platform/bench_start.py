@@ -7,9 +7,9 @@ import time
 from datetime import datetime
 from functools import partial
 
+from encoder_node.waiting import wait_for
 from encoder_platform import install, manifests
 from encoder_platform.kube import JOB, MODELS, POD, REVISION, Body, Kind, Kube, condition, is_true
-from encoder_platform.waiting import wait_for
 
 NAMESPACE, NAME, ROUNDS = "bench-start", "minilm", 3
 

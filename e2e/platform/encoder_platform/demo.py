@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from encoder_node import progress
+from encoder_node.errors import WaitTimeoutError
+from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import MODELS, Body, Kube, condition, is_true
 from encoder_platform.publish import publish
-from encoder_platform.waiting import wait_for
 
 NAMESPACE, MINILM = "demo", "minilm"
 MILESTONES = ("Accepted", "ArtifactReady", "Verified", "Ready")
@@ -106,7 +107,7 @@ def _milestones(kube: Kube, model: str) -> list[str]:
 
         try:
             wait_for(f"{model}: {name}", true, seconds=600)
-        except AssertionError as late:
+        except WaitTimeoutError as late:
             seen = condition(kube.get(MODELS, model, NAMESPACE), name)
             raise SystemExit(f"{late}\n{json.dumps(seen, indent=1)}") from late
         reached.append((name, time.monotonic() - started))

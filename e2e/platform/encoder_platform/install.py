@@ -13,9 +13,9 @@ import yaml
 from encoder_node import cluster as clusters
 from encoder_node import images as image_store
 from encoder_node import progress
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube
-from encoder_platform.waiting import wait_for
 
 OPERATOR_NAMESPACE = "encoder-operator"
 CHART = Path(__file__).resolve().parents[3] / "charts" / "encoder-operator"

@@ -14,7 +14,7 @@ from kubernetes import config, dynamic, watch
 from kubernetes.client import ApiClient, ApiException
 from kubernetes.dynamic.exceptions import NotFoundError
 
-from encoder_platform.waiting import wait_for
+from encoder_node.waiting import wait_for
 
 Body = dict[str, Any]
 MANAGER = "encoder-e2e"

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import Kube, condition
-from encoder_platform.waiting import wait_for
 
 GROUP, VERSION, NAMESPACE = "external.metrics.k8s.io", "v1beta1", "default"
 API_SERVICE = ("apiregistration.k8s.io/v1", "APIService")

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from encoder_node.waiting import wait_for
 from encoder_platform.kube import DEPLOYMENT, Kube
-from encoder_platform.waiting import wait_for
 
 NAME = NAMESPACE = "encoder-operator"
 # Kopf imports the official client where that is installed, as it is for these tests and not in the operator's image

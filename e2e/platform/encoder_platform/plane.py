@@ -8,10 +8,10 @@ from pathlib import Path
 
 from encoder_node import control_plane
 from encoder_node.control_plane import ControlPlane
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.install import CHART, OPERATOR_NAMESPACE
 from encoder_platform.kube import Kube
-from encoder_platform.waiting import wait_for
 
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 

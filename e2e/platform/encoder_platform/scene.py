@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from encoder_node.errors import WaitTimeoutError
+from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, JOB, MODELS, POD, Body, Kube, condition, is_true
-from encoder_platform.waiting import wait_for
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Scene:
 
         try:
             return wait_for(f"{name}: {kind} with reason {reason}", reached, seconds=seconds)
-        except AssertionError as late:
+        except WaitTimeoutError as late:
             raise AssertionError(f"{late}; {kind} is {condition(self.model(name), kind)}") from None
 
     def wait_current(self, kind: str, name: str = "minilm", *, seconds: float = 240) -> Body:

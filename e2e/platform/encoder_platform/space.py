@@ -3,10 +3,10 @@
 import secrets
 from dataclasses import dataclass
 
+from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import POD, is_true
 from encoder_platform.scene import Scene
-from encoder_platform.waiting import wait_for
 
 
 @dataclass(frozen=True, kw_only=True)

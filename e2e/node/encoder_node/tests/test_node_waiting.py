@@ -20,6 +20,13 @@ def test_wait_that_ends_too_late_says_what_it_waited_for(tmp_path: Path) -> None
     assert "line 14" not in explained
 
 
+def test_what_was_waited_for_is_returned_and_what_was_seen_instead_is_told() -> None:
+    found = iter([[], {}, ["pod"]])
+    assert wait_for("a pod", lambda: next(found), seconds=60, every=0) == ["pod"]
+    with pytest.raises(WaitTimeoutError, match=r"^a pod: not so after 0 s \(last seen: \{\}\)$"):
+        wait_for("a pod", lambda: {}, seconds=0)
+
+
 def test_wait_ends_early_when_it_is_pointless() -> None:
     def check() -> None:
         raise NodeError("etcd ended with 1")
