@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import sys
 from datetime import UTC, datetime
@@ -12,11 +13,12 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from encoder_operator import crd, logs, reference
+from encoder_operator import crd, logs, names, reference
 from encoder_operator.errors import ClusterError, NotAccepted
 from encoder_operator.settings import Settings
 
-_UNKNOWN_DIGEST = "sha256:" + "0" * 64
+_UNKNOWN = "0" * 64
+_UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
     render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
     render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
+    render.add_argument("--inputs", type=Path, help="the content of the ConfigMap that spec.parity.inputs names")
     render.add_argument(
         "--one-node", action="store_true", help="the claim that storage.claimName names is ReadWriteOnce"
     )
@@ -112,9 +115,18 @@ def _read(path: Path) -> str | None:
 def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     from encoder_operator import render
 
+    known = render.Known(
+        digest=parsed.digest,
+        reference=parsed.reference,
+        inputs=hashlib.sha256(parsed.inputs.read_bytes()).hexdigest() if parsed.inputs else _UNKNOWN,
+        one_node=parsed.one_node,
+    )
     for document in yaml.safe_load_all(parsed.file.read_text()):
+        if not isinstance(document, dict) or document.get("kind") != names.KIND:
+            sys.stderr.write(f"{parsed.file}: only EncoderModels can be rendered\n")
+            return 65
         try:
-            found = render.children(document, settings, parsed.digest, parsed.reference, one_node=parsed.one_node)
+            found = render.children(document, settings, known)
         except NotAccepted as error:
             sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
             return 65

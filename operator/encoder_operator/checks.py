@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from encoder_operator import arguments, names, overlay
 from encoder_operator.api import LabelSelector, Prepare, Serving, Spec
 from encoder_operator.errors import NotAccepted
@@ -36,6 +38,18 @@ def check(spec: Spec, plugin: Plugin, settings: Settings) -> None:
                 Reason.POD_TEMPLATE_DENIED, f"spec.serving.podTemplate: {found.path} is refused: {found.why}"
             )
     _check_images(spec, settings)
+
+
+def check_name(name: str) -> None:
+    """Refuse a model's name that its children's names can't be made from.
+
+    Raises:
+        NotAccepted: The model needs another name.
+    """
+    if len(name) > names.MAX_MODEL_NAME:
+        raise NotAccepted(Reason.INVALID_SPEC, names.LONG_NAME)
+    if not re.fullmatch(names.MODEL_NAME, name):
+        raise NotAccepted(Reason.INVALID_SPEC, names.WRONG_NAME)
 
 
 def check_one_node(spec: Spec, model: str, namespace: str) -> None:

@@ -17,14 +17,8 @@ from encoder_plugins import catalog
 
 # the rules of the whole object; everything else stands beside its field in api
 _OBJECT_RULES = [
-    rule(
-        f"self.metadata.name.size() <= {names.MAX_MODEL_NAME}",
-        f"metadata.name must have at most {names.MAX_MODEL_NAME} characters: the names of Jobs and revisions are made from it",
-    ),
-    rule(
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "metadata.name must start with a letter and hold only lower-case letters, digits and '-': it names the Service",
-    ),
+    rule(f"self.metadata.name.size() <= {names.MAX_MODEL_NAME}", names.LONG_NAME),
+    rule(f"self.metadata.name.matches('{names.MODEL_NAME}')", names.WRONG_NAME),
 ]
 
 _COLUMNS = [

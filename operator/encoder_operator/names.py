@@ -12,6 +12,13 @@ VERSION = "v1alpha1"
 KIND = "EncoderModel"
 PLURAL = "encodermodels"
 MAX_MODEL_NAME = 40
+MODEL_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+LONG_NAME = (
+    f"metadata.name must have at most {MAX_MODEL_NAME} characters: the names of Jobs and revisions are made from it"
+)
+WRONG_NAME = (
+    "metadata.name must start with a letter and hold only lower-case letters, digits and '-': it names the Service"
+)
 
 MODEL = f"{GROUP}/model"
 COMPONENT = f"{GROUP}/component"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from encoder_operator import checks, model, revision
 from encoder_operator.canonical import Json
@@ -23,26 +23,46 @@ from encoder_operator.revision import Artifact
 from encoder_operator.settings import Settings
 
 
-def children(live: Json, settings: Settings, digest: str, reference: str, *, one_node: bool = False) -> list[Json]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What only a cluster can know.
+
+    Attributes:
+        digest: The artifact's digest, from the prep Job.
+        reference: The digest of its reference, likewise.
+        inputs: sha256 of the cases that spec.parity.inputs names.
+        one_node: Whether a claim that the spec names is ReadWriteOnce.
+    """
+
+    digest: str = "sha256:" + "0" * 64
+    reference: str = "sha256:" + "0" * 64
+    inputs: str = "0" * 64
+    one_node: bool = False
+
+
+def children(live: Json, settings: Settings, known: Known | None = None) -> list[Json]:
     """Return every child of an EncoderModel, in the order in which it comes to be.
 
     Args:
         live: The EncoderModel's manifest; namespace and uid may be missing.
         settings: The operator's settings.
-        digest: The artifact's digest, which only a prep Job can know.
-        reference: The digest of its reference, likewise.
-        one_node: Whether a claim that the spec names is ReadWriteOnce, which only the cluster knows.
+        known: What only a cluster can know.
 
     Raises:
         NotAccepted: The EncoderModel asks for what is refused.
     """
+    known = known or Known()
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
-    found = model.parse(live | {"metadata": meta}, settings)
+    checks.check_name(meta["name"])
+    cases = known.inputs if "inputs" in live.get("spec", {}).get("parity", {}) else ""
+    found = model.parse(live | {"metadata": meta}, settings, cases)
     create = found.spec.storage.create
-    shared = found.shares(None) or (create is None and not one_node)
+    shared = found.shares(None) or (create is None and not known.one_node)
     if not shared:
         checks.check_one_node(found.spec, found.name, found.namespace)
-    artifact = Artifact(key=revision.artifact_key(found), digest=digest, reference=reference, revision="", bytes=0)
+    artifact = Artifact(
+        key=revision.artifact_key(found), digest=known.digest, reference=known.reference, revision="", bytes=0
+    )
     origin = revision.origin(found)
     made = replace(
         revision.render(found, artifact, shared=shared, settings=settings),

@@ -6,6 +6,7 @@ new field adds must not show where it is not used: the names of revisions hold a
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import yaml
 
 from encoder_operator import __main__, manifests
 from encoder_operator.canonical import Json
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator.tests.world import SETTINGS, changed
 from encoder_plugins import __main__ as plugins
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -88,6 +89,44 @@ def test_a_refused_model_is_said_and_ends_with_an_error(
     file.write_text((GOLDEN / "cpu.cr.yaml").read_text())
     assert __main__.main(["render", str(file)]) == 65
     assert "NoImage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "Namespace"}, "only EncoderModels can be rendered"),
+        ({"metadata": {"name": "x" * 41}}, "at most 40 characters"),
+        ({"metadata": {"name": "1st"}}, "must start with a letter"),
+        ({"spec": {}}, "InvalidSpec: spec.plugin: Field required"),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_refused_without_one(
+    changes: Json, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
+    file = tmp_path / "cr.yaml"
+    file.write_text(yaml.safe_dump(changed({}) | changes))
+    assert __main__.main(["render", str(file)]) == 65
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_cases_of_ones_own_are_in_the_artifacts_key_by_their_content(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
+    file, cases = tmp_path / "cr.yaml", tmp_path / "inputs.json"
+    file.write_text(yaml.safe_dump(changed({"spec.parity": {"inputs": {"configMapRef": {"name": "cases"}}}})))
+    cases.write_text("[]")
+    found = set()
+    for options in ([], ["--inputs", str(cases)]):
+        assert __main__.main(["render", str(file), *options]) == 0
+        rendered = capsys.readouterr().out
+        assert "--inputs-sha256" in rendered
+        found.add(rendered)
+    assert len(found) == 2
+    assert hashlib.sha256(b"[]").hexdigest() in rendered
 
 
 def test_wrong_settings_are_said_before_anything_starts(

@@ -4,6 +4,8 @@ import copy
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from encoder_operator import overlay
 from encoder_operator.canonical import Json
@@ -261,3 +263,80 @@ def test_everything_that_the_operator_itself_sets_is_out_of_reach() -> None:
         assert overlay.refusal(engine_with(volumeMounts=[mount]), 90) is not None, mount
     for volume in template["spec"]["volumes"]:
         assert overlay.refusal({"spec": {"volumes": [volume]}}, 90) is not None, volume
+
+
+NAMES = st.sampled_from(
+    ["engine", "side", "artifacts", "cache", "HOME", "A", "/artifacts", "/cache", "ALL", "http", ""]
+)
+FIELDS = st.sampled_from(
+    sorted(
+        {"metadata", "labels", "annotations", "spec", "name", "value", "valueFrom", "mountPath", "readOnly", "$patch"}
+        | {"hostPath", "emptyDir", "projected", "sources", "serviceAccountToken", "capabilities", "add", "drop"}
+        | {"privileged", "runAsUser", "seccompProfile", "type", "containerPort", "hostPort", "image", "args"}
+        | {path.split(".")[-1] for path in overlay.DENIED}
+        | {"containers", "initContainers", "env", "envFrom", "volumeMounts", "ports", "volumes", "securityContext"}
+        | {"terminationGracePeriodSeconds", "hostAliases", "ip", "hostUsers", "dnsConfig"}
+    )
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 9000) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=12,
+)
+MOUNTS = st.lists(
+    st.fixed_dictionaries({"name": NAMES, "mountPath": NAMES}, optional={"readOnly": ANYTHING}), max_size=2
+)
+ENV = st.lists(st.fixed_dictionaries({"name": NAMES}, optional={"value": ANYTHING}), max_size=2)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"name": NAMES},
+        optional={
+            "env": ENV | ANYTHING,
+            "volumeMounts": MOUNTS | ANYTHING,
+            "securityContext": ANYTHING,
+            "ports": ANYTHING,
+        },
+    ),
+    max_size=3,
+)
+OVERLAYS = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.dictionaries(FIELDS, ANYTHING, max_size=2),
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "containers": CONTAINERS | ANYTHING,
+                "initContainers": CONTAINERS,
+                "volumes": st.lists(st.fixed_dictionaries({"name": NAMES}, optional={"emptyDir": ANYTHING})) | ANYTHING,
+                "securityContext": ANYTHING,
+                "hostAliases": ANYTHING,
+            },
+        )
+        | st.dictionaries(FIELDS, ANYTHING, max_size=2),
+    },
+) | st.dictionaries(FIELDS, ANYTHING, max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(OVERLAYS)
+def test_whatever_a_person_writes_is_refused_or_takes_no_promise_away(overlaid: Json) -> None:
+    if overlay.refusal(overlaid, 90) is not None:
+        return
+    found = overlay.merge(TEMPLATE, overlaid, CONTEXT)
+    before, after = TEMPLATE["spec"], found["spec"]
+    own, held = engine(TEMPLATE), engine(found)
+    assert {key: held[key] for key in own if key not in ("env", "volumeMounts")} == {
+        key: own[key] for key in own if key not in ("env", "volumeMounts")
+    }
+    assert held["env"][0] == own["env"][0]
+    assert held["volumeMounts"][0] == own["volumeMounts"][0]
+    assert after["volumes"][0] == before["volumes"][0]
+    assert after["securityContext"].items() >= {"runAsNonRoot": True}.items()
+    assert after["securityContext"]["runAsUser"] != 0
+    assert found["metadata"]["labels"]["encoders.dev/model"] == "m"
+    for container in [*after["containers"], *after.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert "ALL" in context["capabilities"]["drop"]
+        assert not context.get("privileged")
