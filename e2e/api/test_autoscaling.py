@@ -1,7 +1,7 @@
-"""A HorizontalPodAutoscaler on the EncoderModel itself, by an external metric: what docs/autoscaling.md shows."""
+"""A HorizontalPodAutoscaler on the EncoderModel itself: the operator follows, and nobody takes the number back."""
 
 from encoder_node.waiting import wait_for
-from encoder_platform import metrics_api
+from encoder_platform import metrics_server
 from encoder_platform.kube import Body
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.plane import Plane
@@ -35,14 +35,14 @@ def test_an_autoscaler_scales_the_model(
     scene.apply_model()
     verdict = scene.wait_ready()["status"]["parity"]
     pki = plane.control.kubeconfig.parent
-    with metrics_api.serving(scene.kube, WAITING, pki / "apiserver.crt", pki / "apiserver.key") as metric:
-        metric.value = 25
+    with metrics_server.running(scene.kube, pki / "apiserver.crt", pki / "apiserver.key") as waiting:
+        waiting.value = 25
         scene.kube.apply(autoscaler(scene.name))
         wait_for("three ready pods", lambda: ready() == 3, seconds=120)
         # a manifest that leaves the number out does not take it back
         scene.apply_model()
         assert scene.model()["spec"]["serving"]["replicas"] == 3
-        metric.value = 1
+        waiting.value = 1
         wait_for("one pod", lambda: ready() == 1 and len(scene.pods()) == 1, seconds=120)
     assert scene.model()["status"]["parity"] == verdict
     assert len(scene.jobs("parity")) == 1
