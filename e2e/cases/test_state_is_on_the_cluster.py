@@ -103,11 +103,29 @@ def test_paused_nothing_is_changed(served: Space) -> None:
     assert served.pods()[0]["metadata"]["uid"] == uid
 
 
-def leader(kube: Kube, pods: list[str]) -> str | None:
-    """The one of the pods that holds the Lease."""
+@pytest.mark.fault(
+    "an upgrade of the operator that brings another default image and other settings",
+    "`UpdateAvailable` with `NewDefaults`",
+    "no pod changes; a person takes the new defaults when it suits",
+)
+def test_an_upgrade_of_the_operator_changes_no_pod(served: Space) -> None:
+    before, images = children(served), served.platform.images
+    values = install.chart_values(images)
+    values["engines"]["cpu"]["sentence_transformer"]["digest"] = images["e2e"].split("@")[1]
+    with install.upgraded(served.platform, engines=values["engines"], settings={"concurrency": 3}):
+        found = served.wait_condition("UpdateAvailable", "NewDefaults", seconds=60)
+        assert found["status"] == "True"
+        served.wait_current("Ready")
+        assert children(served) == before
+    wait_for("no update", lambda: condition(served.model(), "UpdateAvailable")["status"] == "False", seconds=60)
+    assert children(served) == before
+
+
+def leader(kube: Kube, pods: list[Body]) -> Body | None:
+    """The one of the operator's pods that holds the Lease."""
     lease = kube.get(("coordination.k8s.io/v1", "Lease"), "encoder-operator", install.OPERATOR_NAMESPACE)
     identity = str((lease or {}).get("spec", {}).get("holderIdentity"))
-    return next((pod for pod in pods if pod in identity), None)
+    return next((pod for pod in pods if pod["metadata"]["name"] in identity), None)
 
 
 @pytest.mark.fault(
@@ -117,10 +135,11 @@ def leader(kube: Kube, pods: list[str]) -> str | None:
 )
 def test_a_frozen_operator_is_taken_over_from(served: Space) -> None:
     kube, before = served.kube, children(served)
-    with install.operators(served.platform, 2) as pods:
+    with install.upgraded(served.platform, replicas=2):
+        pods = install.operator_pods(kube)
+        assert len(pods) == 2
         first = wait_for("a leader", lambda: leader(kube, pods), seconds=60)
-        status = (kube.get(POD, first, install.OPERATOR_NAMESPACE) or {})["status"]
-        container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        container = first["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         tasks = ["ctr", "-n", "k8s.io", "tasks"]
         served.platform.cluster.run([*tasks, "pause", container])
         try:

@@ -102,20 +102,21 @@ def hub_requests(kube: Kube) -> Body:
 
 
 @contextmanager
-def operators(platform: Platform, number: int) -> Iterator[list[str]]:
-    """So many operators while the block runs; yields the names of their pods."""
-    kube, selector = platform.kube, "app.kubernetes.io/name=encoder-operator"
-
-    def pods() -> list[str]:
-        return [pod["metadata"]["name"] for pod in kube.all(("v1", "Pod"), OPERATOR_NAMESPACE, selector)]
-
-    install_chart(kube, platform.images, replicas=number)
+def upgraded(platform: Platform, **values: object) -> Iterator[None]:
+    """The chart upgraded with more values while the block runs, and then back: each time a new operator."""
+    install_chart(platform.kube, platform.images, **values)
     try:
-        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
-        yield wait_for("so many operators", lambda: pods() if len(pods()) == number else None, seconds=60)
+        platform.kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+        yield
     finally:
-        install_chart(kube, platform.images)
-        kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+        install_chart(platform.kube, platform.images)
+        platform.kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
+
+
+def operator_pods(kube: Kube) -> list[Body]:
+    """The operator's pods, those that end left out."""
+    pods = kube.all(("v1", "Pod"), OPERATOR_NAMESPACE, "app.kubernetes.io/name=encoder-operator")
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
 @contextmanager
