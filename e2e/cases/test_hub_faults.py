@@ -1,5 +1,7 @@
 """Case 7: whatever the hub does, an artifact is whole or not there."""
 
+import pytest
+
 from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import condition
@@ -16,6 +18,21 @@ def visible_artifacts(space: Space) -> list[str]:
     return [line for line in said.split() if not line.rsplit("/", 1)[-1].startswith(".")]
 
 
+@pytest.mark.fault(
+    "the hub cuts connections, answers 429 or 500, a few times",
+    "`Preparing`",
+    "the download goes on where it broke; one Job in all",
+)
+@pytest.mark.fault(
+    "the hub sends wrong bytes, again and again",
+    "`ChecksumMismatch`",
+    "nothing is published",
+)
+@pytest.mark.fault(
+    "the hub stalls, or is down, until the tries are used up",
+    "`Stalled`, `DownloadFailed`",
+    "nothing is published; `encoders.dev/retry` tries again",
+)
 def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space) -> None:
     for fault in (*RECOVERS, *FAILS):
         source = {

@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 from encoder_platform import install
 from encoder_platform.kube import JOB
 from encoder_platform.operator_process import operator_process, run_one_life
 from encoder_platform.space import Space
 
 
+@pytest.mark.fault(
+    "the operator killed with SIGKILL after each single write",
+    "what the next life finds",
+    "every next life goes on; one prep Job in all",
+)
 def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Path) -> None:
     """Runs the operator on this machine, as the chart's own account, against the real API server."""
     with (

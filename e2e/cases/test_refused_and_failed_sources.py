@@ -69,6 +69,21 @@ def small_volume(space: Space) -> str:
     return "small"
 
 
+@pytest.mark.fault(
+    "a repository or a commit that is not there, or not for us",
+    "`RepositoryNotFound`, `RevisionNotFound`, `AuthFailed`",
+    "one Job, which is not tried again until the spec changes",
+)
+@pytest.mark.fault(
+    "the token's Secret is missing",
+    "`TokenSecretMissing`",
+    "goes on by itself when there is one",
+)
+@pytest.mark.fault(
+    "a volume that is too small",
+    "`InsufficientSpace`, by how much",
+    "nothing is downloaded",
+)
 def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
     source = {"endpoint": manifests.HUB_ENDPOINT, "revision": space.platform.hub_revision}
     unknown, missing = {"repo": "demo/no-such-model"}, {"repo": manifests.REPOSITORY, "revision": UNKNOWN_REVISION}

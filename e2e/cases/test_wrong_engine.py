@@ -23,6 +23,11 @@ def open_the_gate(space: Space, pod: str) -> None:
     space.kube.run("-n", space.name, "patch", "pod", pod, "--subresource=status", "--type=strategic", "-p", patch)
 
 
+@pytest.mark.fault(
+    "a first revision that computes something else than the original library",
+    "`ParityFailed` with the numbers",
+    "it never was an endpoint; no pod stays; a corrected spec serves",
+)
 def test_failed_parity_serves_nobody_until_the_spec_is_corrected(space: Space) -> None:
     with space.kube.watching(SLICES, space.name, "kubernetes.io/service-name=minilm") as slices:
         space.apply_model(serving={"accelerator": "cpu", "args": OTHER_POOLING})
