@@ -133,16 +133,6 @@ def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
     assert traffic.failures == []
 
 
-def test_scaling_down_loses_nothing(served: Space) -> None:
-    served.patch_serving({"replicas": 2})
-    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
-    with client.traffic(served.kube, served.name, served.url()) as traffic:
-        served.patch_serving({"replicas": 1})
-        wait_for("one pod", lambda: len(served.pods()) == 1, seconds=120)
-    assert traffic.failures == []
-    assert traffic.sent > 100
-
-
 @pytest.mark.fault(
     "an engine killed with SIGKILL while there is no operator",
     "a restarted container",
@@ -175,3 +165,14 @@ def restarted(space: Space, victim: Body) -> bool:
         and pod["status"]["containerStatuses"][0]["restartCount"] == 1
         and condition(pod, "Ready").get("status") == "True"
     )
+
+
+def test_scaling_down_loses_nothing(served: Space) -> None:
+    # as the test before this one has left it
+    served.patch_serving({"replicas": 2})
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
+    with client.traffic(served.kube, served.name, served.url()) as traffic:
+        served.patch_serving({"replicas": 1})
+        wait_for("one pod", lambda: len(served.pods()) == 1, seconds=120)
+    assert traffic.failures == []
+    assert traffic.sent > 100
