@@ -17,6 +17,9 @@ from encoder_operator.model import Model
 from encoder_operator.plan import Action, Apply
 from encoder_operator.verification import Proof, overall
 
+# most pods start before this, and are not worth writing anything down
+_PATIENCE_SECONDS = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
@@ -42,6 +45,9 @@ def decide(model: Model, facts: Facts, target: Revision) -> Clock:
     pod = next((pod for pod in pods if pod.node and pod.phase in ("Pending", "Running")), None)
     if pod is None:
         return _kept(model, facts, target, {})
+    patience = _PATIENCE_SECONDS - (facts.now - pod.created).total_seconds()
+    if patience > 0 and not target.stalled:
+        return Clock(target=target, facts=facts, wake_after=max(patience, 1.0))
     limit = model.spec.rollout.progress_deadline_seconds
     since = target.stalled.get("since") or spelled(facts.now)
     left = limit - (facts.now - (when(since) or facts.now)).total_seconds()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from encoder_operator import decide
 from encoder_operator.cluster import Cluster
-from encoder_operator.facts import Facts
+from encoder_operator.facts import Facts, spelled
 from encoder_operator.model import parse
 from encoder_operator.observation import Observer
 from encoder_operator.reading import Reader
@@ -162,6 +163,22 @@ async def test_a_clock_that_ran_is_set_back_when_the_pod_starts() -> None:
     await world.settle()
     assert clocks(world) == []
     assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_pod_that_has_just_begun_is_not_worth_a_write() -> None:
+    world = World()
+    await world.settle()
+    just_now = spelled(datetime.now(UTC))
+
+    def started(pod: Json) -> None:
+        pod["metadata"]["creationTimestamp"] = just_now
+        pod["status"]["conditions"][0]["status"] = "False"
+
+    world.starts = started
+    world.change(maxModelLen=64)
+    await world.settle()
+    assert clocks(world) == []
+    assert await world.look() == pytest.approx(30, abs=29)
 
 
 async def test_twenty_edits_end_in_one_rollout_of_the_last() -> None:
