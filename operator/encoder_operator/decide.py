@@ -50,15 +50,15 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     if model.spec.paused:
         return _paused(model, facts, known)
     prepared = preparation.decide(model, facts, known, settings)
-    found = _pursue(model, facts, known, prepared, settings)
-    target, facts, shared = found.target, found.facts, facts.claim is not None and facts.claim.shared
-    rolled = rollout.decide(model, facts, target, found.clock.overdue if found.clock else "")
+    pursuit = _pursue(model, facts, known, prepared, settings)
+    target, facts, shared = pursuit.target, pursuit.facts, facts.claim is not None and facts.claim.shared
+    rolled = rollout.decide(model, facts, target, pursuit.clock.overdue if pursuit.clock else "")
     view = status.View(
         model=model,
         facts=facts,
         prepared=prepared,
         target=target,
-        verified=found.verified,
+        verified=pursuit.verified,
         rolled=rolled,
         update=revision.outdated(target, model, shared=shared, settings=settings) if target else None,
     )
@@ -66,7 +66,7 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     return Plan(
         actions=(
             *prepared.actions,
-            *found.actions,
+            *pursuit.actions,
             # gates first: on a pass the Deployment's rollout waits for nothing but them
             *verification.gates(model, facts),
             *rolled.actions,
@@ -77,8 +77,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
         wake_after=soonest(
             [
                 prepared.wake_after,
-                found.verified.wake_after if found.verified else None,
-                found.clock.wake_after if found.clock else None,
+                pursuit.verified.wake_after if pursuit.verified else None,
+                pursuit.clock.wake_after if pursuit.clock else None,
                 _ROUTE_SECONDS if children.routeless(model, facts) else None,
                 # ConfigMaps are not watched: a changed one is found by looking again
                 _INPUTS_SECONDS if model.inputs else None,
