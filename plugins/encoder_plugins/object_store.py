@@ -171,6 +171,9 @@ class ObjectStoreSource:
             raise self._attempts.timed_out(what, self._host) from error
         except (HTTPClientError, EndpointConnectionError, urllib3.exceptions.HTTPError) as error:
             raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error
+        except RecursionError as error:
+            # the client follows a redirect by asking anew, and what answers is no object store
+            raise Unsupported(f"{what}: {self._host} redirects for ever") from error
         except BotoCoreError as error:
             # a bucket's name that can't be one, a region that is none: said before a byte is sent
             raise Unsupported(f"{what}: {error}") from error

@@ -17,6 +17,7 @@ class WebServer(ThreadingHTTPServer):
     Attributes:
         root: The folder.
         statuses: What is answered instead of a file: status and headers, by path.
+        always: The same for every path.
         asked: Method, path and Range of each request.
     """
 
@@ -26,6 +27,7 @@ class WebServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root = root
         self.statuses: dict[str, tuple[int, dict[str, str]]] = {}
+        self.always: tuple[int, dict[str, str]] | None = None
         self.asked: list[tuple[str, str, str]] = []
         self.scheme = "http"
 
@@ -43,8 +45,8 @@ class _Handler(BaseHTTPRequestHandler):
         # a proxy is asked for whole addresses
         path = unquote("/" + self.path.partition("://")[2].partition("/")[2] if "://" in self.path else self.path)
         self.server.asked.append((self.command, path, self.headers.get("Range", "")))
-        if path in self.server.statuses:
-            status, headers = self.server.statuses[path]
+        if (answer := self.server.always or self.server.statuses.get(path)) is not None:
+            status, headers = answer
             self._answer(status, b"", headers)
             return
         file = self.server.root / path.lstrip("/")
