@@ -49,6 +49,7 @@ _KINDS: dict[str, Any] = {
 }
 # large enough that a batch is one page; small enough that a page is no burden on memory
 _PAGE = 200
+_AT_ONCE = 16
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _T = TypeVar("_T")
 # the class below has a method of that name
@@ -81,6 +82,8 @@ class Cluster:
             timeout=httpx2.Timeout(15.0),
         )
         self._leadership = leadership or Leadership()
+        # every connection costs memory here and a place there
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._writes = 0
         self._crash_after_write = crash_after_write
         self._crash_before_write = crash_before_write
@@ -332,7 +335,8 @@ class Cluster:
 
     async def _ask(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
         try:
-            found = await call
+            async with self._slots:
+                found = await call
         except Exception as error:
             translated = _translated(error, f"{verb} {kind}")
             if translated is None:

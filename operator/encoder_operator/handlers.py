@@ -62,9 +62,43 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
     return found
 
 
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Keeps no last state of objects: nothing here asks what has changed, and Kopf would copy every object twice to find out."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Keeps no state of handlers: there is none."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
 def settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings: server-side selectors, nothing posted, nothing scanned, a quick end."""
+    """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, a quick end."""
     found = kopf.OperatorSettings()
+    found.persistence.diffbase_storage = _NoDiffBase()
+    found.persistence.progress_storage = _NoProgress()
     for group, version, plural, _ in _CHILDREN:
         found.watching.label_selectors[group, version, plural] = names.MODEL
     found.watching.chunk_size = 100

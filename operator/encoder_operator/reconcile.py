@@ -61,6 +61,7 @@ class Reconciler:
         key = Key(namespace, name)
         view = await self._reader.read(key)
         if view is None:
+            self._horizon.unsettled(key)
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
             if self._preps.has_place(key):
                 labels = {names.MODEL: name, names.COMPONENT: "prep"}

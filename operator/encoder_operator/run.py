@@ -102,7 +102,7 @@ async def _work(
     if not await _unless(stop, _count_preps(cluster, preps, namespaces)):
         return
     reconciler = Reconciler(cluster, settings, horizon=horizon, preps=preps)
-    wakeups = WakeUps(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency)
+    wakeups = WakeUps(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=horizon.news)
     preps.wakes(wakeups.wake)
     again = watching.resync(cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces)
     resync = asyncio.create_task(again, name="resync")

@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     """Whether EncoderModels may set spec.serving.trustRemoteCode: their pods then run Python code from the checkpoint's repository."""
     max_preps: int = Field(default=4, ge=1)
     """How many prep Jobs run at once, over all namespaces; further EncoderModels wait with the reason Queued."""
-    concurrency: int = Field(default=64, ge=1)
+    concurrency: int = Field(default=16, ge=1)
     """How many EncoderModels are looked at at once. What they need is read together, so more are no more requests."""
     lease: bool = False
     """Whether to work only while holding a Lease. Needed as soon as two operators may run at the same time."""

@@ -41,15 +41,23 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     due: float = 0.0
     running: bool = False
+    begun: bool = False
     again: bool = False
     failures: int = 0
 
 
 class WakeUps:
-    """Runs ``look`` for every key that was woken."""
+    """Runs ``look`` for every key that was woken.
 
-    def __init__(self, look: Look, *, concurrency: int) -> None:
+    Args:
+        look: looks at one key.
+        concurrency: how many looks run at once.
+        news: asked after a look during which its key was woken: whether that was about something the look has not seen.
+    """
+
+    def __init__(self, look: Look, *, concurrency: int, news: Callable[[Key], bool] = lambda key: True) -> None:
         self._look = look
+        self._news = news
         self._slots = asyncio.Semaphore(concurrency)
         self._entries: dict[Key, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,8 +69,8 @@ class WakeUps:
             return
         entry = self._entries.setdefault(key, _Entry())
         if entry.running and after <= _SETTLE_SECONDS:
-            # what happened during a look may have been missed by it
-            entry.again = True
+            # what happened during a look may have been missed by it; one that still waits for its turn sees everything
+            entry.again = entry.begun
             return
         loop = asyncio.get_running_loop()
         due = loop.time() + after
@@ -107,18 +115,17 @@ class WakeUps:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, key: Key, entry: _Entry) -> None:
-        begun = False
         try:
             async with self._slots:
-                begun = True
+                entry.begun = True
                 metrics.QUEUED.dec()
                 after = await self._looked(key, entry)
         finally:
-            entry.running = False
-            if not begun:
+            if not entry.begun:
                 metrics.QUEUED.dec()
-        if entry.again:
-            entry.again = False
+            entry.running = entry.begun = False
+        again, entry.again = entry.again, False
+        if again and self._news(key):
             after = min(after or _SETTLE_SECONDS, _SETTLE_SECONDS) if entry.failures == 0 else after
         if after is not None:
             self.wake(key, after)

@@ -24,7 +24,7 @@ from encoder_operator.wakeups import Key, WakeUps
 _LOG = structlog.get_logger()
 _GRACE_SECONDS = 30.0
 # models of one group are read together
-_GROUP = 64
+_GROUP = 16
 WATCHED = (names.KIND, "Pod", "Service", "Job", "Deployment")
 
 
@@ -35,6 +35,8 @@ class Horizon:
         self._grace = grace
         self._clock = clock
         self._read: dict[Key, tuple[int, ...]] = {}
+        # events that came while a look was under way, which may read them or not
+        self._heard: dict[Key, dict[str, int]] = {}
         # by kind: the newest version that the watch has brought, and when it brought anything
         self._brought: dict[str, tuple[int, float]] = {}
         # by kind: the newest version that a look has read, and since when the watch should have brought it
@@ -46,11 +48,26 @@ class Horizon:
         before = self._brought.get(kind, (0, 0.0))[0]
         self._brought[kind] = (max(before, number), self._clock())
         read = self._read.get(key)
-        return read is None or not number or number > read[WATCHED.index(kind)]
+        if read is not None and number and number <= read[WATCHED.index(kind)]:
+            return False
+        heard = self._heard.setdefault(key, {})
+        heard[kind] = max(heard.get(kind, 0), number)
+        return True
+
+    def news(self, key: Key) -> bool:
+        """Return whether anything was brought that no look has read."""
+        return key in self._heard
 
     def read(self, key: Key, versions: Mapping[str, str]) -> None:
         """Note which version of the cluster a look has read, for each kind."""
         self._read[key] = tuple(_number(versions.get(kind, "")) for kind in WATCHED)
+        heard = self._heard.get(key)
+        if heard is not None:
+            left = {kind: at for kind, at in heard.items() if at > self._read[key][WATCHED.index(kind)]}
+            if left:
+                self._heard[key] = left
+            else:
+                del self._heard[key]
 
     def wrote(self, key: Key, kind: str, version: str) -> None:
         """Note that a write of our own, to an object that was as we had read it, has made this version."""
@@ -60,8 +77,9 @@ class Horizon:
             self._read[key] = (*read[:at], max(read[at], _number(version)), *read[at + 1 :])
 
     def unsettled(self, key: Key) -> None:
-        """Note that a look did not end well: everything about the model is news again."""
+        """Note that a look did not end well, or that the model is gone: everything about it is news again."""
         self._read.pop(key, None)
+        self._heard.pop(key, None)
 
     def expect(self, kind: str, objects: Iterable[Json]) -> None:
         """Note the metadata of objects that were read: the watch of their kind brings them too."""

@@ -108,3 +108,17 @@ async def test_probes_follow_the_watch() -> None:
         found.expect("EncoderModel", [{"resourceVersion": "6"}])
         clock.time += 31
         assert await status("healthz") == 503
+
+
+def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -> None:
+    found, _ = horizon()
+    found.brought(KEY, "Pod", "5")
+    assert found.news(KEY)
+    found.read(KEY, read_at("5"))
+    assert not found.news(KEY)
+    found.brought(KEY, "Job", "6")
+    found.brought(KEY, "Pod", "9")
+    found.read(KEY, read_at("7"))
+    assert found.news(KEY)
+    found.read(KEY, read_at("9"))
+    assert not found.news(KEY)
