@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from encoder_operator import revision
+from encoder_operator import render, revision
 from encoder_operator.facts import Revision
 from encoder_operator.manifests import prep_job
 from encoder_operator.model import Model
@@ -120,3 +122,24 @@ def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images()
     with_token = parsed({"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}})
     assert prep_job.inputs(BASE, key) != prep_job.inputs(with_token, key)
     assert prep_job.inputs(BASE, key) == prep_job.inputs(parsed({"spec.serving.replicas": 3}), key)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "revision_hash", "inputs", "job"),
+    [
+        ("cpu", "3df70115e83472a8", "b96c7e1680", "263929e22c93b7be", "0e419a17bbefcc1d"),
+        ("nvidia", "2d17708067bca3b5", "eadb7aa8ec", "90e267989dc9f01d", "339ece9595f181a2"),
+        ("volume", "c6fe6fcd2399dfb8", "fb66305a78", "dd9400639d6d17e9", "d7c14c57c613f1f0"),
+    ],
+)
+def test_a_field_that_came_later_and_is_not_used_changes_nothing(
+    name: str, key: str, revision_hash: str, inputs: str, job: str
+) -> None:
+    """Versions from 0.1.0 on know these specs by these names: another one would prepare again, or roll pods."""
+    live = yaml.safe_load((Path(__file__).parent / f"golden/{name}.cr.yaml").read_text())
+    found = {child["kind"]: child["metadata"] for child in reversed(render.children(live, SETTINGS))}
+    made = found["ControllerRevision"]["labels"]
+    assert found["Job"]["name"].split("-")[-2] == key
+    assert found["Job"]["annotations"]["encoders.dev/inputs"] == job
+    assert made["encoders.dev/revision"] == revision_hash
+    assert made["encoders.dev/inputs"] == inputs
