@@ -93,10 +93,10 @@ def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
     "the pods that serve are never touched; the candidate goes",
 )
 def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
-    uids, jobs = {pod["metadata"]["uid"] for pod in served.pods()}, len(served.jobs("parity"))
+    uids, jobs = {pod["metadata"]["uid"] for pod in staying(served)}, len(served.jobs("parity"))
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"maxModelLen": 128})
-        wait_for("a candidate", lambda: len(served.pods()) == len(uids) + 1, seconds=60)
+        wait_for("a candidate", lambda: len(staying(served)) == len(uids) + 1, seconds=60)
         assert condition(served.model(), "UpToDate")["status"] == "False"
         served.patch_serving({"maxModelLen": 256})
         served.wait_ready(seconds=60)
@@ -113,7 +113,7 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` tries it again; no request is lost",
 )
 def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
-    before, uids = template(served), {pod["metadata"]["uid"] for pod in served.pods()}
+    before, uids = template(served), {pod["metadata"]["uid"] for pod in staying(served)}
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch({"image": "nowhere.invalid/engine:1", "rollout": {"progressDeadlineSeconds": 60}})
         pulling = served.wait_condition("Progressing", "ImagePullFailed", seconds=60)
