@@ -11,6 +11,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import httpx2
@@ -63,6 +66,9 @@ class Listed(NamedTuple):
     version: str
 
 
+_CLOCK_TOLERANCE = timedelta(seconds=3)
+
+
 class Cluster:
     """A connection to the API server."""
 
@@ -81,6 +87,8 @@ class Cluster:
             transport=transport,
             timeout=httpx2.Timeout(15.0),
         )
+        self._ahead = timedelta()
+        self._client._client._client.event_hooks = {"response": [self._note_time]}
         self._leadership = leadership or Leadership()
         # every connection costs memory here and a place there
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -91,6 +99,17 @@ class Cluster:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    @property
+    def now(self) -> datetime:
+        """The time by the API server's clock, which the times on objects are of, whatever this machine's clock says."""
+        return datetime.now(UTC) - self._ahead
+
+    async def _note_time(self, response: httpx2.Response) -> None:
+        with suppress(TypeError, ValueError):
+            ahead = datetime.now(UTC) - parsedate_to_datetime(response.headers.get("date", ""))
+            # the header knows whole seconds only, and an answer takes its time
+            self._ahead = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
         """Return an object, or None where there is none."""

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from encoder_operator import facts, names, reading
 from encoder_operator.canonical import Json
@@ -66,7 +65,7 @@ class Observer:
         parsed = [await self._pod(namespace, pod) for pod in pods]
         serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
         return Facts(
-            now=datetime.now(UTC),
+            now=self._cluster.now,
             claim=facts.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
             deployment=facts.deployment(deployment) if deployment else None,
             service=service,
@@ -113,7 +112,7 @@ class Observer:
             return before.line
         line = _last_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
         if line is not None:
-            line = {**line, "at": facts.spelled(datetime.now(UTC)), "bytesPerSecond": _rate(before, line, now)}
+            line = {**line, "at": facts.spelled(self._cluster.now), "bytesPerSecond": _rate(before, line, now)}
         elif before is not None:
             line = before.line
         while len(self._told) >= _MOST_REMEMBERED:

@@ -11,6 +11,8 @@ import json
 import re
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
@@ -63,6 +65,8 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         self.fail_next: list[tuple[int, dict[str, str]]] = []
         self.fault: Fault | None = None
         self.gateway_api = False
+        # how far its clock is ahead of the operator's
+        self.ahead = timedelta()
         self._attempts = 0
         self.version = 0
 
@@ -187,9 +191,13 @@ class ClusterFake(httpx2.AsyncBaseTransport):
     def _missing(self, plural: str, name: str) -> httpx2.Response:
         return self._answer(404, {"message": f"{plural} {name!r} not found", "code": 404})
 
-    @staticmethod
-    def _answer(code: int, body: Json | None, headers: dict[str, str] | None = None) -> httpx2.Response:
-        return httpx2.Response(code, json=body or {}, headers={"Content-Type": "application/json", **(headers or {})})
+    def now(self) -> datetime:
+        """Return the time by the API server's clock."""
+        return datetime.now(UTC) + self.ahead
+
+    def _answer(self, code: int, body: Json | None, headers: dict[str, str] | None = None) -> httpx2.Response:
+        own = {"Content-Type": "application/json", "Date": format_datetime(self.now(), usegmt=True)}
+        return httpx2.Response(code, json=body or {}, headers={**own, **(headers or {})})
 
 
 def _selected(selector: str) -> dict[str, set[str]]:

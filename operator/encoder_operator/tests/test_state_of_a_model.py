@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from encoder_operator import revision, status
 from encoder_operator.api import Resources
 from encoder_operator.errors import Refused
-from encoder_operator.facts import Facts
+from encoder_operator.facts import Facts, spelled
 from encoder_operator.manifests import serving_template
 from encoder_operator.model import parse
 from encoder_operator.tests.cluster_fake import Json
@@ -213,6 +213,36 @@ async def test_a_container_with_another_image_is_not_proved_by_the_former_one() 
     assert world.condition("Degraded") == ("True", "ParityFailed")
     assert world.condition("Available") == ("True", "Serving")
     assert world.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.fault(
+    "the operator's clock is an hour ahead, or behind",
+    "nothing",
+    "times are taken by the API server's clock: nothing is given up early, or tried late",
+)
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_wrong_gives_nothing_up_early_and_tries_nothing_late(hours: int) -> None:
+    world = World()
+    await world.settle()
+    world.fake.ahead = timedelta(hours=hours)
+    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    world.change(maxModelLen=64)
+    await world.settle()
+    assert world.condition("UpToDate") == ("False", "Inconclusive")
+    assert 0 < (await world.look() or 0) <= 10
+    assert len(world.fake.of("jobs", component="parity")) == 2
+    world.change(maxModelLen=65)
+
+    def hangs(pod: Json) -> None:
+        pod["metadata"]["creationTimestamp"] = spelled(world.fake.now() - timedelta(seconds=60))
+        pod["status"]["conditions"][0]["status"] = "False"
+
+    world.starts = hangs
+    await world.settle()
+    assert await world.look() == pytest.approx(1800, abs=60)
+    changed = next(entry for entry in world.status["conditions"] if entry["type"] == "Progressing")
+    at = datetime.fromisoformat(changed["lastTransitionTime"])
+    assert abs(at - world.fake.now()) < timedelta(minutes=30)
 
 
 def branch(live: Json) -> None:

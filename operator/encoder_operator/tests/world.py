@@ -6,7 +6,6 @@ import copy
 import json
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from encoder_operator import conditions
@@ -197,7 +196,7 @@ class World:
 
     def end_job(self, job: Json, code: int, said: Json) -> None:
         """Give a Job a pod that has ended, and its final condition."""
-        ended = {"exitCode": code, "message": json.dumps(said), "finishedAt": spelled(datetime.now(UTC))}
+        ended = {"exitCode": code, "message": json.dumps(said), "finishedAt": spelled(self.fake.now())}
         self.fake.put(
             "pods",
             {
@@ -216,7 +215,7 @@ class World:
         )
         condition = {"type": "Failed" if code else "Complete", "status": "True", "reason": "BackoffLimitExceeded"}
         job = copy.deepcopy(job)
-        job["status"] = {"conditions": [condition | {"lastTransitionTime": spelled(datetime.now(UTC))}]}
+        job["status"] = {"conditions": [condition | {"lastTransitionTime": spelled(self.fake.now())}]}
         self.fake.put("jobs", job)
 
     def deployment(self) -> None:
