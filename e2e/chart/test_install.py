@@ -1,21 +1,20 @@
 """The life of a release on a real API server: install, upgrade from the version before, roll back, uninstall. No kubelet is needed."""
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 
 from encoder_node import module_sources
-from encoder_node.control_plane import ControlPlane
 from encoder_node.waiting import wait_for
 from encoder_platform import chart, manifests
-from encoder_platform.chart import Body, Helm, HelmError
+from encoder_platform.chart import Body, Helm, HelmError, OnCluster
 from encoder_platform.kube import DEPLOYMENT, MODELS, POD, Kube
 from encoder_platform.plane import CRD, established
 
 CRD_NAME = "encodermodels.encoders.dev"
+# the fixture `cluster` makes it
 TEAM = "team-a"
 ACCOUNT = f"system:serviceaccount:{chart.NAMESPACE}:encoder-operator"
 # what the version before accepted: it has none of the newer fields
@@ -30,30 +29,6 @@ MODEL: Body = {
         "serving": {"accelerator": "cpu", "replicas": 2},
     },
 }
-
-
-@pytest.fixture(scope="session")
-def kube(control: ControlPlane) -> Kube:
-    return Kube(control.kubeconfig, control.kubectl)
-
-
-@pytest.fixture
-def cluster(control: ControlPlane, kube: Kube) -> Iterator[Callable[[Helm], Helm]]:
-    """Returns a helm that knows the cluster; what the test has installed goes with it."""
-    for name in (chart.NAMESPACE, TEAM, "team-b"):
-        kube.apply(manifests.namespace(name))
-    used: list[Helm] = []
-
-    def on_it(helm: Helm) -> Helm:
-        used.append(Helm(helm.program, dict(kube.environment())))
-        return used[-1]
-
-    yield on_it
-    for helm in used:
-        helm.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE, "--ignore-not-found")
-    kube.run("delete", "crd", CRD_NAME, "--ignore-not-found")
-    for namespace in (TEAM, "team-b"):
-        kube.run("-n", namespace, "delete", "deploy,pod,rolebinding", "--all", "--grace-period=0", "--force")
 
 
 def model(kube: Kube) -> Body:
@@ -104,7 +79,7 @@ def fields(kube: Kube) -> set[str]:
 
 
 def test_models_and_pods_outlive_upgrade_rollback_and_uninstall(
-    either_helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube
+    either_helm: Helm, cluster: OnCluster, kube: Kube
 ) -> None:
     helm = cluster(either_helm)
     helm.upgrade(chart.PREVIOUS, values={"settings": {"prepStallSeconds": 77}})
@@ -137,9 +112,7 @@ def test_models_and_pods_outlive_upgrade_rollback_and_uninstall(
     assert (model(kube), pods(kube)) == before
 
 
-def test_without_keep_the_definition_goes_with_the_release(
-    either_helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube
-) -> None:
+def test_without_keep_the_definition_goes_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     helm.upgrade(chart.CHART, values={"crds": {"keep": False}})
     assert kube.get(CRD, CRD_NAME) is not None
@@ -147,7 +120,7 @@ def test_without_keep_the_definition_goes_with_the_release(
     wait_for("the definition gone", lambda: kube.get(CRD, CRD_NAME) is None, seconds=30)
 
 
-def test_one_operator_becomes_two_and_one_again(either_helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube) -> None:
+def test_one_operator_becomes_two_and_one_again(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate")):
         helm.upgrade(chart.CHART, values={"replicas": replicas})
@@ -158,9 +131,7 @@ def test_one_operator_becomes_two_and_one_again(either_helm: Helm, cluster: Call
         assert (budget is not None) == (replicas > 1)
 
 
-def test_a_release_with_a_misspelt_value_changes_nothing(
-    either_helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube
-) -> None:
+def test_a_release_with_a_misspelt_value_changes_nothing(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     with pytest.raises(HelmError, match="replicaz"):
         helm.upgrade(chart.CHART, values={"replicaz": 2})
@@ -190,7 +161,7 @@ def prometheus_operator(kube: Kube) -> None:
 @pytest.mark.usefixtures("prometheus_operator")
 @pytest.mark.parametrize("namespaces", [[], [TEAM, "team-b"]], ids=["all", "some"])
 def test_the_api_server_accepts_everything_without_a_warning(
-    helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube, namespaces: list[str]
+    helm: Helm, cluster: OnCluster, kube: Kube, namespaces: list[str]
 ) -> None:
     # a hook's pod wants its account to be there first; the next test but one has it
     objects = cluster(helm).render({**EVERYTHING, "watch": {"namespaces": namespaces}}, hooks=False)
@@ -198,7 +169,7 @@ def test_the_api_server_accepts_everything_without_a_warning(
     kube.run("apply", "--dry-run=server", "--server-side", "--warnings-as-errors", "-f", "-", stdin=text)
 
 
-def test_no_expression_of_a_policy_is_doubtful(helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube) -> None:
+def test_no_expression_of_a_policy_is_doubtful(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     cluster(helm).upgrade(chart.CHART)
     policies = [body["metadata"]["name"] for body in helm.render() if body["kind"] == "ValidatingAdmissionPolicy"]
     assert len(policies) == 3
@@ -215,7 +186,7 @@ def test_no_expression_of_a_policy_is_doubtful(helm: Helm, cluster: Callable[[He
 
 
 def test_every_pod_of_the_chart_may_run_where_only_restricted_ones_may(
-    helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube
+    helm: Helm, cluster: OnCluster, kube: Kube
 ) -> None:
     cluster(helm).upgrade(chart.CHART)
     objects = helm.render(EVERYTHING)
@@ -269,7 +240,7 @@ NEEDS_NOT = [
 
 @pytest.mark.parametrize("namespaces", [[], [TEAM]], ids=["all", "some"])
 def test_the_operator_may_what_it_needs_and_nothing_else(
-    helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube, namespaces: list[str]
+    helm: Helm, cluster: OnCluster, kube: Kube, namespaces: list[str]
 ) -> None:
     cluster(helm).upgrade(chart.CHART, values={"replicas": 2, "watch": {"namespaces": namespaces}})
 
@@ -316,7 +287,7 @@ def workload(kind: str, name: str, component: str) -> Body:
     "the admission policies refuse it; the gate and the verdicts stay as they are",
 )
 def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
-    helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube
+    helm: Helm, cluster: OnCluster, kube: Kube
 ) -> None:
     cluster(helm).upgrade(chart.CHART)
     kube.run("-n", TEAM, "create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
@@ -365,7 +336,7 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     assert "belong to" in as_tenant("create", "-f", "-", body=record)
 
 
-def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: Callable[[Helm], Helm], kube: Kube) -> None:
+def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     cluster(helm).upgrade(chart.CHART)
     kube.run("-n", TEAM, "create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
     name = "minilm-0123456789-parity-1-abcde"

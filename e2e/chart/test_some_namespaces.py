@@ -1,62 +1,46 @@
 """The operator with rights in some namespaces only: the chart's Roles are enough for it, and it stays inside of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from encoder_node.control_plane import ControlPlane
-from encoder_platform import manifests
+from encoder_node.waiting import wait_for
+from encoder_platform import chart, manifests
+from encoder_platform.chart import Helm, OnCluster
 from encoder_platform.kube import MODELS, Kube
-from encoder_platform.operator_process import OperatorProcess, operator_process
-from encoder_platform.plane import apply_chart
+from encoder_platform.operator_process import operator_process
+from encoder_platform.plane import established
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
-INSIDE, OUTSIDE = "watched", "not-watched"
+# the fixture `cluster` makes them
+INSIDE, OUTSIDE = "team-a", "team-b"
 
 
-@pytest.fixture
-def kube(control: ControlPlane) -> Iterator[Kube]:
-    kube = Kube(control.kubeconfig, control.kubectl)
-    for name in (INSIDE, OUTSIDE):
-        kube.apply(manifests.namespace(name), manifests.claim("artifacts", name))
-    apply_chart(kube, f"watch.namespaces={{{INSIDE}}}")
-    yield kube
-    for name in (INSIDE, OUTSIDE):
-        kube.delete(("v1", "Namespace"), name)
-    # another test finds a cluster without the chart
-    for kind in ("validatingadmissionpolicy", "validatingadmissionpolicybinding", "clusterrole", "clusterrolebinding"):
-        kube.run("delete", kind, "-l", "app.kubernetes.io/name=encoder-operator")
-    kube.run("delete", "crd", "encodermodels.encoders.dev")
-    kube.run("delete", "namespace", "encoder-operator")
-
-
-@pytest.fixture
-def operator(kube: Kube, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with operator_process(kube, tmp_path) as found:
-        found.start()
-        found.wait_ready()
-        yield found
-
-
-def test_models_inside_are_served_and_others_are_left_alone(kube: Kube, operator: OperatorProcess) -> None:
+def test_models_inside_are_served_and_others_are_left_alone(
+    helm: Helm, cluster: OnCluster, kube: Kube, tmp_path: Path
+) -> None:
+    cluster(helm).upgrade(chart.CHART, values={"watch": {"namespaces": [INSIDE]}})
+    wait_for("the EncoderModel API", lambda: established(kube), seconds=30)
     stand_in = StandIn(kube)
     stand_in.furnish()
     inside, outside = Scene(INSIDE, kube), Scene(OUTSIDE, kube)
-    with stand_in.running():
-        outside.apply_model()
-        inside.apply_model()
-        live = inside.wait_current("Ready", seconds=90)
+    for scene in (inside, outside):
+        kube.apply(manifests.claim("artifacts", scene.name))
+    with operator_process(kube, tmp_path) as operator:
+        operator.start()
+        operator.wait_ready()
+        with stand_in.running():
+            outside.apply_model()
+            inside.apply_model()
+            live = inside.wait_current("Ready", seconds=90)
+        status, text = operator.ask("metrics")
+        said = operator.lines()
     assert live["status"]["phase"] == "Serving"
     assert outside.model().get("status") in (None, {})
     assert outside.pods() == []
-    status, text = operator.ask("metrics")
-    assert status == 200
-    refused = [
-        line for line in text.splitlines() if line.startswith("encoder_api_requests_total") and 'code="403"' in line
-    ]
-    assert refused == []
-    # nor does it keep asking for what it may not have
-    assert not [line for line in operator.lines() if "forbidden" in str(line).lower()]
     assert kube.get(MODELS, "minilm", OUTSIDE) is not None
+    # nor does it keep asking for what it may not have
+    assert status == 200
+    requests = [line for line in text.splitlines() if line.startswith("encoder_api_requests_total")]
+    assert requests
+    assert not [line for line in requests if 'code="403"' in line]
+    assert not [line for line in said if "forbidden" in str(line).lower()]

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,3 +98,6 @@ def find(objects: list[Body], kind: str, name: str, namespace: str | None = None
         and namespace in (None, body["metadata"].get("namespace"))
     )
     return found
+
+
+OnCluster = Callable[[Helm], Helm]
