@@ -1,0 +1,65 @@
+"""What the operator may not write is said on the model, and done when it may."""
+
+import copy
+
+import pytest
+
+from encoder_platform.kube import Body, condition, is_true
+from encoder_platform.operator_process import NAME, OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+
+ROLE = ("rbac.authorization.k8s.io/v1", "ClusterRole")
+QUOTA = ("v1", "ResourceQuota")
+
+
+def without_writes(role: Body, resource: str) -> list[Body]:
+    rules = copy.deepcopy(role["rules"])
+    for rule in rules:
+        if resource in rule["resources"]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb in ("get", "list", "watch")]
+    return list(rules)
+
+
+@pytest.mark.fault(
+    "a permission is taken from the operator, and given back",
+    "`WriteRefused` with the API server's words",
+    "what serves goes on; the edit is done when it may be",
+)
+def test_a_permission_that_is_gone_is_said_and_comes_back(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
+    role = scene.kube.get(ROLE, NAME)
+    assert role is not None
+    scene.kube.patch(ROLE, NAME, "", {"rules": without_writes(role, "deployments")})
+    try:
+        scene.patch_serving({"maxModelLen": 64})
+        said = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
+        assert "deployments" in said["message"]
+        assert "forbidden" in said["message"]
+        live = scene.model()
+        assert condition(live, "Degraded")["reason"] == "WriteRefused"
+        assert is_true(live, "Available")
+        assert not is_true(live, "Ready")
+        assert live["status"]["activeRevision"] == first
+    finally:
+        scene.kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
+    assert scene.wait_current("Ready", seconds=120)["status"]["activeRevision"] != first
+    assert condition(scene.model(), "Degraded")["reason"] == "AsExpected"
+    assert [len(scene.jobs("prep")), len(scene.jobs("parity"))] == [1, 2]
+
+
+@pytest.mark.fault(
+    "a quota leaves no room for another Job",
+    "`WriteRefused` with the quota's name",
+    "the Job is made when there is room",
+)
+def test_a_quota_that_is_used_up_is_said(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-jobs", "namespace": scene.name}}
+    scene.kube.apply({**quota, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    assert "no-jobs" in scene.wait_condition("Progressing", "WriteRefused", seconds=60)["message"]
+    scene.kube.delete(QUOTA, "no-jobs", scene.name)
+    scene.wait_current("Ready", seconds=120)
