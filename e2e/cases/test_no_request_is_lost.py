@@ -36,7 +36,7 @@ def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Spa
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"args": OTHER_POOLING})
         served.wait_condition("UpToDate", "ParityFailed", seconds=240)
-        wait_for("only the verified pods", lambda: settled(served), seconds=90)
+        wait_for("only the verified pods", lambda: settled(served), seconds=150)
     assert traffic.failures == []
     assert traffic.sent > 100
     assert template(served) == before
@@ -73,7 +73,7 @@ def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
             served.patch_serving({"maxModelLen": 237 + number})
             time.sleep(0.05)
         served.wait_ready()
-        wait_for("only the new pods", lambda: settled(served), seconds=90)
+        wait_for("only the new pods", lambda: settled(served), seconds=150)
     assert traffic.failures == []
     assert traffic.sent > 100
     model = served.model()
