@@ -46,12 +46,12 @@ def test_an_autoscaler_scales_a_model_by_its_load(
     kube.apply(manifests.encoder_model("minilm", TEAM, revision="1" * 40))
     serving(kube, 1)
     pki = control.folder / "pki"
-    with metrics_server.running(kube, pki / "apiserver.crt", pki / "apiserver.key") as waiting:
-        waiting.value = 24
+    with metrics_server.running(kube, pki / "apiserver.crt", pki / "apiserver.key") as at_work:
+        at_work.value = 90
 
         def answers() -> bool:
-            path = f"/apis/{metrics_server.GROUP}/{metrics_server.VERSION}/namespaces/{TEAM}/vllm_num_requests_waiting"
-            return '"24"' in kube.run("get", "--raw", path, check=False)
+            path = f"/apis/{metrics_server.GROUP}/{metrics_server.VERSION}/namespaces/{TEAM}/encoder_serving_in_flight"
+            return '"90"' in kube.run("get", "--raw", path, check=False)
 
         wait_for("the metrics API", answers, seconds=60)
         example = EXAMPLES["HorizontalPodAutoscaler"]
@@ -59,10 +59,10 @@ def test_an_autoscaler_scales_a_model_by_its_load(
         behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
         metadata = {**example["metadata"], "namespace": TEAM}
         kube.apply({**example, "metadata": metadata, "spec": {**example["spec"], "behavior": behavior}})
-        wait_for("three replicas for 24 waiting requests", lambda: replicas(kube) == 3, seconds=90)
+        wait_for("three replicas for 90 requests at work", lambda: replicas(kube) == 3, seconds=90)
         serving(kube, 3)
-        waiting.value = 5
-        wait_for("one replica for 5 waiting requests", lambda: replicas(kube) == 1, seconds=90)
+        at_work.value = 20
+        wait_for("one replica for 20 requests at work", lambda: replicas(kube) == 1, seconds=90)
         found = json.loads(kube.run("-n", TEAM, "get", "hpa", "minilm", "-o", "json"))
         active = [entry for entry in found["status"]["conditions"] if entry["type"] == "ScalingActive"]
         assert active[0]["status"] == "True", active
