@@ -18,16 +18,8 @@ from urllib.parse import urlsplit
 
 import botocore.session
 import urllib3.exceptions
-from botocore import UNSIGNED
+from botocore import UNSIGNED, exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    ReadTimeoutError,
-)
 
 from encoder_plugins.errors import (
     AuthFailed,
@@ -165,16 +157,20 @@ class ObjectStoreSource:
         """Turn the client's errors into ours."""
         try:
             yield
-        except ClientError as error:
+        except exceptions.ClientError as error:
             raise _refusal(error, what, self._host) from error
-        except (ReadTimeoutError, ConnectTimeoutError, urllib3.exceptions.ReadTimeoutError) as error:
+        except (
+            exceptions.ReadTimeoutError,
+            exceptions.ConnectTimeoutError,
+            urllib3.exceptions.ReadTimeoutError,
+        ) as error:
             raise self._attempts.timed_out(what, self._host) from error
-        except (HTTPClientError, EndpointConnectionError, urllib3.exceptions.HTTPError) as error:
+        except (exceptions.HTTPClientError, exceptions.ConnectionError, urllib3.exceptions.HTTPError) as error:
             raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error
         except RecursionError as error:
             # the client follows a redirect by asking anew, and what answers is no object store
             raise Unsupported(f"{what}: {self._host} redirects for ever") from error
-        except BotoCoreError as error:
+        except exceptions.BotoCoreError as error:
             # a bucket's name that can't be one, a region that is none: said before a byte is sent
             raise Unsupported(f"{what}: {error}") from error
 
@@ -196,7 +192,7 @@ def _client(endpoint: str | None, region: str | None, credentials: Credentials |
     )
     try:
         return session.create_client("s3", region_name=region or "us-east-1", endpoint_url=endpoint, config=config)
-    except (BotoCoreError, ValueError) as error:
+    except (exceptions.BotoCoreError, ValueError) as error:
         raise Unsupported(f"no such S3 endpoint or region: {error}") from error
 
 
@@ -209,7 +205,7 @@ def _hex(base64_text: str) -> str | None:
     return found if len(found) == 64 else None
 
 
-def _refusal(error: ClientError, what: str, host: str) -> Exception:
+def _refusal(error: exceptions.ClientError, what: str, host: str) -> Exception:
     """Find the reason behind a store's answer."""
     answer: Any = error.response
     code = str(answer.get("Error", {}).get("Code", ""))

@@ -1,4 +1,4 @@
-"""Several API servers behind one port are one server to clients: ready together, limited together, stopped without a loss."""
+"""Several API servers behind one port are one server to clients: ready, limited and counted together, stopped without a loss."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -60,9 +61,36 @@ def api_servers(process: subprocess.Popen[bytes]) -> int:
     return shown.count("APIServer")
 
 
+async def numbers(url: str) -> dict[str, float]:
+    """Return what the metrics page says, asked on a connection of its own: whichever server gets that answers."""
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(f"{url}/metrics")).text
+    return {
+        sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", ""): sample.value
+        for metric in text_string_to_metric_families(page)
+        for sample in metric.samples
+        if sample.name.startswith(("encoder_serving_", "vllm:prompt_tokens_total"))
+    }
+
+
+async def the_page_is_that_of_both(url: str) -> None:
+    """Ask on so many connections that both servers get some, and compare what either says of all of them."""
+    bodies = [BODY] * 12 + [{"data": {"texts": []}}, {"data": {"texts": ["a"]}, "model": "another"}]
+    for body in bodies:
+        async with httpx.AsyncClient(timeout=120) as client:
+            await client.post(f"{url}/pooling", json=body)
+    pages = [await numbers(url) for _ in range(8)]
+    assert all(page == pages[0] for page in pages)
+    found = pages[0]
+    assert (found["requests_total"], found["in_flight"], found["in_flight_limit"]) == (14, 0, IN_FLIGHT)
+    assert (found["rejected_totalinvalid"], found["rejected_totalunknown_model"]) == (1, 1)
+    assert found["tokens_total"] == found["vllm:prompt_tokens_total"] > 12 * 16 * 30
+
+
 async def test_two_servers_are_one_to_their_clients(served: tuple[str, subprocess.Popen[bytes]]) -> None:
     url, process = served
     assert api_servers(process) == 2
+    await the_page_is_that_of_both(url)
     answers: Counter[int] = Counter()
     lost: list[str] = []
     enough = asyncio.Event()
@@ -90,6 +118,7 @@ async def test_two_servers_are_one_to_their_clients(served: tuple[str, subproces
     while answers[200] < 60 or not answers[503]:
         await asyncio.sleep(0.05)
         assert process.poll() is None
+    assert (await numbers(url))["in_flight"] <= IN_FLIGHT
     stopping.set()
     process.terminate()
     before = answers[200]

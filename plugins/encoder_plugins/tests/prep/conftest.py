@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +24,7 @@ from encoder_plugins.plugin import Plugin
 from encoder_plugins.prepare import Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.reference import Recording
-from encoder_plugins.tests.prep import tiny_checkpoint
+from encoder_plugins.tests.prep import certificates, tiny_checkpoint
 
 HUB = Path(__file__).parents[4] / "e2e" / "hub" / "hub.py"
 Requested = Callable[..., Request]
@@ -61,6 +62,19 @@ def checkpoint(models: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoint"
     tiny_checkpoint.write(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that is its own authority, and its key."""
+    return certificates.write(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory, for tests that prepare some hundred times: a prep brings each file to the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 class Hub:

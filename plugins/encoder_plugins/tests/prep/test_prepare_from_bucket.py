@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from encoder_plugins.prepare import Request, prepare
 from encoder_plugins.progress import Progress
 from encoder_plugins.sources import Credentials
 from encoder_plugins.tests.prep import faulty_proxy
+from encoder_plugins.tests.prep.meeting_faults import every_write
 
 # a Go program; unit tests do without Go
 pytestmark = pytest.mark.cluster
@@ -261,3 +265,49 @@ def test_the_artifact_does_not_know_who_asked(bucket: Requested, progress: Progr
     for secret in (store.secret_key, store.access_key):
         assert not any(secret.encode() in path.read_bytes() for path in request.output.rglob("*") if path.is_file())
     assert json.loads((request.output / "MANIFEST.json").read_bytes())["source"]["kind"] == "s3"
+
+
+@pytest.mark.fault(
+    "the prep pod is killed at any single write while it takes a checkpoint from an object store",
+    "`Preparing`",
+    "nothing half-made is visible; the next try makes the same artifact and leaves nothing else",
+)
+@pytest.mark.parametrize("fault", ["kill", "full"])
+def test_a_prep_from_a_bucket_meets_a_fault_at_any_write(
+    memory: Path, store: ObjectStore, client: Any, fault: str
+) -> None:
+    credentials = [store.access_key, store.secret_key]
+    # every fourth: the rest is what a folder meets
+    found = every_write(fault, SOURCE, memory, endpoint=store.address, credentials=credentials, step=4)
+    assert found["calls"]["write"] > 20
+
+
+def test_a_store_with_an_authority_of_its_own_and_the_whole_command(
+    tmp_path: Path,
+    models: Path,
+    certificate: tuple[Path, Path],
+    requested: Requested,
+    progress: Progress,
+    naps: list[float],
+) -> None:
+    options = ["--cert", str(certificate[0]), "--key", str(certificate[1])]
+    with object_store.running(tmp_path / "store", options=options) as store:
+        buckets = tmp_path / "store" / "buckets" / "models"
+        shutil.copytree(models / "demo" / "tiny", buckets / "demo" / "tiny")
+        # what refuses the checkpoint at the end shows that all was read: nothing is recorded here
+        (buckets / "demo" / "tiny" / "1_Pooling" / "config.json").unlink()
+        keys = tmp_path / "keys"
+        keys.mkdir()
+        (keys / "AWS_ACCESS_KEY_ID").write_text(store.access_key)
+        (keys / "AWS_SECRET_ACCESS_KEY").write_text(store.secret_key + "\n")
+        command = [sys.executable, "-m", "encoder_plugins", "prepare", "sentence_transformer", SOURCE]
+        command += [str(tmp_path / "volume" / "key"), "--endpoint", store.address, "--region", "us-east-1"]
+        command += ["--credentials-folder", str(keys), "--stall-seconds", "30"]
+        trusting = subprocess.run([*command, "--ca-file", str(certificate[0])], capture_output=True, text=True)
+        credentials = Credentials(store.access_key, store.secret_key)
+        with pytest.raises(errors.DownloadFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            prepare(requested(SOURCE, revision=None, endpoint=store.address, credentials=credentials), progress)
+    assert json.loads(trusting.stdout.splitlines()[-1])["code"] == "FileNotFound", trusting
+    assert "1_Pooling" in trusting.stdout.splitlines()[-1]
+    assert trusting.returncode == 44
+    assert store.secret_key not in trusting.stdout + trusting.stderr

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,27 +19,11 @@ from encoder_plugins import artifact, errors
 from encoder_plugins.prepare import Request, prepare
 from encoder_plugins.progress import Progress
 from encoder_plugins.tests.prep import web_server
+from encoder_plugins.tests.prep.meeting_faults import every_write
 
 Requested = Callable[..., Request]
-EVERY_WRITE = Path(__file__).with_name("every_write.py")
+
 ONE_PREP = Path(__file__).with_name("dying_prep.py")
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder in memory: a prep brings each file to the disk, some hundred times here."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
-def every_write(fault: str, source: str, folder: Path, **options: Any) -> dict[str, Any]:
-    """Run a prep for each write, and return what was found; nothing may be wrong."""
-    command = [sys.executable, str(EVERY_WRITE), fault, source, str(folder), json.dumps(options)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    assert found["problems"] == []
-    return found
 
 
 @pytest.mark.fault(
