@@ -2,9 +2,11 @@
 
 import functools
 import json
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
@@ -173,3 +175,11 @@ def test_an_image_is_where_it_is_said_to_be(helm: Helm) -> None:
     assert container["image"] == f"images.example.org/team/encoder-operator/operator@{digest}"
     assert '"sentence_transformer":"own.example.org/engine:7"' in images
     assert "images.example.org/team/encoder-operator/prep-sentence_transformer:" in images
+
+
+def test_the_values_in_the_documentation_are_values(helm: Helm) -> None:
+    page = (chart.ROOT / "docs" / "install.md").read_text()
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    assert len(examples) == 2
+    for values in examples:
+        assert helm.render(values) != helm.render()
