@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, TypeAlias
 
-# the API server's language; typed values exist on our side of api.py and facts.py only
+# the API server's language; typed values exist on our side of api/ and facts.py only
 Json: TypeAlias = dict[str, Any]
 
 

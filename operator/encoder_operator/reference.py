@@ -57,7 +57,7 @@ def resource_page() -> str:
         "\n## Annotations\n",
         "| annotation | a new value |",
         "|---|---|",
-        "| `encoders.dev/retry` | tries again what has failed for good: a preparation, or a comparison |",
+        "| `encoders.dev/retry` | tries again what has failed for good, a preparation or a comparison; looks a branch or a bucket up again |",
         "| `encoders.dev/update` | makes a new revision with the operator's images and defaults of today |",
         "\n## status\n",
         *_table(schema["properties"]["status"], "status"),

@@ -53,7 +53,8 @@ class HuggingFace(Part):
     """The commit, 40 hexadecimal digits; with allowMutableRevision also a branch or tag."""
     allow_mutable_revision: bool = False
     """Take a branch or tag as revision. It is looked up once, when the artifact is prepared, and the commit is recorded in
-    status.artifact.resolvedRevision; what serves does not follow the branch."""
+    status.artifact.resolvedRevision; what serves does not follow the branch. A new value of the annotation
+    encoders.dev/retry looks it up again."""
     endpoint: Address | None = None
     """Address of a mirror. Not part of the artifact's identity."""
     token_secret_ref: SecretKey | None = None
@@ -69,7 +70,7 @@ class S3(Part):
         str, StringConstraints(pattern=r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[^\s?#]*)?$", max_length=1000)
     ]
     """Bucket and prefix, as in `s3://models/search/v3`. It is read once, when the artifact is prepared; the digest of what was found is the
-    artifact's revision."""
+    artifact's revision. A new value of the annotation encoders.dev/retry reads it again."""
     endpoint: Address | None = None
     """Address of the store; Amazon's own for the region if absent."""
     region: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9]*$", max_length=64)] | None = None
