@@ -20,6 +20,7 @@ PAGE = ROOT / "docs" / "faults.md"
 SHELVES = {
     "e2e/cases": "On a real node",
     "e2e/api": "On a real API server, without a kubelet",
+    "e2e/chart": "The chart, on a real API server",
     "e2e/node": "The test node itself",
     "operator": "The operator's decision, on a pretended cluster",
     "plugins": "In the prep Job and the serving pods",
