@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from encoder_plugins.errors import PrepareError, Stalled
@@ -88,6 +90,12 @@ class Attempts:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Read for how many seconds a source asks to be left alone, from its Retry-After."""
+    """Read for how many seconds a source asks to be left alone, from its Retry-After: seconds, or a date."""
     text = (value or "").strip()
-    return float(text) if text.isdecimal() else None
+    if text.isdecimal():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (until - datetime.now(UTC)).total_seconds()) if until.tzinfo else None

@@ -112,5 +112,11 @@ def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[s
         raise Unsupported(f"the auxiliary repository {auxiliary.source} must be one of a hub, or a folder")
     # a store's or a server's address is no hub's
     endpoint = None if "://" in request.source else request.endpoint
-    asked = replace(request, source=auxiliary.source, revision=auxiliary.revision, endpoint=endpoint)
+    asked = replace(
+        request, source=auxiliary.source, revision=auxiliary.revision, endpoint=endpoint, allow_mutable_revision=False
+    )
+    if not is_pinned(asked):
+        raise Unsupported(
+            f"the auxiliary repository {auxiliary.source} is not pinned: {auxiliary.revision!r} is no commit"
+        )
     return auxiliary.source, of(asked, staging)
