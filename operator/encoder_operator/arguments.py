@@ -14,7 +14,8 @@ _SPREAD = "a copy of the model is in one pod: use spec.serving.replicas and tens
 _ELSEWHERE = "it reads from outside the checked artifact"
 _TLS = "the Service speaks plain HTTP"
 _OPEN = "anyone who reaches the pod could change or stop the engine by it"
-_RARE = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN})
+_LOGS = "a logging configuration can call any code"
+_RARE = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN, _LOGS})
 
 DENIED = MappingProxyType(
     {
@@ -51,6 +52,8 @@ DENIED = MappingProxyType(
         "io-processor-plugin": _SET,
         "kv-transfer-config": _CODE,
         "load-format": "use spec.serving.loadFormat",
+        "log-config-file": _LOGS,
+        "logging-config": _LOGS,
         "logits-processors": _CODE,
         "lora-modules": _ELSEWHERE,
         "master-addr": _SPREAD,
@@ -135,6 +138,7 @@ DENIED_ENVIRONMENT = MappingProxyType(
         "PYTHONSTARTUP": _CODE,
         "TRANSFORMERS_OFFLINE": _SET,
         "VLLM_API_KEY": "the probes and the parity check would be locked out",
+        "VLLM_LOGGING_CONFIG_PATH": _LOGS,
         "VLLM_PLUGINS": _CODE,
         "VLLM_PORT": _SET,
         "VLLM_SERVER_DEV_MODE": _OPEN,
