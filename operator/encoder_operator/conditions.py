@@ -115,7 +115,7 @@ InsufficientGPU | Available, Progressing, Degraded | no node has a free GPU; an 
 CrashLoop | Available, Progressing, Degraded | the engine ends again and again; the message is its last word | `kubectl logs --previous` of the pod; correct `spec.serving`
 PodsRefused | Available, Progressing, Degraded | the API server refuses the pods (quota, admission); the message is its own | raise the quota, or correct the spec
 GatewayApiMissing | Degraded | `spec.network.httpRoute` is set and the cluster has no HTTPRoute resource; everything else works | install the Gateway API, or take the field away; it is looked for again
-WriteRefused | Progressing, Degraded | the API server does not let the operator write one of the model's objects (permissions, quota, admission); the message is its own. Tried again | correct what it names; `encoder-operator doctor` checks the permissions
+WriteRefused | Progressing, Degraded | the API server does not let the operator read or write one of the model's objects (permissions, quota, admission); the message is its own. Tried again | correct what it names; `encoder-operator doctor` checks the permissions
 Starting | Progressing | pods load the model | wait
 ParityPassed | Verified | the message has the numbers | nothing
 ParityFailed | Verified, UpToDate, Available, Progressing, Degraded | the engine computes something else than the original library; the message has the numbers and the worst cases. On an update the verified revision serves on | undo what changed (arguments, number format), or if the difference is acceptable raise `spec.parity.thresholds`

@@ -49,6 +49,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     known = _by_inputs(model, facts)
     if model.spec.paused:
         return _paused(model, facts, known)
+    # what is proved already waits for no write that may be refused
+    gates = verification.gates(model, facts)
     prepared = preparation.decide(model, facts, known, settings)
     pursuit = _pursue(model, facts, known, prepared, settings)
     target, facts, shared = pursuit.target, pursuit.facts, facts.claim is not None and facts.claim.shared
@@ -65,10 +67,11 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     shown = status.observe(view)
     return Plan(
         actions=(
+            *gates,
             *prepared.actions,
             *pursuit.actions,
-            # gates first: on a pass the Deployment's rollout waits for nothing but them
-            *verification.gates(model, facts),
+            # on a pass the Deployment's rollout waits for nothing but these
+            *(gate for gate in verification.gates(model, facts) if gate not in gates),
             *rolled.actions,
             *rollout.prune(model, facts, rolled, target),
         ),

@@ -59,7 +59,11 @@ class Reconciler:
             After how many seconds to look again even if nothing happens; None if only events matter.
         """
         key = Key(namespace, name)
-        view = await self._reader.read(key)
+        try:
+            view = await self._reader.read(key)
+        except Refused as error:
+            await self._say_unread(key, error)
+            raise
         if view is None:
             self._horizon.unsettled(key)
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
@@ -103,7 +107,7 @@ class Reconciler:
                 self._measure(live, facts, action)
         except Refused as error:
             # what can't be done must be seen where people look
-            await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts))
+            await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts.now))
             raise
         finally:
             if starts:
@@ -113,6 +117,13 @@ class Reconciler:
             await self._cluster.post_event(_event(live, notice, facts))
         await self._say(key, live, plan.status)
         return plan.wake_after
+
+    async def _say_unread(self, key: Key, error: Refused) -> None:
+        """Say that nothing can be known of the model's children, and leave the rest of its status as it is."""
+        live = await self._cluster.get(names.KIND, *key)
+        if live is not None:
+            shown = live.get("status") or {}
+            await self._say(key, live, status.hindered(shown, shown, error, self._cluster.now))
 
     async def _say(self, key: Key, live: Json, shown: Json) -> None:
         if shown != live.get("status"):

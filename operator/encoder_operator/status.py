@@ -7,6 +7,7 @@ condition's status, taken over from the status that is there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 from encoder_operator import children, names, problems, rollout
@@ -122,8 +123,8 @@ def refused(live: Json, error: NotAccepted, facts: Facts) -> Json:
     return _finished(found, conditions, old, live["metadata"].get("generation", 0), facts)
 
 
-def hindered(shown: Json, old: Json, error: ClusterError, facts: Facts) -> Json:
-    """Return a status that says, beside all else, that the API server refuses one of the operator's writes."""
+def hindered(shown: Json, old: Json, error: ClusterError, now: datetime) -> Json:
+    """Return a status that says, beside all else, that the API server refuses what the operator needs."""
     before = {entry["type"]: entry for entry in old.get("conditions", [])}
 
     def told(entry: Json) -> Json:
@@ -136,10 +137,12 @@ def hindered(shown: Json, old: Json, error: ClusterError, facts: Facts) -> Json:
             "status": spelling,
             "reason": Reason.WRITE_REFUSED.value,
             "message": str(error)[:_MESSAGE_LIMIT],
-            "lastTransitionTime": since or spelled(facts.now),
+            "lastTransitionTime": since or spelled(now),
         }
 
-    return shown | {"conditions": [told(entry) for entry in shown["conditions"]]}
+    # a model that was never looked at has none yet
+    listed = shown.get("conditions") or [{"type": name} for name in ("Progressing", "Degraded")]
+    return shown | {"conditions": [told(entry) for entry in listed]}
 
 
 def waiting(model: Model, facts: Facts) -> Json:

@@ -65,6 +65,8 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         self.fail_next: list[tuple[int, dict[str, str]]] = []
         self.fault: Fault | None = None
         self.gateway_api = False
+        # "PATCH jobs": what the operator has no permission for
+        self.forbidden: set[str] = set()
         # how far its clock is ahead of the operator's
         self.ahead = timedelta()
         self._attempts = 0
@@ -82,6 +84,8 @@ class ClusterFake(httpx2.AsyncBaseTransport):
             return self._answer(code, {"message": "asked to fail", "code": code}, headers)
         plural, namespace, name, subresource = _path(request.url.path)
         body = json.loads(request.content) if request.content else {}
+        if f"{request.method} {plural}" in self.forbidden:
+            return self._answer(403, {"message": f"{plural} is forbidden", "code": 403})
         if request.method == "GET":
             return self._read(plural, namespace, name, parse_qs(request.url.query.decode()))
         self._attempts += 1

@@ -12,7 +12,7 @@ import pytest
 from encoder_operator import revision, status
 from encoder_operator.api import Resources
 from encoder_operator.errors import Refused
-from encoder_operator.facts import Facts, spelled
+from encoder_operator.facts import spelled
 from encoder_operator.manifests import serving_template
 from encoder_operator.model import parse
 from encoder_operator.tests.cluster_fake import Json
@@ -303,11 +303,53 @@ async def test_a_refused_write_is_said_beside_all_else() -> None:
     await world.settle()
     shown = world.status
     error = Refused("apply Job: jobs.batch is forbidden", status=403)
-    found = status.hindered(shown, shown, error, Facts(now=datetime.now(UTC)))
+    found = status.hindered(shown, shown, error, datetime.now(UTC))
     said = {entry["type"]: (entry["status"], entry["reason"]) for entry in found["conditions"]}
     assert said["Progressing"] == ("False", "WriteRefused")
     assert said["Degraded"] == ("True", "WriteRefused")
     assert said["Ready"] == ("True", "Ready")
+
+
+@pytest.mark.fault(
+    "the operator may not make Jobs while what serves restarts",
+    "`WriteRefused`",
+    "pods that are proved get their traffic back all the same",
+)
+async def test_a_refused_write_keeps_no_proved_pod_from_its_traffic() -> None:
+    world = World()
+    await world.settle()
+    world.fake.forbidden = {"PATCH jobs"}
+    world.edit(lambda live: live["spec"]["source"]["huggingFace"].update(revision="2" * 40))
+    pod = world.fake.of("pods", component="serving")[0]
+    world.fake.remove("pods", "demo", pod["metadata"]["name"])
+    for _ in range(3):
+        with pytest.raises(Refused):
+            await world.look()
+        world.deployment()
+    assert len(world.endpoints()) == 1
+    assert world.condition("Progressing") == ("False", "WriteRefused")
+    world.fake.forbidden = set()
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.fault(
+    "the operator may not read a kind of child",
+    "`WriteRefused` with the API server's words",
+    "nothing is changed meanwhile",
+)
+async def test_what_can_not_be_read_is_said_and_nothing_is_changed() -> None:
+    world = World()
+    world.fake.forbidden = {"GET controllerrevisions"}
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await world.look()
+    assert world.fake.writes == ["PATCH encodermodels/status minilm"]
+    assert world.condition("Degraded") == ("True", "WriteRefused")
+    assert "controllerrevisions" in world.said("Degraded")
+    world.fake.forbidden = set()
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
 
 
 async def test_suspending_and_wiping_and_resuming_needs_no_new_proof() -> None:
