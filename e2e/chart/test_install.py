@@ -112,6 +112,20 @@ def test_models_and_pods_outlive_upgrade_rollback_and_uninstall(
     assert (model(kube), pods(kube)) == before
 
 
+def test_a_release_of_another_name_takes_over_what_was_left(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    helm = cluster(either_helm)
+    helm.upgrade(chart.CHART)
+    serve(kube)
+    before = model(kube)
+    helm.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE)
+    other = ("upgrade", "--install", "other", str(chart.CHART), "--namespace", chart.NAMESPACE)
+    with pytest.raises(HelmError, match="invalid ownership metadata"):
+        helm.run(*other)
+    helm.run(*other, "--take-ownership")
+    assert model(kube) == before
+    helm.run("uninstall", "other", "--namespace", chart.NAMESPACE)
+
+
 def test_without_keep_the_definition_goes_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     helm.upgrade(chart.CHART, values={"crds": {"keep": False}})
