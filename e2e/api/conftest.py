@@ -69,7 +69,7 @@ def operator(stopped_operator: OperatorProcess) -> OperatorProcess:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     if report.failed:  # type: ignore[attr-defined]
-        found = item.funcargs.get("stopped_operator")  # type: ignore[attr-defined]
+        found = item.funcargs.get("stopped_operator") or item.funcargs.get("behind")  # type: ignore[attr-defined]
         if found is not None and found.log.exists():
             print(f"--- the operator\n{found.log.read_text()[-12000:]}")
         where = item.funcargs.get("scene")  # type: ignore[attr-defined]

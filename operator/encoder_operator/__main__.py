@@ -1,4 +1,4 @@
-"""The commands: ``run`` the operator, ``collect`` artifacts, ``try`` an EncoderModel, write the ``crd``, ``render`` what would be applied for a manifest."""
+"""The commands: ``run`` the operator, ask the ``doctor``, ``collect`` artifacts, ``try`` an EncoderModel, write the ``crd``, ``render`` what would be applied for a manifest."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         return asyncio.run(_collect(settings))
     if parsed.command == "try":
         return asyncio.run(_try(parsed))
+    if parsed.command == "doctor":
+        return asyncio.run(_doctor(settings))
     from encoder_operator import run
 
     return asyncio.run(run.run(settings))
@@ -53,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--name", default="encoder-operator-test", help="what it is called (default: %(default)s)")
     trial.add_argument("--spec", type=json.loads, help="its spec, as JSON; without it the API server alone is asked")
     trial.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="default: %(default)s")
+    commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
     generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
     generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
     generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
@@ -92,6 +95,20 @@ async def _try(parsed: argparse.Namespace) -> int:
         return await trial.run(cluster, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
     finally:
         await cluster.close()
+
+
+async def _doctor(settings: Settings) -> int:
+    from encoder_operator import doctor
+    from encoder_operator.cluster import Cluster
+
+    cluster, wrong = Cluster(), 0
+    try:
+        async for finding in doctor.examine(cluster, settings):
+            sys.stdout.write(f"{finding.line()}\n")
+            wrong += finding.level == "wrong"
+    finally:
+        await cluster.close()
+    return 1 if wrong else 0
 
 
 def _generate(parsed: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 No pod runs: models are copies of one that is served, and what is made anew stays with its prep Jobs. Beside each number is that
 of a bare operator on Kopf that only annotates EncoderModels, in the same run on the same API server.
 
-Environment: ENCODER_BENCH_MODELS (JSON, [1000, 5000]), ENCODER_BENCH_IDLE_MINUTES (10).
+Environment: ENCODER_BENCH_MODELS (JSON, [1000, 5000]), ENCODER_BENCH_AT_ONCE (1000), ENCODER_BENCH_IDLE_MINUTES (10).
 """
 
 import asyncio
@@ -27,12 +27,13 @@ from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
 NAMESPACE, NEW = "bench", "bench-new"
-EDITS, AT_ONCE, MAX_PREPS = 200, 1000, 4
+EDITS, MAX_PREPS = 200, 4
 
 
 def run() -> None:
     """Measure, and print a table."""
     sizes = json.loads(os.environ.get("ENCODER_BENCH_MODELS", "[1000, 5000]"))
+    at_once = int(os.environ.get("ENCODER_BENCH_AT_ONCE", "1000"))
     minutes = float(os.environ.get("ENCODER_BENCH_IDLE_MINUTES", "10"))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-operator")))
@@ -42,7 +43,7 @@ def run() -> None:
         _serve_one(found, operator)
         # from here on only the operator is measured: nobody else reacts to anything
         found.control.stop_controllers()
-        asyncio.run(_measure(found, operator, sizes, minutes))
+        asyncio.run(_measure(found, operator, sizes, minutes, at_once))
 
 
 def _serve_one(found: Plane, operator: OperatorProcess) -> None:
@@ -61,7 +62,7 @@ def _serve_one(found: Plane, operator: OperatorProcess) -> None:
     operator.stop()
 
 
-async def _measure(found: Plane, operator: OperatorProcess, sizes: list[int], minutes: float) -> None:
+async def _measure(found: Plane, operator: OperatorProcess, sizes: list[int], minutes: float, at_once: int) -> None:
     async with connected(found.control.kubeconfig) as bulk:
         pattern = await Pattern.read(bulk, NAMESPACE, "pattern")
         made = 0
@@ -74,7 +75,7 @@ async def _measure(found: Plane, operator: OperatorProcess, sizes: list[int], mi
             await _bare(found, bulk, size)
         operator.start()
         operator.wait_ready()
-        await _at_once(bulk)
+        await _at_once(bulk, at_once)
 
 
 async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float) -> None:
@@ -86,7 +87,7 @@ async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float
     begun = time.monotonic()
     operator.start()
     await _settled(operator, size)
-    took = _last_look(operator) - begun
+    took, used = _last_look(operator) - begun, _processor(operator.process.pid)
     print(
         f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({_looks(operator):.0f} looks, {repaired:.0f} repairs before)"
     )
@@ -163,14 +164,17 @@ async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
             await asyncio.sleep(0.5)
             items = (await bulk.send("GET", root))["items"]
             touched = sum(shown(live, live["metadata"]["generation"]) for live in items)
-        print(f"  {'bare Kopf: cold start to all touched':42s} {time.monotonic() - begun:7.1f} s")
+        used = _processor(process.pid)
+        print(
+            f"  {'bare Kopf: cold start to all touched':42s} {time.monotonic() - begun:7.1f} s    ({used:.1f} s of a processor)"
+        )
         await asyncio.sleep(5)
         print(f"  {'bare Kopf: resident':42s} {_resident(process.pid):7.1f} MiB  (highest {_highest(process.pid):.1f})")
         times = await _latencies(bulk, root, size, lambda i: {"spec": {"serving": {"replicas": 4 + i % 2}}}, shown)
         print(f"  {'bare Kopf: edit -> touched':42s} {_spread(times)}", flush=True)
 
 
-async def _at_once(bulk: Bulk) -> None:
+async def _at_once(bulk: Bulk, number: int) -> None:
     """Create many at once, and watch how many prep Jobs there are at any time; each ends when it is seen."""
     running: set[str] = set()
     most, started = 0, 0
@@ -196,19 +200,19 @@ async def _at_once(bulk: Bulk) -> None:
     await asyncio.sleep(1)
     root = f"{MODELS[0]}/namespaces/{NEW}/{MODELS[1]}"
     begun = time.monotonic()
-    bodies = [manifests.encoder_model(f"n{number:04d}", NEW, revision=f"{number:040x}") for number in range(AT_ONCE)]
+    bodies = [manifests.encoder_model(f"n{i:04d}", NEW, revision=f"{i:040x}") for i in range(number)]
     await bulk.every(bulk.send("POST", root, body) for body in bodies)
     created = time.monotonic() - begun
     asked = 0
-    while asked < AT_ONCE:
+    while asked < number:
         await asyncio.sleep(0.5)
         items = (await bulk.send("GET", root))["items"]
         asked = sum(bool((live.get("status") or {}).get("conditions")) for live in items)
     shown = time.monotonic() - begun
-    while started < AT_ONCE:
+    while started < number:
         await asyncio.sleep(0.5)
     print(
-        f"\n{AT_ONCE} EncoderModels created at once (creating took {created:.1f} s), prep Jobs that end as soon as seen"
+        f"\n{number} EncoderModels created at once (creating took {created:.1f} s), prep Jobs that end as soon as seen"
     )
     print(f"  {'ArtifactReady shown on all':42s} {shown:7.1f} s")
     print(f"  {'prep Job started for all':42s} {time.monotonic() - begun:7.1f} s")
@@ -279,6 +283,11 @@ def _resident(pid: int) -> float:
 
 def _highest(pid: int) -> float:
     return _field(pid, "VmHWM")
+
+
+def _processor(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _spread(times: list[float]) -> str:

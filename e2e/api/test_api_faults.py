@@ -1,0 +1,198 @@
+"""The API server at its worst: gone, busy, slow, silent, forgetful, forbidding. Each time: it converges, and nothing is made twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform.fault_proxy import Fault, FaultProxy, through
+from encoder_platform.kube import Kube, condition
+from encoder_platform.operator_process import (
+    NAME,
+    OperatorProcess,
+    kubeconfig_of_the_operator,
+    operator_process,
+)
+from encoder_platform.plane import Plane
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+
+ROLE = ("rbac.authorization.k8s.io/v1", "ClusterRole")
+
+
+@pytest.fixture
+def proxy(plane: Plane) -> Iterator[FaultProxy]:
+    with FaultProxy(plane.control.url, plane.control.folder / "pki" / "ca.crt").running() as found:
+        yield found
+
+
+@pytest.fixture
+def behind(kube: Kube, proxy: FaultProxy, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator that knows the API server by the proxy only; not started."""
+    config = tmp_path / "proxied.kubeconfig"
+    config.write_text(through(proxy, kubeconfig_of_the_operator(kube)))
+    with operator_process(kube, tmp_path, {"KUBECONFIG": str(config), "ENCODER_RESYNC_SECONDS": "15"}) as found:
+        yield found
+
+
+def one_of_each(scene: Scene) -> None:
+    assert [len(scene.jobs("prep")), len(scene.jobs("parity")), len(scene.pods())] == [1, 1, 1]
+
+
+def no_stack_traces(operator: OperatorProcess) -> None:
+    traced = [line for line in operator.lines() if "exception" in line or "Traceback" in str(line.get("event"))]
+    assert traced == []
+
+
+def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault | None]:
+    """Let every n-th request fail."""
+    count = 0
+
+    def fault(method: str, path: str) -> Fault | None:
+        nonlocal count
+        count += 1
+        return Fault(status, **more) if count % every == 0 and "leases" not in path else None  # type: ignore[arg-type]
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(some(409, 3), id="409"),
+        pytest.param(some(429, 4, headers={"Retry-After": "1"}), id="429"),
+        pytest.param(some(500, 3), id="500"),
+        pytest.param(some(500, 4, after=True), id="500-after-the-write"),
+        pytest.param(some(0, 1, seconds=0.3), id="slow"),
+    ],
+)
+@pytest.mark.fault("API server answers 409, 429, 500, or late", "nothing", "tried again, nothing is made twice")
+def test_errors_and_slowness(
+    fault: Callable[[str, str], Fault | None],
+    proxy: FaultProxy,
+    behind: OperatorProcess,
+    scene: Scene,
+    stand_in: StandIn,
+) -> None:
+    behind.start()
+    behind.wait_ready()
+    proxy.fault = fault
+    scene.apply_model()
+    scene.wait_current("Ready", seconds=90)
+    one_of_each(scene)
+    no_stack_traces(behind)
+
+
+def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn) -> None:
+    behind.start()
+    behind.wait_ready()
+
+    def busy(method: str, path: str) -> Fault | None:
+        return Fault(429, {"Retry-After": "600"}) if method == "PATCH" and scene.name in path else None
+
+    proxy.fault = busy
+    scene.apply_model()
+    wait_for("one refusal", lambda: any(status == 429 for *_, status in proxy.requests), seconds=30)
+    failed = wait_for(
+        "the failed look",
+        lambda: [line for line in behind.lines() if line.get("event") == "look failed"],
+        seconds=30,
+    )
+    assert failed[0]["retry_in"] >= 600
+    assert failed[0]["namespace"] == scene.name
+    assert failed[0]["name"] == "minilm"
+
+
+@pytest.mark.fault(
+    "watch silently dead (packets dropped)", "/healthz fails", "seen by the next resync; restarted by the kubelet"
+)
+def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
+    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    scene.apply_model()
+    behind.start()
+    behind.wait_ready()
+    scene.wait_current("Ready", seconds=90)
+    proxy.silent = True
+    scene.patch_serving({"replicas": 2})
+    wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=60)
+    health = wait_for(
+        "liveness fails", lambda: (lambda found: found if found[0] == 503 else None)(behind.ask("healthz")), seconds=90
+    )
+    assert "silent" in health[1]
+    proxy.silent = False
+    behind.restart()
+    assert behind.ask("healthz")[0] == 200
+
+
+@pytest.mark.fault("API server restarted", "nothing", "watches begin again, work goes on")
+@pytest.mark.fault("etcd compacted while the API server was away (410)", "nothing", "everything is listed again")
+def test_a_restart_with_compaction(plane: Plane, scene: Scene, operator: OperatorProcess, stand_in: StandIn) -> None:
+    scene.apply_model()
+    scene.wait_current("Ready", seconds=90)
+    plane.control.stop_api_server()
+    plane.control.start_api_server()
+    scene.patch_serving({"replicas": 2})
+    plane.control.compact_etcd()
+    plane.control.restart_api_server()
+    wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=90)
+    scene.wait_current("Ready", seconds=90)
+    assert len(scene.jobs("prep")) == 1
+    assert not operator.dead
+    no_stack_traces(operator)
+
+
+@pytest.mark.fault("RBAC taken away", "`WriteRefused`", "what is served is served on; goes on when it is given back")
+def test_permissions_taken_away_and_given_back(
+    kube: Kube, scene: Scene, operator: OperatorProcess, stand_in: StandIn
+) -> None:
+    role = kube.get(ROLE, NAME)
+    assert role is not None
+    without = json.loads(json.dumps(role["rules"]))
+    for rule in without:
+        if "jobs" in rule["resources"]:
+            rule["verbs"] = ["get", "list", "watch"]
+    kube.patch(ROLE, NAME, "", {"rules": without})
+    try:
+        scene.apply_model()
+        said = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
+        assert "forbidden" in said["message"]
+    finally:
+        kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
+    scene.wait_current("Ready", seconds=120)
+    one_of_each(scene)
+    no_stack_traces(operator)
+
+
+def test_nothing_of_kopf_is_left_on_any_object(scene: Scene, operator: OperatorProcess, stand_in: StandIn) -> None:
+    scene.apply_model()
+    live = scene.wait_current("Ready", seconds=90)
+    assert "finalizers" not in live["metadata"]
+    found = [live, scene.deployment(), *scene.jobs("prep"), *scene.jobs("parity"), *scene.pods()]
+    assert not [body for body in found if "kopf" in json.dumps(body).lower()]
+    assert condition(live, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("hook", ["ENCODER_CRASH_BEFORE_WRITE", "ENCODER_CRASH_AFTER_WRITE"])
+@pytest.mark.fault(
+    "operator killed before or after any single write", "nothing", "the next life goes on from what is there"
+)
+def test_killed_at_every_write(hook: str, scene: Scene, stopped_operator: OperatorProcess, stand_in: StandIn) -> None:
+    scene.apply_model()
+    lives = 0
+    # the second write of each life: the first one gets it any further
+    while scene.model().get("status", {}).get("phase") != "Serving":
+        stopped_operator.start(**{hook: "2"})
+        wait_for(
+            "dead or done",
+            lambda: stopped_operator.dead or scene.model().get("status", {}).get("phase") == "Serving",
+            seconds=90,
+        )
+        lives += 1
+        assert lives < 40
+        if not stopped_operator.dead:
+            stopped_operator.kill()
+    assert lives >= 3
+    one_of_each(scene)

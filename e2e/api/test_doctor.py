@@ -1,0 +1,91 @@
+"""`encoder-operator doctor`, asked with the operator's own account, on a cluster that is fit and on one that is not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform.kube import Kube
+from encoder_platform.operator_process import NAME, chart_environment, kubeconfig_of_the_operator
+from encoder_platform.plane import CRD
+
+ROLE = ("rbac.authorization.k8s.io/v1", "ClusterRole")
+
+
+@pytest.fixture
+def environment(kube: Kube, tmp_path: Path) -> dict[str, str]:
+    config = tmp_path / "kubeconfig"
+    config.write_text(kubeconfig_of_the_operator(kube))
+    return {**os.environ, **chart_environment(kube), "KUBECONFIG": str(config)}
+
+
+def doctor(environment: dict[str, str]) -> tuple[int, str]:
+    command = [sys.executable, "-m", "encoder_operator", "doctor"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_cluster_with_the_chart_on_it_is_fit(environment: dict[str, str]) -> None:
+    code, said = doctor(environment)
+    assert code == 0, said
+    assert "every permission" in said
+    assert "knows every field" in said
+
+
+def test_an_administrator_is_told_of_storage_and_accelerators(kube: Kube, environment: dict[str, str]) -> None:
+    code, said = doctor({**environment, "KUBECONFIG": str(kube.kubeconfig)})
+    assert code == 0, said
+    assert "storage class standard is the default" in said
+    assert "nvidia.com/gpu" in said
+
+
+def test_a_missing_permission_is_named_with_its_remedy(kube: Kube, environment: dict[str, str]) -> None:
+    role = kube.get(ROLE, NAME)
+    assert role is not None
+    without = json.loads(json.dumps(role["rules"]))
+    for rule in without:
+        if "jobs" in rule["resources"]:
+            rule["verbs"].remove("create")
+    kube.patch(ROLE, NAME, "", {"rules": without})
+    try:
+        code, said = doctor(environment)
+    finally:
+        kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
+    assert code == 1
+    assert "not allowed in all namespaces: create jobs.batch" in said
+    assert "-> upgrade the chart" in said
+
+
+def test_an_api_server_out_of_reach_is_said(environment: dict[str, str], tmp_path: Path) -> None:
+    config = json.loads(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"}))
+    config["clusters"] = [{"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}]
+    config["contexts"] = [{"name": "x", "context": {"cluster": "x", "user": "x"}}]
+    config["users"] = [{"name": "x", "user": {}}]
+    (tmp_path / "nowhere").write_text(json.dumps(config))
+    code, said = doctor({**environment, "KUBECONFIG": str(tmp_path / "nowhere")})
+    assert code == 1
+    assert "does not answer" in said
+    assert "Traceback" not in said
+
+
+def test_a_definition_of_another_version_is_noticed(kube: Kube, environment: dict[str, str]) -> None:
+    definition = kube.get(CRD, "encodermodels.encoders.dev")
+    assert definition is not None
+    older = json.loads(json.dumps(definition["spec"]["versions"]))
+    del older[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["suspend"]
+    kube.patch(CRD, "encodermodels.encoders.dev", "", {"spec": {"versions": older}})
+    try:
+        # the API server publishes its schemas a moment later
+        said = wait_for("it is noticed", lambda: _wrong(environment), seconds=60)
+    finally:
+        kube.patch(CRD, "encodermodels.encoders.dev", "", {"spec": {"versions": definition["spec"]["versions"]}})
+    assert "it lacks spec.suspend" in said
+
+
+def _wrong(environment: dict[str, str]) -> str | None:
+    code, said = doctor(environment)
+    return said if code == 1 else None
