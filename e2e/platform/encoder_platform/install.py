@@ -123,14 +123,14 @@ def operator_pods(kube: Kube) -> list[Body]:
 def operator_stopped(kube: Kube) -> Iterator[None]:
     """No operator in the cluster while the block runs."""
 
-    def replicas(number: int) -> None:
-        kube.patch(DEPLOYMENT, "encoder-operator", OPERATOR_NAMESPACE, {"spec": {"replicas": number}})
-
-    replicas(0)
+    meta = {"name": "encoder-operator", "namespace": OPERATOR_NAMESPACE}
+    deployment: Body = {"apiVersion": DEPLOYMENT[0], "kind": DEPLOYMENT[1], "metadata": meta}
+    kube.apply({**deployment, "spec": {"replicas": 0}})
     selector = "app.kubernetes.io/name=encoder-operator"
     wait_for("the operator gone", lambda: not kube.all(("v1", "Pod"), OPERATOR_NAMESPACE, selector), seconds=60)
     try:
         yield
     finally:
-        replicas(1)
+        # the number is nobody's again, and so the default: helm does not take it from someone else
+        kube.apply(deployment)
         kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
