@@ -26,11 +26,7 @@ class Ended:
 
     def report(self) -> Json:
         """Return the JSON object that the container left as its last words, or an empty one."""
-        try:
-            found = json.loads(self.message)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return parsed(self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +182,15 @@ class Facts:
     inputs: str | None = ""
 
 
+def parsed(text: str) -> Json:
+    """Parse a JSON object that somebody has left; empty where it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def when(text: str | None) -> datetime | None:
     """Parse the API server's spelling of a time."""
     return datetime.fromisoformat(text) if text else None
@@ -283,7 +288,7 @@ def revision(live: Json) -> Revision:
         update=annotations.get(names.UPDATE, ""),
         retry=annotations.get(names.RETRY, ""),
         origin=annotations.get(names.ORIGIN, ""),
-        stalled=json.loads(annotations.get(names.STALLED, "{}")),
+        stalled=parsed(annotations.get(names.STALLED, "")),
     )
 
 

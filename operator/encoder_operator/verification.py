@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
@@ -237,13 +236,13 @@ def _order(job: Job) -> tuple[object, int]:
 
 
 def _place(job: Job) -> Place:
-    asked = _parsed(job.annotations.get(names.BINDING, ""))
+    asked = observed.parsed(job.annotations.get(names.BINDING, ""))
     return Place(str(asked.get("product", "")), str(asked.get("imageID", "")))
 
 
 def _bound(facts: Facts, target: Revision, job: Job) -> bool:
     """Whether the pod that the Job was made for is still the same, down to its containers."""
-    asked = _parsed(job.annotations.get(names.BINDING, ""))
+    asked = observed.parsed(job.annotations.get(names.BINDING, ""))
     live = next((pod for pod in facts.pods if pod.uid == asked.get("uid") and not pod.deleting), None)
     return live is not None and asked == parity_job.binding(live, target.hash)
 
@@ -291,14 +290,8 @@ def _why(model: Model, facts: Facts, target: Revision, job: Job) -> str:
     pinned = target.pinned["artifact"]
     if report.get("artifact") != pinned["digest"] or report.get("reference") != pinned["reference"]:
         return f"Job {job.name} compared with another artifact or reference than the revision's"
-    if report.get("binding") != _parsed(job.annotations.get(names.BINDING, "")) or not _bound(facts, target, job):
+    if report.get("binding") != observed.parsed(job.annotations.get(names.BINDING, "")) or not _bound(
+        facts, target, job
+    ):
         return f"the pod that Job {job.name} compared has changed since"
     return ""
-
-
-def _parsed(text: str) -> Json:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
