@@ -122,7 +122,6 @@ def operator_pods(kube: Kube) -> list[Body]:
 @contextmanager
 def operator_stopped(kube: Kube) -> Iterator[None]:
     """No operator in the cluster while the block runs."""
-
     meta = {"name": "encoder-operator", "namespace": OPERATOR_NAMESPACE}
     deployment: Body = {"apiVersion": DEPLOYMENT[0], "kind": DEPLOYMENT[1], "metadata": meta}
     kube.apply({**deployment, "spec": {"replicas": 0}})
