@@ -13,13 +13,14 @@ _CODE = "it loads code that nobody has checked"
 _SPREAD = "a copy of the model is in one pod: use spec.serving.replicas and tensorParallelSize"
 _ELSEWHERE = "it reads from outside the checked artifact"
 _TLS = "the Service speaks plain HTTP"
-_OPEN = "anyone who reaches the pod could change or stop the engine by it"
+_OPEN = "it is another way in: past the limits, or to change or stop the engine"
 _LOGS = "a logging configuration can call any code"
 _RARE = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN, _LOGS})
 
 DENIED = MappingProxyType(
     {
         "additional-config": _SET,
+        "allowed-local-media-path": _ELSEWHERE,
         "api-key": "the probes and the parity check would be locked out",
         "api-server-count": "use spec.serving.apiServerCount",
         "code-revision": _CODE,
@@ -35,6 +36,7 @@ DENIED = MappingProxyType(
         "data-parallel-size": "scale spec.serving.replicas instead",
         "data-parallel-size-local": _SPREAD,
         "data-parallel-start-rank": _SPREAD,
+        "data-parallel-supervisor-port": _SPREAD,
         "decode-context-parallel-size": _SPREAD,
         "device-ids": "the pod gets its GPUs from Kubernetes",
         "distributed-executor-backend": _CODE,
@@ -45,6 +47,9 @@ DENIED = MappingProxyType(
         "enable-elastic-ep": _SPREAD,
         "enable-scale-out": _SPREAD,
         "enable-sleep-mode": _OPEN,
+        "enable-ssl-refresh": _TLS,
+        "grpc": _OPEN,
+        "grpc-port": _OPEN,
         "headless": _SET,
         "hf-config-path": _ELSEWHERE,
         "hf-token": "serving pods are offline and never see a token",
@@ -101,7 +106,7 @@ DENIED = MappingProxyType(
 # what vLLM also calls some of them
 SHORT = MappingProxyType(
     {
-        "ac": "additional-config",
+        "asc": "api-server-count",
         "dcp": "decode-context-parallel-size",
         "dp": "data-parallel-size",
         "dpa": "data-parallel-address",
