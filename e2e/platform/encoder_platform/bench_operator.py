@@ -89,8 +89,9 @@ async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float
     await _settled(operator, size)
     took, used = _last_look(operator) - begun, _processor(operator.process.pid)
     print(
-        f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({_looks(operator):.0f} looks, {repaired:.0f} repairs before)"
+        f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({used:.1f} s of a processor, {_looks(operator):.0f} looks)"
     )
+    print(f"  {'writes at the first start, at the second':42s} {repaired:7.0f}, {_writes(operator):.0f}")
     print(f"  {'resident':42s} {operator.resident():7.1f} MiB  (highest {_highest(operator.process.pid):.1f})")
     await _edits(bulk, size)
     if minutes:
