@@ -50,6 +50,8 @@ _KINDS: dict[str, Any] = {
 # large enough that a batch is one page; small enough that a page is no burden on memory
 _PAGE = 200
 _AT_ONCE = 16
+_PAUSES = (0.1, 0.3, 1.0)
+_LONGEST_PAUSE = 2.0
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _T = TypeVar("_T")
 # the class below has a method of that name
@@ -111,7 +113,9 @@ class Cluster:
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
         """Return an object, or None where there is none."""
         try:
-            return dict(await self._ask("get", kind, self._client.get(_KINDS[kind], name, namespace=namespace)))
+            return dict(
+                await self._read("get", kind, lambda: self._client.get(_KINDS[kind], name, namespace=namespace))
+            )
         except Refused as error:
             if error.status == 404:
                 return None
@@ -133,7 +137,7 @@ class Cluster:
             items = [dict(entry) async for entry in found]
             return Listed(items, found.resourceVersion or "")
 
-        return await self._ask("list", kind, read())
+        return await self._read("list", kind, read)
 
     async def versions(self, kind: str, namespace: str) -> _Objects:
         """Return the metadata of all objects of a kind, and nothing else of them."""
@@ -149,7 +153,7 @@ class Cluster:
                 if not more:
                     return found
 
-        return await self._ask("list", kind, read())
+        return await self._read("list", kind, read)
 
     async def log(self, namespace: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod's log; empty where there is none (yet)."""
@@ -370,6 +374,17 @@ class Cluster:
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
+
+    async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
+        for pause in _PAUSES:
+            try:
+                return await self._ask(verb, kind, send())
+            except Unavailable as error:
+                if (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(max(pause, error.retry_after or 0.0))
+        return await self._ask(verb, kind, send())
 
     async def _ask(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
         try:
