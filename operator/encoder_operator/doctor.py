@@ -33,8 +33,8 @@ PERMISSIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("policy", "poddisruptionbudgets", ("get", "list", "create", "patch", "delete")),
     ("networking.k8s.io", "networkpolicies", ("get", "list", "create", "patch", "delete")),
 )
-_ROUTES = ("gateway.networking.k8s.io", "httproutes", ("get", "list", "create", "patch", "delete"))
-_LEASES = ("coordination.k8s.io", "leases", ("get", "create", "update"))
+ROUTES = ("gateway.networking.k8s.io", "httproutes", ("get", "list", "create", "patch", "delete"))
+LEASES = ("coordination.k8s.io", "leases", ("get", "create", "update"))
 _GPU = "nvidia.com/gpu"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -72,7 +72,7 @@ async def examine(cluster: Cluster, settings: Settings) -> AsyncIterator[Finding
         yield Finding(
             "wrong",
             f"the API server does not know {names.KIND}s",
-            "install the chart with crds.enabled, or apply `encoder-operator crd --print`",
+            "install the chart with crds.install, or apply `encoder-operator crd --print`",
         )
     for namespace in settings.namespaces or [""]:
         async for finding in _permissions(cluster, settings, namespace):
@@ -91,18 +91,18 @@ async def _definition(cluster: Cluster) -> Finding:
     return Finding(
         "wrong",
         f"the CustomResourceDefinition is of another version: it lacks {shown}{' …' if len(missing) > 5 else ''}",
-        "apply `encoder-operator crd --print` of this version, or upgrade the chart with crds.enabled",
+        "apply `encoder-operator crd --print` of this version, or upgrade the chart with crds.install",
     )
 
 
 async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> AsyncIterator[Finding]:
     wanted = [(group, resource, verbs, namespace) for group, resource, verbs in PERMISSIONS]
     if await cluster.serves("gateway.networking.k8s.io", "v1", "httproutes"):
-        wanted.append((*_ROUTES, namespace))
+        wanted.append((*ROUTES, namespace))
     if not settings.namespaced:
         wanted.append(("", "nodes", ("get",), ""))
     if settings.lease:
-        wanted.append((*_LEASES, settings.lease_namespace))
+        wanted.append((*LEASES, settings.lease_namespace))
     missing = []
     for group, resource, verbs, where in wanted:
         name, _, sub = resource.partition("/")
