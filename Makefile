@@ -74,7 +74,7 @@ bench-pooling: setup ## POST /pooling on the CPU against sentence-transformers o
 bench-start: setup ## apply -> Ready with the artifact cached, over the engine's own start
 	$(RUN)python -m encoder_platform bench-start
 
-bench-operator: setup ## the operator's memory, idle and with 200 suspended EncoderModels
+bench-operator: setup ## the operator with 1 000 and 5 000 models on a real API server, beside a bare one (ENCODER_BENCH_MODELS, …_AT_ONCE, …_IDLE_MINUTES)
 	$(RUN)python -m encoder_platform bench-operator
 
 bench-gliner: setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
