@@ -154,7 +154,9 @@ class Kube:
             status, wanted = found.get("status", {}), found["spec"]["replicas"]
             if status.get("observedGeneration") != found["metadata"]["generation"]:
                 return False
-            return bool(status.get("availableReplicas", 0) == status.get("updatedReplicas", 0) == wanted)
+            # all of them: with a surge, those that are available may be the old ones
+            counts = {status.get(name, 0) for name in ("replicas", "availableReplicas", "updatedReplicas")}
+            return counts == {wanted}
 
         wait_for(f"Deployment {namespace}/{name} rolled out", ready, seconds=seconds)
 
