@@ -72,7 +72,7 @@ def test_an_autoscaler_scales_a_model_by_its_load(
 def test_the_example_for_keda_is_one_that_keda_knows(kube: Kube) -> None:
     folder = module_sources.folder(module_sources.KEDA) / "config" / "crd" / "bases"
     kube.run("apply", "--server-side", "-f", str(folder / "keda.sh_scaledobjects.yaml"))
-    kube.run("wait", "--for=condition=Established", "crd/scaledobjects.keda.sh", "--timeout=30s")
+    wait_for("KEDA's API", lambda: established(kube, "scaledobjects.keda.sh"), seconds=30)
     example = json.dumps(EXAMPLES["ScaledObject"]).replace('"namespace": "search"', f'"namespace": "{TEAM}"')
     kube.run("create", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-", stdin=example)
     assert EXAMPLES["ScaledObject"]["spec"]["scaleTargetRef"]["kind"] == "EncoderModel"

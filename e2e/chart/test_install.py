@@ -168,8 +168,9 @@ def prometheus_operator(kube: Kube) -> None:
     folder = module_sources.folder(module_sources.PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
     for kind in ("podmonitors", "prometheusrules", "servicemonitors"):
         kube.run("apply", "--server-side", "-f", str(folder / f"monitoring.coreos.com_{kind}.yaml"))
-        name = f"crd/{kind}.monitoring.coreos.com"
-        kube.run("wait", "--for=condition=Established", name, "--timeout=30s")
+    for kind in ("podmonitors", "prometheusrules", "servicemonitors"):
+        name = f"{kind}.monitoring.coreos.com"
+        wait_for(name, lambda name=name: established(kube, name), seconds=30)  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("prometheus_operator")

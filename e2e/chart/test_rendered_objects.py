@@ -10,6 +10,7 @@ import yaml
 
 from encoder_node import module_sources, programs
 from encoder_node.settings import load
+from encoder_operator import doctor
 from encoder_platform import chart, openapi
 from encoder_platform.chart import Body, Helm
 
@@ -125,6 +126,28 @@ def test_no_role_has_wildcards_or_reads_secrets_or_enters_pods(helm: Helm, shape
             assert "*" not in rule[part]
         assert not {"secrets", "pods/exec", "pods/attach", "pods/portforward"} & set(rule["resources"])
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+def granted(role: Body) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_operator_is_granted_what_its_doctor_asks_for_and_nothing_else(helm: Helm) -> None:
+    asked = {(group, resource, verb) for group, resource, verbs in doctor.PERMISSIONS for verb in verbs}
+    asked |= {(doctor.ROUTES[0], doctor.ROUTES[1], verb) for verb in doctor.ROUTES[2]}
+    # where an admission plugin wants it for owner references; there is nothing to ask about it
+    asked |= {("encoders.dev", "encodermodels/finalizers", "update")}
+    some = helm.render(SHAPES["some namespaces"])
+    assert granted(chart.find(some, "Role", "encoder-operator", "team-a")) == asked
+    assert granted(chart.find(helm.render(), "ClusterRole", "encoder-operator")) == asked | {("", "nodes", "get")}
+    leases = {(doctor.LEASES[0], doctor.LEASES[1], verb) for verb in doctor.LEASES[2]}
+    assert granted(chart.find(some, "Role", "encoder-operator-lease")) == leases
 
 
 def test_without_cluster_rights_nothing_of_the_whole_cluster_is_made(helm: Helm) -> None:

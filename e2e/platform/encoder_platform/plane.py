@@ -57,8 +57,8 @@ def apply_chart(kube: Kube, *values: str) -> None:
     wait_for("the EncoderModel API", lambda: established(kube), seconds=30)
 
 
-def established(kube: Kube) -> bool:
-    """Whether the API server serves EncoderModels."""
-    found = kube.get(CRD, "encodermodels.encoders.dev")
+def established(kube: Kube, definition: str = "encodermodels.encoders.dev") -> bool:
+    """Whether the API server serves what a CustomResourceDefinition defines: EncoderModels, where none is named."""
+    found = kube.get(CRD, definition)
     conditions = ((found or {}).get("status") or {}).get("conditions") or []
     return any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions)
