@@ -14,7 +14,7 @@ import pytest
 from encoder_checkpoints import samples
 from encoder_node import targets
 from encoder_operator import crd
-from encoder_platform import plugin_table
+from encoder_platform import chart_reference, plugin_table
 from encoder_plugins import catalog, models, serve
 from encoder_plugins.__main__ import main
 from encoder_plugins.plugin import Plugin, resolve
@@ -116,6 +116,11 @@ def test_it_has_images(plugin: Plugin) -> None:
     assert {f"engine-{NAME}-cpu", f"engine-{NAME}-cuda", f"prep-{NAME}"} <= set(found)
     assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "PREP_EXTRA": "prep-fourteenth"}
     assert f"prep-{NAME}" in targets.bake(found.values())["group"]["cpu"]["targets"]
+
+
+def test_the_chart_has_images_for_it(plugin: Plugin) -> None:
+    (text,) = (text for path, text in chart_reference.files().items() if path.name == "plugins.yaml")
+    assert f"- {NAME}\n" in text
 
 
 def test_it_is_in_the_documentation(plugin: Plugin) -> None:
