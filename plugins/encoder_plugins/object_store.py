@@ -104,6 +104,8 @@ class ObjectStoreSource:
         files = self._attempts.run(ask, progress)
         if not files:
             raise SourceFileNotFound(f"s3://{self._bucket}/{self._prefix} has no objects")
+        if not all(file.tag for file in files):
+            raise Unsupported(f"{self._host} tells no ETags, so that nobody would notice when an object changes")
         return files
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:

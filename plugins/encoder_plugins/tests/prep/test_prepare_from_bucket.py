@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,11 +31,15 @@ SOURCE = "s3://models/demo/tiny"
 LARGE = "model.safetensors"
 
 
-def client_of(store: ObjectStore) -> Any:
+def client_of(store: ObjectStore, authority: Path | None = None) -> Any:
     session = botocore.session.Session()
     session.set_credentials(store.access_key, store.secret_key)
     return session.create_client(
-        "s3", region_name="us-east-1", endpoint_url=store.address, config=Config(s3={"addressing_style": "path"})
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=store.address,
+        verify=str(authority) if authority else None,
+        config=Config(s3={"addressing_style": "path"}),
     )
 
 
@@ -292,10 +295,11 @@ def test_a_store_with_an_authority_of_its_own_and_the_whole_command(
 ) -> None:
     options = ["--cert", str(certificate[0]), "--key", str(certificate[1])]
     with object_store.running(tmp_path / "store", options=options) as store:
-        buckets = tmp_path / "store" / "buckets" / "models"
-        shutil.copytree(models / "demo" / "tiny", buckets / "demo" / "tiny")
+        owner = client_of(store, certificate[0])
+        owner.create_bucket(Bucket="models")
+        upload(owner, models / "demo" / "tiny", "demo/tiny/")
         # what refuses the checkpoint at the end shows that all was read: nothing is recorded here
-        (buckets / "demo" / "tiny" / "1_Pooling" / "config.json").unlink()
+        owner.delete_object(Bucket="models", Key="demo/tiny/1_Pooling/config.json")
         keys = tmp_path / "keys"
         keys.mkdir()
         (keys / "AWS_ACCESS_KEY_ID").write_text(store.access_key)

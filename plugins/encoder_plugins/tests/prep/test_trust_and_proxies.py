@@ -222,3 +222,17 @@ def test_modules_of_the_repository_stay_refused_with_leave(
     # the original library could, but no engine would do the same
     with pytest.raises(errors.RemoteCodeRefused, match="only modules of sentence-transformers"):
         prepare(requested(str(checkpoint), trust_remote_code=True), progress)
+
+
+LISTING = """<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>models</Name>
+<IsTruncated>false</IsTruncated><Contents><Key>tiny/config.json</Key><Size>2</Size></Contents></ListBucketResult>"""
+
+
+def test_a_store_that_can_not_tell_a_change_is_refused(
+    requested: Requested, progress: Progress, tmp_path: Path
+) -> None:
+    with web_server.running(tmp_path) as server:
+        server.bodies = {"/models": LISTING.encode()}
+        request = requested("s3://models/tiny", revision=None, endpoint=server.address)
+        with pytest.raises(errors.Unsupported, match="ETag"):
+            prepare(request, progress)

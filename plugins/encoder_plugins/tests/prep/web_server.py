@@ -18,6 +18,7 @@ class WebServer(ThreadingHTTPServer):
         root: The folder.
         statuses: What is answered instead of a file: status and headers, by path.
         always: The same for every path.
+        bodies: What is answered to a path that begins so.
         asked: Method, path and Range of each request.
     """
 
@@ -28,6 +29,7 @@ class WebServer(ThreadingHTTPServer):
         self.root = root
         self.statuses: dict[str, tuple[int, dict[str, str]]] = {}
         self.always: tuple[int, dict[str, str]] | None = None
+        self.bodies: dict[str, bytes] = {}
         self.asked: list[tuple[str, str, str]] = []
         self.scheme = "http"
 
@@ -48,6 +50,10 @@ class _Handler(BaseHTTPRequestHandler):
         if (answer := self.server.always or self.server.statuses.get(path)) is not None:
             status, headers = answer
             self._answer(status, b"", headers)
+            return
+        body = next((body for start, body in self.server.bodies.items() if path.startswith(start)), None)
+        if body is not None:
+            self._answer(200, body, {"Content-Type": "application/xml"})
             return
         file = self.server.root / path.lstrip("/")
         if not file.is_file():
