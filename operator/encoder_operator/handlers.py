@@ -10,6 +10,9 @@ from typing import Any
 
 import kopf
 
+# not public; Kopf is pinned to one minor version, and a test holds this to what it is for
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
+
 from encoder_operator import names
 from encoder_operator.wakeups import Key, WakeUps
 from encoder_operator.watching import Horizon
@@ -92,6 +95,14 @@ class _NoProgress(kopf.ProgressStorage):
 
     def clear(self, *, essence: Any) -> Any:
         return essence
+
+
+class NoMemories(ResourceMemories):
+    """Remembers no object: handlers that only wake somebody have nothing to remember, and Kopf would keep some kilobytes of each."""
+
+    async def recall(self, raw_body: Any, **options: Any) -> ResourceMemory:
+        """Return a memory that nobody keeps."""
+        return await super().recall(raw_body, **{**options, "ephemeral": True})
 
 
 def settings() -> kopf.OperatorSettings:

@@ -111,6 +111,7 @@ async def _work(
         tasks = await kopf.spawn_tasks(
             registry=handlers.registry(wakeups, horizon, reconciler.gone),
             settings=handlers.settings(),
+            memories=handlers.NoMemories(),
             clusterwide=not settings.namespaced,
             namespaces=settings.namespaces,
             stop_flag=stop,

@@ -70,3 +70,15 @@ def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() ->
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"torch", "vllm", "transformers", "numpy", "encoder_kernels"} & set(json.loads(done.stdout))
+
+
+async def test_kopf_remembers_no_object_and_copies_none() -> None:
+    memories = handlers.NoMemories()
+    for uid in ("1", "2"):
+        await memories.recall({"metadata": {"uid": uid}}, noticed_by_listing=True)
+    assert list(memories.iter_all_memories()) == []
+    persistence = handlers.settings().persistence
+    body: Any = {"spec": {"large": "x" * 100}}
+    assert persistence.diffbase_storage.build(body=body) == {}
+    essence: Any = {"a": 1}
+    assert persistence.progress_storage.clear(essence=essence) is essence
