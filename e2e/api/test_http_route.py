@@ -38,7 +38,8 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
     folder = module_sources.folder(module_sources.GATEWAY_API) / "config/crd/standard"
     scene.kube.run("apply", "--server-side", "-f", str(folder / "gateway.networking.k8s.io_httproutes.yaml"))
     try:
-        scene.kube.run("wait", "--for=condition=Established", f"crd/{CRD}")
+        group = ("api-resources", "--api-group=gateway.networking.k8s.io", "-o", "name")
+        wait_for("the new kind", lambda: CRD in scene.kube.run(*group, check=False).split(), seconds=60)
         live = scene.model()
         for route in (WHOLE, LEAST):
             wanted = rendered(live, route)
