@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,7 +29,7 @@ def arguments(job: Json) -> list[str]:
 
 def kept(job: Json) -> set[str]:
     found = arguments(job)
-    return {value for name, value in zip(found, found[1:], strict=False) if name == "--keep"}
+    return {value for name, value in itertools.pairwise(found) if name == "--keep"}
 
 
 async def collected(world: World, now: datetime = NOW) -> list[Json]:
