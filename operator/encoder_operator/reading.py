@@ -96,10 +96,11 @@ class Reader:
     async def _views(self, keys: list[Key]) -> dict[Key, View]:
         gateway = await self._has_gateway()
         kinds = [kind for kind in _KINDS if gateway or kind != "HTTPRoute"]
-        models, lists = await asyncio.gather(
-            self._models(keys), asyncio.gather(*(self._list(kind, keys) for kind in kinds))
-        )
-        by_kind = dict(zip(kinds, lists, strict=True))
+        # Jobs before pods: a Job that is done must not come without the pod that says how it went
+        models, jobs = await asyncio.gather(self._models(keys), self._list("Job", keys))
+        later = [kind for kind in kinds if kind != "Job"]
+        lists = await asyncio.gather(*(self._list(kind, keys) for kind in later))
+        by_kind = {"Job": jobs, **dict(zip(later, lists, strict=True))}
         versions = {kind: version for kind, (_, version) in by_kind.items()}
         claims = await self._claims(models)
         found = {}
