@@ -113,7 +113,7 @@ async def test_the_claim_of_a_deleted_model_is_left_alone() -> None:
 async def test_a_failing_list_starts_nothing() -> None:
     world = World()
     await world.settle()
-    world.fake.fail_next = [(500, {})]
+    world.fake.fail_next = [(500, {})] * 20  # a busy API server is asked again
     cluster = Cluster(config=ClusterFake.config(), transport=world.fake)
     with pytest.raises(ClusterError):
         await collect.run(cluster, SETTINGS, NOW)
