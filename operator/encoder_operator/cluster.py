@@ -332,8 +332,8 @@ class Cluster:
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
         except ClusterError as error:
-            # already told (409), or the namespace is going away (403, 404): an Event is never worth a retry
-            if error.status not in (403, 404, 409):
+            # already told (409), or the namespace is going away, or the server is busy: an Event is never worth another look
+            if isinstance(error, NotLeader):
                 raise
 
     async def _raw(
@@ -367,13 +367,24 @@ class Cluster:
         try:
             # a connection that takes long must not carry a write of a leader that was
             async with asyncio.timeout(left if left < 3600 else None):
-                found = await self._ask(verb, kind, send())
+                found = await self._unless_busy(verb, kind, send)
         except TimeoutError as error:
             raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile") from error
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
+
+    async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
+        for pause in _PAUSES:
+            try:
+                return await self._ask(verb, kind, send())
+            except Unavailable as error:
+                if error.status != 429 or (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(max(pause, error.retry_after or 0.0))
+        return await self._ask(verb, kind, send())
 
     async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
