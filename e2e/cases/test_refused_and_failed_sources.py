@@ -15,7 +15,7 @@ BOTH_SOURCES = {"huggingFace": {"repo": "a/b", "revision": UNKNOWN_REVISION}, "p
 REFUSED = {
     "two sources": ({"source": BOTH_SOURCES}, "exactly one"),
     "no source": ({"source": {}}, "exactly one"),
-    "a branch for a revision": ({"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}, "revision"),
+    "a branch for a revision": ({"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}, "commit of 40"),
     "an unknown plugin": ({"plugin": "word2vec"}, "plugin"),
     "two storages": ({"storage": {"claimName": "c", "create": {"size": "1Gi"}}}, "exactly one"),
     "negative replicas": ({"serving": {"accelerator": "cpu", "replicas": -1}}, "replicas"),
