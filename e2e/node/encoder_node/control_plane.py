@@ -183,9 +183,9 @@ class ControlPlane:
     def _launch(self, name: str, arguments: Sequence[str]) -> None:
         log = self.folder / "log" / f"{name}.log"
         with log.open("ab") as output:
-            # in a session of its own: a Ctrl-C is for the tests, which end it themselves
+            # in a session of its own: a Ctrl-C is for the tests, which end it themselves; and not without them, however they end
             self._running[name] = subprocess.Popen(
-                [str(self.bin_dir / name), *arguments],
+                ["setpriv", "--pdeathsig", "KILL", str(self.bin_dir / name), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
