@@ -1,6 +1,7 @@
 """The API server at its worst: gone, busy, slow, silent, forgetful, forbidding. Each time: it converges, and nothing is made twice."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,16 +48,14 @@ def no_stack_traces(operator: OperatorProcess) -> None:
 
 
 def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault | None]:
-    """Let every n-th request fail."""
-    count = 0
+    """Let one request of n fail: by chance, since what is counted may fall on the same request of every look."""
+    chance = random.Random(1)
 
     def fault(method: str, path: str) -> Fault | None:
-        nonlocal count
         # a read is never in conflict with anything
         if status == 409 and method == "GET":
             return None
-        count += 1
-        return Fault(status, **more) if count % every == 0 and "leases" not in path else None  # type: ignore[arg-type]
+        return Fault(status, **more) if chance.random() < 1 / every and "leases" not in path else None  # type: ignore[arg-type]
 
     return fault
 
