@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from encoder_plugins.begin import ENDED, hold_sigterm
+from encoder_plugins.begin import ENDED
 
 SLOW = "import sys, time\nprint(*sys.argv[1:], flush=True)\ntime.sleep(60)\n"
 
@@ -63,14 +63,3 @@ def test_process_one_ends_at_once(tmp_path: Path, sent: str) -> None:
             child = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
             os.kill(int(child), signal.SIGTERM)
         assert process.wait(30) == ENDED
-
-
-def test_a_held_signal_waits() -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
-    try:
-        hold_sigterm()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.SIGTERM in signal.sigpending()
-        assert signal.sigtimedwait({signal.SIGTERM}, 1) is not None
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
