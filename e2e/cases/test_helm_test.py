@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from encoder_platform import chart, manifests
 from encoder_platform.chart import Helm
 from encoder_platform.install import Platform, chart_values
@@ -10,6 +12,7 @@ from encoder_platform.kube import MODELS, POD
 MODEL = "encoder-operator-test"
 
 
+@pytest.mark.soak
 def test_helm_test_serves_a_model_and_takes_it_away(platform: Platform) -> None:
     kube = platform.kube
     helm = Helm(kube.kubectl.with_name("helm"), dict(kube.environment()))

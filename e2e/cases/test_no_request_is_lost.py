@@ -109,6 +109,7 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     assert len(served.jobs("parity")) == jobs
 
 
+@pytest.mark.soak
 @pytest.mark.fault(
     "an update to an image that cannot be pulled",
     "`ImagePullFailed` in the kubelet's words, then `ProgressDeadlineExceeded`",

