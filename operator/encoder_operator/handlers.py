@@ -14,6 +14,7 @@ import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from encoder_operator import names
+from encoder_operator.login import Login
 from encoder_operator.wakeups import Key, WakeUps
 from encoder_operator.watching import Horizon
 
@@ -36,9 +37,8 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
 
-    @kopf.on.login(registry=found)
-    def login(**fields: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**fields) or kopf.login_with_kubeconfig(**fields)
+    watched = {names.PLURAL, *(plural for _, _, plural, _ in _CHILDREN)}
+    kopf.on.login(id="login", registry=found)(Login(watched).login)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
     async def model_changed(event: Any, name: str, namespace: str | None, meta: Any, **_: Any) -> None:
@@ -121,6 +121,7 @@ def settings() -> kopf.OperatorSettings:
     found.scanning.disabled = True
     found.peering.standalone = True
     found.queueing.exit_timeout = 1.0
-    found.queueing.idle_timeout = 1.0
+    # an object's worker keeps its last event for so long
+    found.queueing.idle_timeout = 0.05
     found.process.ultimate_exiting_timeout = 4.5
     return found

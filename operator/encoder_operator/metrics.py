@@ -5,6 +5,8 @@ No label takes its values from an EncoderModel's name or namespace: the number o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
@@ -44,7 +46,16 @@ PREP_SECONDS = Histogram(
 PREP_BYTES = Counter("encoder_prep_bytes", "Bytes of artifacts that prep Jobs have made.", registry=REGISTRY)
 PARITY_RESULTS = Counter(
     "encoder_parity_results",
-    "Comparisons with the original library, by plugin and result.",
+    "Comparisons with the original library, by plugin and result; an inconclusive one is counted when it is tried again.",
     ["plugin", "result"],
     registry=REGISTRY,
 )
+
+
+def begin(plugins: Iterable[str]) -> None:
+    """Show the counters that alerts watch from the start: what appears at 1 has not increased, and no alert would fire."""
+    for result in ("ok", "Bug"):
+        RECONCILES.labels(result)
+    for plugin in plugins:
+        for result in ("Passed", "Failed", "Inconclusive"):
+            PARITY_RESULTS.labels(plugin, result)

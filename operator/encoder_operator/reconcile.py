@@ -104,7 +104,7 @@ class Reconciler:
         try:
             for action in plan.actions:
                 await self._act(view, action)
-                self._measure(live, facts, action)
+                self._measure(live, facts, plan.status, action)
         except Refused as error:
             # what can't be done must be seen where people look
             await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts.now))
@@ -130,12 +130,15 @@ class Reconciler:
             version = await self._cluster.replace_status(key.namespace, key.name, live["metadata"], shown)
             self._horizon.wrote(key, names.KIND, version)
 
-    def _measure(self, live: Json, facts: Facts, action: Action) -> None:
+    def _measure(self, live: Json, facts: Facts, shown: Json, action: Action) -> None:
         """Count what is worth a number, once: when the record of it is made."""
-        if not isinstance(action, Apply) or action.live is not None or action.manifest["kind"] != "ControllerRevision":
+        if not isinstance(action, Apply) or action.live is not None:
             return
-        component = action.manifest["metadata"]["labels"][names.COMPONENT]
-        if component == "verdict":
+        component = action.manifest["metadata"]["labels"].get(names.COMPONENT)
+        if component == "parity" and any(c["reason"] == Reason.INCONCLUSIVE for c in shown["conditions"]):
+            # such a comparison leaves no record, but the next one is begun once
+            metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], "Inconclusive").inc()
+        elif component == "verdict":
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
         elif component == "revision" and not _is_true(live, "ArtifactReady"):
             for job in facts.prep_jobs:

@@ -21,6 +21,7 @@ from encoder_operator.reconcile import Reconciler
 from encoder_operator.settings import Settings
 from encoder_operator.wakeups import WakeUps
 from encoder_operator.watching import Horizon
+from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
 _COUNT_AGAIN_SECONDS = 2.0
@@ -32,6 +33,7 @@ async def run(settings: Settings) -> int:
     Returns:
         The exit code: 0 if it was told to end, 1 if another operator is at work now.
     """
+    metrics.begin(catalog.plugins())
     leadership = Leadership()
     cluster = Cluster(
         leadership=leadership,
