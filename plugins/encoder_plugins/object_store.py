@@ -31,9 +31,9 @@ from encoder_plugins.errors import (
     Unsupported,
 )
 from encoder_plugins.patience import Attempts, Patience, TryAgain, retry_after
+from encoder_plugins.prepare_request import Credentials
 from encoder_plugins.progress import Progress
 from encoder_plugins.selection import SourceFile
-from encoder_plugins.sources import Credentials
 from encoder_plugins.transfer import receive
 
 SCHEME = "s3://"

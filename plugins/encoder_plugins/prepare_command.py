@@ -13,9 +13,9 @@ from pathlib import Path
 
 from encoder_plugins import catalog, inputs, progress, trust
 from encoder_plugins.errors import AuthFailed, PrepareError, Transient, UnknownPlugin, Unsupported
-from encoder_plugins.prepare import Auxiliary, Prepared, Request, prepare
+from encoder_plugins.prepare import Prepared, prepare
+from encoder_plugins.prepare_request import Auxiliary, Credentials, Request
 from encoder_plugins.progress import Progress
-from encoder_plugins.sources import Credentials
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _SESSION = "AWS_SESSION_TOKEN"

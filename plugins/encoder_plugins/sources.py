@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.patience import Patience
+from encoder_plugins.prepare_request import Auxiliary, Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.selection import SourceFile
 from encoder_plugins.staging import Staging
 
-if TYPE_CHECKING:
-    from encoder_plugins.prepare import Auxiliary, Request
-
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Who asks an object store.
-
-    Attributes:
-        access_key: The key's public half.
-        secret_key: Its other half.
-        session_token: What temporary keys have beside.
-    """
-
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
 
 
 class Source(Protocol):

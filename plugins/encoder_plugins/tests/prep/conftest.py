@@ -21,7 +21,7 @@ import pytest
 from encoder_plugins import catalog
 from encoder_plugins.inputs import Inputs
 from encoder_plugins.plugin import Plugin
-from encoder_plugins.prepare import Request
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.reference import Recording
 from encoder_plugins.tests.prep import certificates, tiny_checkpoint

@@ -12,7 +12,8 @@ import numpy as np
 
 from encoder_plugins import catalog
 from encoder_plugins.inputs import Inputs
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.reference import Recording
 

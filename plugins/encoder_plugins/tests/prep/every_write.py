@@ -29,10 +29,10 @@ import numpy as np
 from encoder_plugins import artifact, catalog
 from encoder_plugins.errors import InsufficientSpace, PrepareError
 from encoder_plugins.inputs import Inputs
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Credentials, Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.reference import Recording
-from encoder_plugins.sources import Credentials
 
 CALLS = (
     "write", "ftruncate", "rename", "replace", "link", "mkdir", "unlink", "remove", "rmdir", "fsync", "utime", "chmod",

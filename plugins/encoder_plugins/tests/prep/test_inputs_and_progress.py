@@ -14,8 +14,8 @@ from encoder_plugins import inputs, progress
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 from encoder_plugins.models.sentence_transformer import parity
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
-from encoder_plugins.prepare import Auxiliary
 from encoder_plugins.prepare_command import _auxiliary
+from encoder_plugins.prepare_request import Auxiliary
 
 MODEL = Checkpoint(
     dimensions=4,

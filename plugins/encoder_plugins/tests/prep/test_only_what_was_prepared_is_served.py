@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from encoder_plugins import __main__, artifact
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 
 Requested = Callable[..., Request]

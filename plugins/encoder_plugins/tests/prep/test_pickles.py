@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from encoder_plugins import artifact, errors
 from encoder_plugins.pickles import convert, convert_folder
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 
 Requested = Callable[..., Request]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from encoder_plugins import prepare_command
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 
 Requested = Callable[..., Request]

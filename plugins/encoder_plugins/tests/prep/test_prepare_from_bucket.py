@@ -17,9 +17,9 @@ from botocore.config import Config
 from encoder_node import object_store
 from encoder_node.object_store import ObjectStore
 from encoder_plugins import artifact, errors
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Credentials, Request
 from encoder_plugins.progress import Progress
-from encoder_plugins.sources import Credentials
 from encoder_plugins.tests.prep import faulty_proxy
 from encoder_plugins.tests.prep.meeting_faults import every_write
 

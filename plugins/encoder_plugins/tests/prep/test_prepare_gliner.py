@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from encoder_plugins import artifact, catalog
 from encoder_plugins.errors import PickleRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.gliner.config import KEY, GlinerConfig
-from encoder_plugins.prepare import Auxiliary, Prepared, Request, hooks_of, prepare
+from encoder_plugins.prepare import Prepared, hooks_of, prepare
+from encoder_plugins.prepare_request import Auxiliary, Request
 from encoder_plugins.progress import Progress
 
 with warnings.catch_warnings():

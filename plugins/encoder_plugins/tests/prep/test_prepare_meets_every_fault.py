@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from encoder_plugins import artifact, errors
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.tests.prep import web_server
 from encoder_plugins.tests.prep.meeting_faults import every_write

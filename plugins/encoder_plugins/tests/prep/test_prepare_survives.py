@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from encoder_plugins import artifact, errors
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 
 Requested = Callable[..., Request]

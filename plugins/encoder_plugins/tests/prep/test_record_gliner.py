@@ -12,7 +12,8 @@ import pytest
 
 from encoder_plugins import artifact, catalog
 from encoder_plugins.errors import ChecksumMismatch, PrepareError, Unsupported
-from encoder_plugins.prepare import Auxiliary, Prepared, Request, prepare
+from encoder_plugins.prepare import Prepared, prepare
+from encoder_plugins.prepare_request import Auxiliary, Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.record_command import record
 

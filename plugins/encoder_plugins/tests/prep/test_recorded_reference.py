@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from encoder_plugins import artifact, catalog
 from encoder_plugins.models.sentence_transformer import reference
 from encoder_plugins.models.sentence_transformer.vectors import unit
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 
 RunHub = Callable[..., Any]

@@ -15,7 +15,8 @@ import pytest
 
 from encoder_plugins import artifact, errors, prepare_command
 from encoder_plugins.models.sentence_transformer import reference
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 from encoder_plugins.tests.prep import web_server
 
@@ -71,7 +72,8 @@ import sys
 from pathlib import Path
 from encoder_plugins import catalog
 from encoder_plugins.errors import PrepareError
-from encoder_plugins.prepare import Request, prepare
+from encoder_plugins.prepare import prepare
+from encoder_plugins.prepare_request import Request
 from encoder_plugins.progress import Progress
 request = Request(plugin=catalog.get("sentence_transformer"), source=sys.argv[1], revision=sys.argv[2], output=Path(sys.argv[3]) / "key")
 try:
