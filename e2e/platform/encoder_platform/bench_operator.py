@@ -159,12 +159,23 @@ async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
         notes = live["metadata"].get("annotations") or {}  # type: ignore[attr-defined]
         return bool(notes.get("bare-kopf/seen") == f"{mark}-{generation}")
 
+    touched: set[str] = set()
+    all_touched = asyncio.Event()
+
+    async def watch() -> None:
+        async for event in bulk.watch(root):
+            live = event["object"]
+            if shown(live, live["metadata"]["generation"]):
+                touched.add(live["metadata"]["name"])
+            if len(touched) == size:
+                all_touched.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(1)
     async with _process([sys.executable, "-m", "encoder_platform.bare_kopf", mark], environment) as process:
-        begun, touched = time.monotonic(), 0
-        while touched < size:
-            await asyncio.sleep(0.5)
-            items = (await bulk.send("GET", root))["items"]
-            touched = sum(shown(live, live["metadata"]["generation"]) for live in items)
+        begun = time.monotonic()
+        await asyncio.wait_for(all_touched.wait(), 1800)
+        watching.cancel()
         used = _processor(process.pid)
         print(
             f"  {'bare Kopf: cold start to all touched':42s} {time.monotonic() - begun:7.1f} s    ({used:.1f} s of a processor)"
@@ -178,17 +189,20 @@ async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
 async def _at_once(bulk: Bulk, number: int) -> None:
     """Create many at once, and watch how many prep Jobs there are at any time; each ends when it is seen."""
     running: set[str] = set()
-    most, started = 0, 0
+    started: set[str] = set()
+    shown: set[str] = set()
+    most = 0
     ends: set[asyncio.Task[object]] = set()
+    all_shown, all_started = asyncio.Event(), asyncio.Event()
 
-    async def watch() -> None:
-        nonlocal most, started
+    async def jobs() -> None:
+        nonlocal most
         async for event in bulk.watch(f"apis/batch/v1/namespaces/{NEW}/jobs"):
             job = event["object"]
             name = job["metadata"]["name"]
             ended = any(c["type"] == "Failed" for c in (job.get("status") or {}).get("conditions", []))
             if event["type"] == "ADDED":
-                started += 1
+                started.add(name)
                 running.add(name)
                 most = max(most, len(running))
                 task = asyncio.create_task(_end_job(bulk, job))
@@ -196,30 +210,34 @@ async def _at_once(bulk: Bulk, number: int) -> None:
                 task.add_done_callback(ends.discard)
             elif ended or event["type"] == "DELETED":
                 running.discard(name)
+            if len(started) == number:
+                all_started.set()
 
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(1)
     root = f"{MODELS[0]}/namespaces/{NEW}/{MODELS[1]}"
+
+    async def models() -> None:
+        async for event in bulk.watch(root):
+            live = event["object"]
+            if any(c["type"] == "ArtifactReady" for c in (live.get("status") or {}).get("conditions", [])):
+                shown.add(live["metadata"]["name"])
+            if len(shown) == number:
+                all_shown.set()
+
+    watching = [asyncio.create_task(watch()) for watch in (jobs, models)]
+    await asyncio.sleep(1)
     begun = time.monotonic()
     bodies = [manifests.encoder_model(f"n{i:04d}", NEW, revision=f"{i:040x}") for i in range(number)]
     await bulk.every(bulk.send("POST", root, body) for body in bodies)
     created = time.monotonic() - begun
-    asked = 0
-    while asked < number:
-        await asyncio.sleep(0.5)
-        items = (await bulk.send("GET", root))["items"]
-        asked = sum(bool((live.get("status") or {}).get("conditions")) for live in items)
-    shown = time.monotonic() - begun
-    while started < number:
-        await asyncio.sleep(0.5)
+    await asyncio.wait_for(all_shown.wait(), 1800)
     print(
         f"\n{number} EncoderModels created at once (creating took {created:.1f} s), prep Jobs that end as soon as seen"
     )
-    print(f"  {'ArtifactReady shown on all':42s} {shown:7.1f} s")
+    print(f"  {'ArtifactReady shown on all':42s} {time.monotonic() - begun:7.1f} s", flush=True)
+    await asyncio.wait_for(all_started.wait(), 1800)
     print(f"  {'prep Job started for all':42s} {time.monotonic() - begun:7.1f} s")
     print(f"  {f'most prep Jobs at once (limit {MAX_PREPS})':42s} {most:7d}", flush=True)
-    watching.cancel()
-    for task in ends:
+    for task in (*watching, *ends):
         task.cancel()
 
 
