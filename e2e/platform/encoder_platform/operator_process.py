@@ -18,8 +18,8 @@ from encoder_node.waiting import wait_for
 from encoder_platform.kube import DEPLOYMENT, Kube
 
 NAME = NAMESPACE = "encoder-operator"
-# Kopf imports the official client where that is installed, as it is for these tests and not in the operator's image
-_WITHOUT_CLIENT = "import sys; sys.modules['kubernetes'] = None"
+# Kopf imports the official client and structlog imports rich where they are, as for these tests and not in the operator's image
+_AS_IN_THE_IMAGE = "import sys; sys.modules.update(kubernetes=None, rich=None)"
 
 
 class OperatorProcess:
@@ -43,7 +43,7 @@ class OperatorProcess:
         command = [
             sys.executable,
             "-c",
-            f"{_WITHOUT_CLIENT}; from encoder_operator.__main__ import main; sys.exit(main(['run']))",
+            f"{_AS_IN_THE_IMAGE}; from encoder_operator.__main__ import main; sys.exit(main(['run']))",
         ]
         with self.log.open("ab") as output:
             environment = {**self._environment, **extra}
