@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from encoder_operator import metrics
+from encoder_operator import metrics, names
 from encoder_operator.settings import Settings
 from encoder_plugins import counting
 
@@ -93,6 +93,17 @@ def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
     assert "*" not in text.replace("/*", "").replace("*/", "")
     assert not re.search(r"resources:.*\bsecrets\b", text)
     assert "pods/exec" not in text
+
+
+@pytest.mark.parametrize("attempt", [1, 10, 1000])
+@pytest.mark.parametrize("model", ["m", "minilm", "m" * 37, "m" * 38, "m" * names.MAX_MODEL_NAME], ids=len)
+def test_every_pod_that_compares_is_known_by_its_name(model: str, attempt: int) -> None:
+    (pattern,) = re.findall(r"request\.name\.matches\('(.*)'\)", TEMPLATES["gate-policy.yaml"])
+    # k8s.io/apiserver/pkg/storage/names: 63 characters, five of them the API server's own
+    pod = (names.parity_job(model, "0123456789", attempt) + "-")[:58] + "x7kq2"
+    assert re.match(pattern, pod), pod
+    for other in (f"{model}-0123456789-x7kq2", "mine", f"{model}-parity-1-x7kq2"):
+        assert not re.match(pattern, other), other
 
 
 def _exposed(registry: CollectorRegistry) -> set[str]:
