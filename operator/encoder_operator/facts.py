@@ -67,6 +67,11 @@ class Pod:
     # what a prep pod said last about how far it is
     progress: Json | None = None
 
+    @property
+    def alive(self) -> bool:
+        """Whether it may still run; one that has ended for good stays as an object until somebody takes it away."""
+        return self.phase in ("Pending", "Running", "Unknown")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

@@ -58,18 +58,30 @@ class View:
         return rollout.ready(self.facts, self.active)
 
     @property
-    def pods(self) -> tuple[Pod, ...]:
-        """Return the pods of the wanted revision, or of the one that is held while there is none."""
-        about = self.target or self.rolled.held
-        return tuple(p for p in self.facts.pods if about and p.revision == about.hash and not p.deleting)
+    def problem(self) -> problems.Problem | None:
+        """Return the first thing that keeps a pod of the wanted revision, or of the one that is held instead, from running."""
+        return self._problem(self.target, self.rolled.held)
 
     @property
-    def problem(self) -> problems.Problem | None:
-        """Return the first thing that keeps a pod of the wanted revision from running."""
-        found = (problems.of(pod) for pod in self.pods if not pod.ready)
-        first = next((p for p in found if p is not None), None)
+    def trouble(self) -> problems.Problem | None:
+        """Return what keeps any pod that should answer from running: a candidate at work does not hide that the other one fails."""
+        return self._problem(self.target, self.rolled.held, self.active)
+
+    def _problem(self, *revisions: Revision | None) -> problems.Problem | None:
+        found = (
+            problem for revision in dict.fromkeys(r.hash for r in revisions if r) if (problem := self._of(revision))
+        )
+        first = next(found, None)
         refused = self.facts.deployment.refused if self.facts.deployment else ""
         return problems.Problem(Reason.PODS_REFUSED, refused) if refused and first is None else first
+
+    def _of(self, revision: str) -> problems.Problem | None:
+        pods = [pod for pod in self.facts.pods if pod.revision == revision and not pod.deleting]
+        living = next((found for pod in pods if pod.alive and not pod.ready and (found := problems.of(pod))), None)
+        if living is not None or any(pod.ready for pod in pods):
+            return living
+        # a pod that has ended for good stays as an object; only that the node needs room may be why none is ready
+        return next((problems.of(pod) for pod in pods if pod.reason == "Evicted"), None)
 
     def verdict(self, of: Revision | None) -> Verdict | None:
         """Return what speaks for a revision."""
@@ -80,7 +92,7 @@ def observe(view: View) -> Json:
     """Return the whole status."""
     conditions = _conditions(view)
     candidate = view.target if view.target and view.target != view.active else None
-    pods = [pod for pod in view.facts.pods if not pod.deleting and pod.phase in ("Pending", "Running", "Unknown")]
+    pods = [pod for pod in view.facts.pods if pod.alive and not pod.deleting]
     found: Json = {
         "phase": _phase(view, conditions),
         "endpoint": service.endpoint(view.model),
@@ -116,7 +128,7 @@ def refused(live: Json, error: NotAccepted, facts: Facts) -> Json:
     kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "parity")}
     found = kept | {
         "phase": "Degraded" if ready else "Failed",
-        "replicas": len(facts.pods),
+        "replicas": sum(pod.alive and not pod.deleting for pod in facts.pods),
         "readyReplicas": len(ready),
         "activeRevision": active,
     }
@@ -235,8 +247,8 @@ def _available(view: View) -> Said:
         return Said(False, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0")
     if view.rolled.refused and view.active is None:
         return Said(False, *view.rolled.refused)
-    if view.problem is not None:
-        return Said(False, *view.problem)
+    if view.trouble is not None:
+        return Said(False, *view.trouble)
     return Said(False, Reason.NO_READY_PODS, "no pod of a verified revision is ready")
 
 
@@ -295,8 +307,8 @@ def _degraded(view: View) -> Said:
         return Said(True, *view.rolled.refused)
     if view.prepared.failed:
         return Said(True, view.prepared.reason, view.prepared.message)
-    if view.problem is not None and view.problem.reason in _FAILURES:
-        return Said(True, *view.problem)
+    if view.trouble is not None and view.trouble.reason in _FAILURES:
+        return Said(True, *view.trouble)
     if children.routeless(view.model, view.facts):
         return Said(True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute: this cluster has no HTTPRoute resource")
     return Said(False, Reason.AS_EXPECTED, "nothing needs a person")

@@ -249,6 +249,122 @@ async def test_history_is_bounded() -> None:
     assert {found["metadata"]["labels"]["encoders.dev/revision"] for found in verdicts} <= hashes
 
 
+def ends(world: World, status: dict[str, Any]) -> None:
+    """End the oldest serving pod for good, as a node does that shuts down or needs room; its object stays."""
+    pod = copy.deepcopy(world.fake.of("pods", component="serving")[0])
+    labels = {**pod["metadata"]["labels"]}
+    world.fake.put(
+        "pods",
+        {
+            "metadata": {**pod["metadata"], "name": "minilm-ended", "uid": "ended", "labels": labels},
+            "spec": pod["spec"],
+            "status": {"phase": "Failed", "conditions": [{"type": "Ready", "status": "False"}], **status},
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+        {
+            "reason": "Terminated",
+            "containerStatuses": [{"name": "engine", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}],
+        },
+    ],
+)
+async def test_a_pod_that_has_ended_for_good_is_history_once_another_serves(status: dict[str, Any]) -> None:
+    world = World()
+    await world.settle()
+    ends(world, status)
+    await world.look()
+    assert world.condition("Progressing") == ("False", "Idle")
+    assert world.condition("Degraded") == ("False", "AsExpected")
+    assert world.condition("Ready") == ("True", "Ready")
+    assert (world.status["phase"], world.status["replicas"]) == ("Serving", 1)
+
+
+async def test_that_pods_are_evicted_one_after_the_other_is_said_until_one_serves() -> None:
+    world = World()
+    world.starts = lambda pod: pod["status"].update(conditions=[{"type": "Ready", "status": "False"}])
+    for _ in range(4):
+        await world.look()
+        world.jobs()
+        world.deployment()
+    assert world.condition("Progressing") == ("True", "Starting")
+    ends(world, {"reason": "Evicted"})
+    await world.look()
+    assert world.condition("Progressing") == ("False", "Evicted")
+    assert world.condition("Degraded") == ("False", "AsExpected")
+
+
+async def test_a_refused_spec_counts_the_pods_that_an_autoscaler_may_count() -> None:
+    world = World()
+    await world.settle()
+    ends(world, {"reason": "Evicted"})
+    leaving = copy.deepcopy(world.fake.of("pods", component="serving")[0])
+    leaving["metadata"] |= {"name": "minilm-leaving", "uid": "leaving", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.fake.put("pods", leaving)
+    world.change(args=["--trust-remote-code"])
+    await world.look()
+    assert world.condition("Accepted") == ("False", "ArgumentDenied")
+    assert (world.status["replicas"], world.status["readyReplicas"]) == (1, 1)
+
+
+def waits(pod: dict[str, Any]) -> None:
+    pod["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {"name": "engine", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+        ],
+    }
+
+
+async def test_why_the_verified_revision_does_not_come_back_is_said() -> None:
+    world = World()
+    world.edit(lambda live: live["spec"].update(rollout={"strategy": "Recreate"}))
+    await world.settle()
+    world.change(maxModelLen=64)
+    world.parity = fails
+    for _ in range(20):
+        await world.look()
+        world.jobs()
+        if world.condition("UpToDate")[1] == "ParityFailed":
+            world.starts = waits
+        world.deployment()
+    assert world.condition("UpToDate") == ("False", "ParityFailed")
+    assert world.condition("Available") == ("False", "ImagePullFailed")
+    assert world.said("Available") == "no such image"
+    assert world.condition("Progressing") == ("False", "ImagePullFailed")
+    # what the person's spec did wrong is still the first thing to know
+    assert world.condition("Degraded") == ("True", "ParityFailed")
+
+
+async def test_what_the_candidates_pods_lack_is_said_before_what_others_lack() -> None:
+    world = World(model(replicas=2))
+    await world.settle()
+    world.starts = waits
+    world.change(maxModelLen=64)
+    await world.settle()
+    broken = copy.deepcopy(world.fake.of("pods", component="serving"))
+    first = next(pod for pod in broken if pod["status"]["phase"] == "Running")
+    first["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    terminated = {"exitCode": 1, "message": "the artifact was changed"}
+    first["status"]["containerStatuses"][0] |= {
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": terminated},
+    }
+    world.fake.put("pods", first)
+    await world.look()
+    assert world.said("Progressing") == "no such image"
+    world.run_pods()
+    world.fake.put("pods", first)
+    await world.look()
+    assert world.condition("Degraded") == ("True", "CrashLoop")
+    assert "the artifact was changed" in world.said("Degraded")
+
+
 async def test_an_unavailable_api_server_is_a_failure_to_try_again() -> None:
     world = World()
     world.fake.fail_next = [(429, {"Retry-After": "7"})]
