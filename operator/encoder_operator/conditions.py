@@ -81,6 +81,7 @@ LoadFormatUnsupported | Accepted | the engine image can't read weights in this w
 RemoteCodeTrusted | Accepted | the spec is understood, and the pods run Python code from the checkpoint's repository | nothing, if that is what you want; pods carry the label `encoders.dev/trust-remote-code`
 RemoteCodeDenied | Accepted | `spec.serving.trustRemoteCode` is set, and this operator does not permit it | take a checkpoint without code of its own, or let an administrator set `allowTrustRemoteCode`
 OneNodeOnly | Accepted | the volume is ReadWriteOnce, which keeps all pods of the model on one node, and the spec asks to part them | take a ReadWriteMany volume, or prefer instead of require
+OnePodOnly | Accepted | the claim is ReadWriteOncePod: one pod alone may mount it, and preparing, comparing and updating need a second one | take a ReadWriteOnce or ReadWriteMany claim
 NoImage | Accepted | the operator was installed without an image for this plugin and accelerator | set it in the chart's values
 NameConflict | Accepted | a Service, Deployment or claim of this name exists and is not the model's | rename one of them
 NotAccepted | all | follows from `Accepted` being False; what served before serves on | see `Accepted`
@@ -106,7 +107,8 @@ Stalled | ArtifactReady | no byte came for a while; tried again, until the tries
 RateLimited | ArtifactReady | the hub asks for patience; tried again after the time that it names, until the tries are used up | give a token, or use a mirror (`endpoint`)
 DownloadFailed | ArtifactReady | network or server errors; tried again, until the tries are used up | look at the network, then set `encoders.dev/retry`
 OutOfMemory | ArtifactReady, Available, Progressing, Degraded | the container needed more memory than its limit | raise `spec.prepare.resources` or `spec.serving.resources`
-Evicted | ArtifactReady, Available, Progressing | the node needed room; tried again | set requests that fit
+Evicted | ArtifactReady, Available, Progressing | the node needed room, or the pod took more of its disk than its limit; the message is the kubelet's. Tried again | set requests and limits that fit
+NodeLost | ArtifactReady | the node of the prep pod does not answer, or is gone; the same Job goes on with another pod when Kubernetes has ended this one | wait. Of a node that stays away, delete the Node object (cloud providers do), or taint it `node.kubernetes.io/out-of-service`
 DeadlineExceeded | ArtifactReady | the preparation took longer than `spec.prepare.activeDeadlineSeconds` | raise it; what is downloaded already is kept
 PreparationFailed | ArtifactReady | anything else; the message is the Job's last word | `kubectl logs` of the Job's pod
 ImagePullFailed | ArtifactReady, Available, Progressing, Degraded | the node can't get the image | look at the image's name in the chart's values, and at pull secrets; it is tried again

@@ -63,6 +63,12 @@ class Pod:
     waiting_message: str
     unschedulable: str
     mount_problem: str = ""
+    # why the pod itself has ended, in the kubelet's words
+    message: str = ""
+    # whether something else than its container ends or has ended it: a drain, a node that needs room or is gone
+    disrupted: bool = False
+    # what is wrong with the node of a prep pod
+    node_problem: str = ""
     product: str = ""
     # what a prep pod said last about how far it is
     progress: Json | None = None
@@ -143,7 +149,9 @@ class Claim:
     name: str
     uid: str
     bound: bool
+    # whether pods on several nodes may have it at once, and whether only one pod may have it at all
     shared: bool
+    one_pod: bool
     message: str
     live: Json
 
@@ -243,6 +251,8 @@ def pod(live: Json) -> Pod:
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        message=status.get("message", ""),
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
     )
 
 
@@ -316,13 +326,16 @@ def verdict(live: Json) -> Verdict:
 def claim(live: Json) -> Claim:
     """Parse a PersistentVolumeClaim."""
     status = live.get("status", {})
-    modes = status.get("accessModes") or live.get("spec", {}).get("accessModes", [])
+    asked = live.get("spec", {}).get("accessModes", [])
+    # once it is bound, all that its volume can do: of a volume that is written, several nodes may have only what is ReadWriteMany
+    modes = status.get("accessModes") or asked
     phase = status.get("phase", "Pending")
     return Claim(
         name=live["metadata"]["name"],
         uid=live["metadata"]["uid"],
         bound=phase == "Bound",
-        shared=bool({"ReadWriteMany", "ReadOnlyMany"} & set(modes)),
+        shared="ReadWriteMany" in modes or modes == ["ReadOnlyMany"],
+        one_pod="ReadWriteOncePod" in (*asked, *modes),
         message=f"the claim {live['metadata']['name']} is {phase}",
         live=live,
     )

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from encoder_operator import facts, names, reading
 from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
-from encoder_operator.facts import Facts, Pod, Revision
+from encoder_operator.errors import Refused
+from encoder_operator.facts import Facts, Pod, Revision, Verdict
 from encoder_operator.reading import View
 from encoder_operator.settings import Settings
 
 _CREATING = "ContainerCreating"
+_SILENT = "does not answer"
 # labels of nodes hardly change
 _PRODUCT_SECONDS = 60.0
 _PROGRESS_SECONDS = 10.0
@@ -43,6 +45,7 @@ class Observer:
         self._namespaced = settings.namespaced
         self._products: dict[str, tuple[float, str]] = {}
         self._told: dict[str, _Told] = {}
+        self._nodes: dict[str, tuple[float, str]] = {}
 
     async def facts(self, view: View, *, preps_elsewhere: int = 0) -> Facts:
         """Return the facts about an EncoderModel."""
@@ -91,11 +94,31 @@ class Observer:
         pod = facts.pod(live)
         if live["metadata"].get("labels", {}).get(names.COMPONENT) != "prep":
             return pod
+        if pod.node and pod.alive:
+            pod = replace(pod, node_problem=await self._node_problem(pod))
         if pod.phase == "Pending" and pod.node and pod.waiting == _CREATING:
             return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
         if pod.phase == "Running" and pod.ended is None:
             return replace(pod, progress=await self._progress(namespace, pod))
         return pod
+
+    async def _node_problem(self, pod: Pod) -> str:
+        """Return what is wrong with a prep pod's node: until Kubernetes ends the pod, nothing about the pod itself need say it."""
+        if self._namespaced:
+            # Nodes are not ours to read; of one that is silent, the API server closes the pods and leaves their containers open
+            return _SILENT if pod.containers_ready and not pod.ready else ""
+        before, now = self._nodes.get(pod.node), time.monotonic()
+        if before is not None and now - before[0] < _PROGRESS_SECONDS:
+            return before[1]
+        try:
+            problem = _node_problem(await self._cluster.get("Node", None, pod.node))
+        except Refused:
+            # worth having, and no more: the Job does without
+            problem = ""
+        while len(self._nodes) >= _MOST_REMEMBERED:
+            del self._nodes[next(iter(self._nodes))]
+        self._nodes[pod.node] = (now, problem)
+        return problem
 
     async def _mount_problem(self, namespace: str, pod: Pod) -> str:
         """Ask for the Events of a prep pod that is being created: only there the kubelet says which mount it waits for."""
@@ -177,6 +200,16 @@ def _of_another(live: Json, uid: str) -> bool:
 
 def _called(live: Json) -> str:
     return f"{live.get('kind', 'object')} {live['metadata']['name']}"
+
+
+def _node_problem(live: Json | None) -> str:
+    if live is None:
+        return "is gone"
+    ready = next((entry for entry in live.get("status", {}).get("conditions", []) if entry["type"] == "Ready"), None)
+    if ready is None or ready["status"] == "True":
+        return ""
+    said = ready.get("message", "")
+    return f"{_SILENT} ({said})" if said else _SILENT
 
 
 def _last_line(log: str) -> Json | None:

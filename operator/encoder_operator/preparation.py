@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from encoder_operator import names, problems, revision
 from encoder_operator.canonical import Json
-from encoder_operator.facts import Ended, Facts, Job, Revision
+from encoder_operator.facts import Facts, Job, Pod, Revision
 from encoder_operator.manifests import claim, prep_job
 from encoder_operator.model import Model
 from encoder_operator.plan import Action, Apply, Delete
@@ -151,7 +152,6 @@ def _reported(job: Job, key: str) -> Artifact | None:
 
 
 def _failed(job: Job) -> Preparation:
-    ended = _last_ended(job)
     if job.failed == "DeadlineExceeded":
         last = job.last_pod
         why = problems.of(last) if last else None
@@ -161,7 +161,7 @@ def _failed(job: Job) -> Preparation:
             message=f"the prep Job was not done within spec.prepare.activeDeadlineSeconds{said}",
             failed=True,
         )
-    reason, message = _explained(job, ended)
+    reason, message = _explained(job, _newest(pod for pod in job.pods if pod.ended or pod.reason == problems.EVICTED))
     return Preparation(reason=reason, message=message, failed=True)
 
 
@@ -169,39 +169,63 @@ def _running(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
     last = job.last_pod
     if last is None:
         return Preparation(reason=Reason.PREPARING, message="the prep Job is starting")
-    found = problems.of(last) if last.ended is None else None
+    found = problems.of(last) if last.alive else None
     if found is not None:
         # the kubelet retries mounts and pulls by itself; their end is an event of the pod
         return Preparation(reason=found.reason, message=found.message, wake_after=30.0)
-    failures = [pod for pod in job.pods if pod.ended and pod.ended.exit_code]
+    doing, failures = _doing(last, key, facts), [pod for pod in job.pods if _has_failed(pod)]
     if failures:
-        reason, message = _explained(job, _last_ended(job))
+        reason, message = _explained(job, _newest(failures))
         tries = f"try {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed, it will be tried again: "
-        return Preparation(reason=reason, message=tries + message)
-    if last.phase != "Pending":
-        # its log is no event
+        return replace(doing, reason=reason, message=tries + message)
+    evicted = _newest(pod for pod in job.pods if pod.reason == problems.EVICTED)
+    if evicted is not None:
+        # the Job counts no try of a pod that had to make room
+        why = problems.evicted(evicted)
+        reason = why.reason if evicted is last else doing.reason
+        return replace(doing, reason=reason, message=f"{doing.message}; {why.message}")
+    return doing
+
+
+def _doing(pod: Pod, key: str, facts: Facts) -> Preparation:
+    """Return what a Job's newest pod is doing, whatever became of those before it."""
+    if not pod.alive:
+        return Preparation(reason=Reason.PREPARING, message="the prep Job makes another pod")
+    if pod.deleting:
+        return Preparation(
+            reason=Reason.PREPARING, message=f"pod {pod.name} is being ended, and the prep Job then makes another"
+        )
+    if pod.phase != "Pending":
+        # its log is no event, and neither is the silence of its node
         return Preparation(
             reason=Reason.PREPARING,
-            message=f"pod {last.name} is at work",
+            message=f"pod {pod.name} is at work",
             key=key,
-            progress=last.progress,
+            progress=pod.progress,
             wake_after=_PROGRESS_SECONDS,
         )
-    waited = (facts.now - last.created).total_seconds()
+    waited = (facts.now - pod.created).total_seconds()
     return Preparation(
         reason=Reason.PREPARING,
-        message=f"pod {last.name} is starting",
+        message=f"pod {pod.name} is starting",
         wake_after=max(1.0, _MOUNT_PATIENCE - waited),
     )
 
 
-def _last_ended(job: Job) -> Ended | None:
-    ended = [pod for pod in job.pods if pod.ended]
-    last = max(ended, key=lambda pod: (pod.created, pod.name), default=None)
-    return last.ended if last else None
+def _has_failed(pod: Pod) -> bool:
+    """Return whether the Job counts a pod as a failed try."""
+    return not pod.disrupted and (pod.phase == "Failed" or bool(pod.ended and pod.ended.exit_code))
 
 
-def _explained(job: Job, ended: Ended | None) -> tuple[Reason, str]:
+def _newest(pods: Iterable[Pod]) -> Pod | None:
+    return max(pods, key=lambda pod: (pod.created, pod.name), default=None)
+
+
+def _explained(job: Job, pod: Pod | None) -> tuple[Reason, str]:
+    """Return why a Job's pod has failed; of none, what the Job itself says."""
+    if pod is not None and pod.reason == problems.EVICTED:
+        return problems.evicted(pod)
+    ended = pod.ended if pod is not None else None
     if ended is None:
         last = job.last_pod
         found = problems.of(last) if last else None

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from encoder_operator.facts import Pod
-from encoder_operator.names import GPU_RESOURCE
+from encoder_operator.names import GPU_VENDOR
 from encoder_operator.reasons import Reason
 
+# a whole GPU, a slice of one, or a device by dynamic resource allocation: of ours, only those claims name devices
+_NO_GPU = (f"Insufficient {GPU_VENDOR}", "cannot allocate all claims")
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+# a pod's reason, where the kubelet has ended it because the node needed room
+EVICTED = "Evicted"
 
 
 class Problem(NamedTuple):
@@ -20,6 +24,12 @@ class Problem(NamedTuple):
 
 def of(pod: Pod) -> Problem | None:
     """Return what keeps ``pod`` from running, or None."""
+    if pod.node_problem:
+        return Problem(
+            Reason.NODE_LOST,
+            f"pod {pod.name} is on node {pod.node}, which {pod.node_problem}:"
+            " another pod takes its place when Kubernetes has ended this one",
+        )
     if pod.unschedulable:
         return Problem(_unschedulable(pod.unschedulable), pod.unschedulable)
     if pod.waiting in _PULL:
@@ -30,11 +40,17 @@ def of(pod: Pod) -> Problem | None:
     if pod.mount_problem:
         missing = "secret" in pod.mount_problem.lower()
         return Problem(Reason.TOKEN_SECRET_MISSING if missing else Reason.VOLUME_NOT_MOUNTED, pod.mount_problem)
-    if pod.reason == "Evicted":
-        return Problem(Reason.EVICTED, f"pod {pod.name} was evicted from node {pod.node}")
+    if pod.reason == EVICTED:
+        return evicted(pod)
     if pod.waiting == "CrashLoopBackOff" or (pod.ended and pod.ended.exit_code):
         return _ended(pod)
     return None
+
+
+def evicted(pod: Pod) -> Problem:
+    """Return that the kubelet has evicted ``pod``, in its own words."""
+    said = f": {pod.message}" if pod.message else ""
+    return Problem(Reason.EVICTED, f"pod {pod.name} was evicted from node {pod.node}{said}")
 
 
 def _ended(pod: Pod) -> Problem:
@@ -55,7 +71,7 @@ def _tail(text: str) -> str:
 
 
 def _unschedulable(message: str) -> Reason:
-    if f"Insufficient {GPU_RESOURCE}" in message:
+    if any(words in message for words in _NO_GPU):
         return Reason.INSUFFICIENT_GPU
     if "persistentvolumeclaim" in message and "not found" in message:
         return Reason.CLAIM_MISSING

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     REMOTE_CODE_TRUSTED = "RemoteCodeTrusted"
     REMOTE_CODE_DENIED = "RemoteCodeDenied"
     ONE_NODE_ONLY = "OneNodeOnly"
+    ONE_POD_ONLY = "OnePodOnly"
     NO_IMAGE = "NoImage"
     NAME_CONFLICT = "NameConflict"
     NOT_ACCEPTED = "NotAccepted"
@@ -51,6 +52,7 @@ class Reason(StrEnum):
     DOWNLOAD_FAILED = "DownloadFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     PREPARATION_FAILED = "PreparationFailed"
 

@@ -105,6 +105,10 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(unschedulable='persistentvolumeclaim "x" not found')), Reason.CLAIM_MISSING, "x"),
         (job(pod(unschedulable="pod has unbound immediate PersistentVolumeClaims")), Reason.CLAIM_PENDING, "unbound"),
         (job(pod(unschedulable="0/3 nodes are available: Insufficient cpu")), Reason.UNSCHEDULABLE, "cpu"),
+        (job(pod(node="n", node_problem="is gone")), Reason.NODE_LOST, "on node n, which is gone"),
+        (job(pod(phase="Running", deleting=True, node_problem="does not answer")), Reason.NODE_LOST, "does not answer"),
+        (job(pod(phase="Running", deleting=True)), Reason.PREPARING, "is being ended"),
+        (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "makes another pod"),
         (job(pod(phase="Running")), Reason.PREPARING, "at work"),
         (job(), Reason.PREPARING, "starting"),
     ],
@@ -121,6 +125,35 @@ def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
     assert found.reason is Reason.RATE_LIMITED
     assert found.message == "try 1 of 5 failed, it will be tried again: slow down"
     assert not found.failed
+
+
+def test_progress_is_told_of_a_second_try_too() -> None:
+    first = pod(name="a", ended=ended(75, {"code": "Stalled", "message": "no byte"}), phase="Failed")
+    second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running", progress={"bytes": 7})
+    found = decided(job(first, second))
+    assert (found.reason, found.progress, found.key, found.wake_after) == (Reason.STALLED, {"bytes": 7}, KEY, 10.0)
+
+
+LOW = "The node was low on resource: ephemeral-storage."
+TOO_MUCH = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "
+
+
+def test_a_pod_that_made_room_is_no_try_and_one_that_took_too_much_is() -> None:
+    made_room = pod(name="a", node="n", phase="Failed", reason="Evicted", message=LOW, disrupted=True)
+    second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")
+    waiting, going_on = decided(job(made_room)), decided(job(made_room, second))
+    assert waiting.reason is Reason.EVICTED
+    assert waiting.message == f"the prep Job makes another pod; pod a was evicted from node n: {LOW}"
+    assert going_on.reason is Reason.PREPARING
+    assert going_on.message == f"pod b is at work; pod a was evicted from node n: {LOW}"
+    # the kubelet says of both how the container ended; only a pod that broke its own limit has no `DisruptionTarget`
+    killed = replace(made_room, disrupted=False, message=TOO_MUCH, ended=ended(137))
+    tried, given_up = decided(job(killed, second)), decided(job(killed, failed="BackoffLimitExceeded"))
+    assert tried.reason is given_up.reason is Reason.EVICTED
+    assert tried.message == f"try 1 of 5 failed, it will be tried again: pod a was evicted from node n: {TOO_MUCH}"
+    assert given_up.message == f"pod a was evicted from node n: {TOO_MUCH}"
+    ended_so = replace(made_room, ended=ended(137))
+    assert decided(job(ended_so, second)).message == going_on.message
 
 
 def test_a_report_counts_before_the_job_is_complete() -> None:

@@ -379,6 +379,7 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
     world = World()
     await world.look()
     job = world.fake.of("jobs")[0]
+    world.fake.put("nodes", {"metadata": {"name": "node"}})
     world.fake.put(
         "pods",
         {
