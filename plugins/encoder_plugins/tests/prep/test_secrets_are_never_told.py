@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ KEYS = {
     "AWS_SESSION_TOKEN": "kX9wQzSessionTokenOfNobody==",
 }
 
+HONEST, CARELESS = "dying_prep:record", "careless_recorder:record"
+
 # the command as its Job runs it, with a recorder that needs no torch
 PROGRAM = """
 import argparse, sys
 from dataclasses import replace
 sys.path.insert(0, sys.argv.pop(1))
 from encoder_plugins import catalog, patience, prepare_command
-plugin = replace(catalog.get("sentence_transformer"), reference="dying_prep:record")
+plugin = replace(catalog.get("sentence_transformer"), reference=sys.argv.pop(1))
 catalog.get = lambda name: plugin
 patience.time.sleep = lambda seconds: None
 parser = argparse.ArgumentParser()
@@ -45,10 +48,10 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     for name, value in {"HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug", "HTTPX_LOG_LEVEL": "trace"}.items():
         monkeypatch.setenv(name, value)
 
-    def run(source: str, *options: str) -> tuple[int, bytes]:
+    def run(source: str, *options: str, recorder: str = HONEST) -> tuple[int, bytes]:
         volume, log = tmp_path / "volume", tmp_path / "termination-log"
         arguments = ["sentence_transformer", source, str(volume / "key"), *options, "--termination-log", str(log)]
-        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), *arguments]
+        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), recorder, *arguments]
         seen: set[bytes] = set()
         output = tmp_path / "output"
         with (
@@ -56,11 +59,10 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
             subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT) as process,
         ):
             while process.poll() is None:
-                for kind in ("cmdline", "environ"):
-                    try:
-                        seen.add(Path(f"/proc/{process.pid}/{kind}").read_bytes())
-                    except (FileNotFoundError, ProcessLookupError):
-                        break
+                for member in family(process.pid):
+                    for kind in ("cmdline", "environ"):
+                        with suppress(FileNotFoundError, ProcessLookupError):
+                            seen.add(Path(f"/proc/{member}/{kind}").read_bytes())
                 time.sleep(0.01)
         assert json.loads(log.read_text())["message"]
         files = [path.read_bytes() for path in volume.rglob("*") if path.is_file()]
@@ -70,10 +72,26 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     return run
 
 
+def family(pid: int) -> Iterator[int]:
+    """A process and all that it has started, as `ps` lists them."""
+    yield pid
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from family(int(child))
+
+
 def file_of(folder: Path, text: str) -> str:
     path = folder / "token"
     path.write_text(text)
     return str(path)
+
+
+def test_what_a_prep_starts_is_looked_at_too(told: Callable[..., tuple[int, bytes]], checkpoint: Path) -> None:
+    found, everything = told(str(checkpoint), recorder=CARELESS)
+    assert found == 0, everything[-2000:]
+    assert b"kX9wQzArgument" in everything
+    assert b"kX9wQzVariable" in everything
 
 
 @pytest.mark.parametrize(
