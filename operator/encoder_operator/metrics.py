@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 REGISTRY = CollectorRegistry()
+# memory, CPU and start time of the operator's process, under the names that everybody's have
+ProcessCollector(registry=REGISTRY)
 
 RECONCILE_SECONDS = Histogram(
     "encoder_reconcile_seconds",

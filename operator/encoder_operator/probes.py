@@ -15,6 +15,8 @@ from encoder_operator.watching import Horizon
 @asynccontextmanager
 async def serving(port: int, horizon: Horizon, ready: Callable[[], bool]) -> AsyncIterator[int]:
     """Serve the probes while the body runs; yields the port."""
+    # an operator whose watch is silent is restarted soon: what it says until then has to be true at every moment
+    metrics.BEHIND.set_function(lambda: len(horizon.behind))
 
     async def health(_: web.Request) -> web.Response:
         behind = horizon.behind

@@ -65,7 +65,8 @@ class Reconciler:
             await self._say_unread(key, error)
             raise
         if view is None:
-            self._horizon.unsettled(key)
+            # an earlier look may have ended after the event of the deletion came
+            self.gone(key)
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
             if self._preps.has_place(key):
                 labels = {names.MODEL: name, names.COMPONENT: "prep"}

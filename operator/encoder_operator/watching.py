@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from encoder_operator import metrics, names
+from encoder_operator import names
 from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
 from encoder_operator.errors import ClusterError
@@ -110,7 +110,6 @@ async def resync(
     while True:
         await asyncio.sleep(period)
         behind = set(horizon.behind)
-        metrics.BEHIND.set(len(behind))
         if behind - known:
             _LOG.error("a watch is silent", kinds=sorted(behind))
         known = behind
