@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from encoder_operator import metrics, names
 from encoder_operator.settings import Settings
 from encoder_plugins import counting
 
-CHART = Path(__file__).parents[3] / "charts" / "encoder-operator"
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "encoder-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").rglob("*") if path.is_file()}
@@ -123,7 +126,28 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
     assert "overloaded" in counting.REASONS.values()
 
 
-def test_the_chart_and_the_project_have_one_version() -> None:
+def test_chart_operator_and_images_have_one_version_and_it_is_a_new_one() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = (CHART.parents[1] / "pyproject.toml").read_text()
-    assert f'version = "{chart["appVersion"]}"' in project
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (locked,) = re.findall(r'name = "encoder-operator"\nversion = "(.*)"', (ROOT / "uv.lock").read_text())
+    assert chart["version"] == chart["appVersion"] == project["version"] == locked
+    assert f"## {chart['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    (packaged,) = (ROOT / "e2e" / "chart" / "previous").glob("*.tgz")
+    with tarfile.open(packaged) as content, content.extractfile("encoder-operator/Chart.yaml") as file:  # type: ignore[union-attr]
+        previous = yaml.safe_load(file)
+    # the images' default tags: a node that has an image of this name does not pull another one
+    assert previous["appVersion"] != chart["appVersion"]
+    assert previous["version"] != chart["version"]
+
+
+def test_texts_name_images_of_this_version() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "images").rglob("*"), ROOT / "README.md"]
+    named = {
+        (file.name, image, tag)
+        for file in files
+        if file.is_file()
+        for image, tag in re.findall(r"(encoder-operator/[a-z_-]+):(\d+\.\d+\.\d+)", file.read_text())
+    }
+    assert len(named) > 5
+    assert {tag for _, _, tag in named} == {version}
