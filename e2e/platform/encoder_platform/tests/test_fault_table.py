@@ -17,6 +17,11 @@ def test_wire():
 
 def test_without_a_mark():
     pass
+
+@pytest.mark.parametrize("wire", ["short", pytest.param("long", marks=pytest.mark.soak)])
+@pytest.mark.fault("a wire is bent", "nothing", "nothing")
+def test_bent_wire(wire):
+    pass
 """
 
 
@@ -32,7 +37,10 @@ def test_a_mark_is_a_row_under_its_shelf(tmp_path: Path) -> None:
     page = fault_table.page(fault_table.faults(fault_table.marked_files(tmp_path), tmp_path))
     rows = [line for line in page.splitlines() if line.startswith("| ") and "fault |" not in line]
     link = "[`test_wire`](../plugins/x/tests/test_wires.py)"
-    assert rows == [f"| a wire is cut | `Stalled / Waiting`, and an Event | goes on | {link} |"]
+    assert rows == [
+        f"| a wire is cut | `Stalled / Waiting`, and an Event | goes on | {link} (`make soak`) |",
+        f"| a wire is bent | nothing | nothing | {link.replace('test_wire`', 'test_bent_wire`')} |",
+    ]
     assert fault_table.SHELVES["plugins"] in page
     assert fault_table.SHELVES["operator"] not in page
 
