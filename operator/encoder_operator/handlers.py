@@ -5,7 +5,9 @@ Only ``on.event`` is used: it leaves no annotation and no finalizer on any objec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
@@ -26,6 +28,11 @@ _CHILDREN = (
 )
 
 
+_LOGIN_AGAIN_SECONDS = 5.0
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_LONGEST_PAUSE = 8.0
+
+
 def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) -> kopf.OperatorRegistry:
     """Return Kopf's handlers.
 
@@ -38,7 +45,8 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
     found = kopf.OperatorRegistry()
 
     watched = {names.PLURAL, *(plural for _, _, plural, _ in _CHILDREN)}
-    kopf.on.login(id="login", registry=found)(Login(watched).login)
+    # a file of credentials may be read while it is written
+    kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(watched).login)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
     async def model_changed(event: Any, name: str, namespace: str | None, meta: Any, **_: Any) -> None:
@@ -105,8 +113,16 @@ class NoMemories(ResourceMemories):
         return await super().recall(raw_body, **{**options, "ephemeral": True})
 
 
+class _Pauses:
+    """The seconds between attempts of a request: without an end, since a watch that is given up is not begun again."""
+
+    def __iter__(self) -> Iterator[float]:
+        for pause in itertools.chain(_PAUSES, itertools.repeat(_LONGEST_PAUSE)):
+            yield random.uniform(pause / 2, pause)
+
+
 def settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, a quick end."""
+    """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, nothing given up."""
     found = kopf.OperatorSettings()
     found.persistence.diffbase_storage = _NoDiffBase()
     found.persistence.progress_storage = _NoProgress()
@@ -123,5 +139,10 @@ def settings() -> kopf.OperatorSettings:
     found.queueing.exit_timeout = 1.0
     # an object's worker keeps its last event for so long
     found.queueing.idle_timeout = 0.05
-    found.process.ultimate_exiting_timeout = 4.5
+    found.networking.error_backoffs = _Pauses()
+    found.networking.connect_timeout = 10.0
+    # of lists, which come in chunks; a watch has its own
+    found.networking.request_timeout = 30.0
+    # it would count only from when Kopf is told, and only while the loop runs: see run.py
+    found.process.ultimate_exiting_timeout = None
     return found

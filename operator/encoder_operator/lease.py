@@ -23,6 +23,8 @@ from encoder_operator.canonical import Json
 from encoder_operator.errors import Changed, ClusterError, Refused
 
 _LOG = structlog.get_logger()
+# who waits for the Lease has it a few seconds later all the same
+_RELEASE_SECONDS = 1.0
 
 
 class Leases(Protocol):
@@ -116,7 +118,7 @@ class Lease:
             return
         spec = {field: value for field, value in held["spec"].items() if field != "holderIdentity"}
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._leases.put_lease({**held, "spec": spec})
         except (ClusterError, TimeoutError) as error:
             _LOG.warning("the lease was not released", error=str(error))

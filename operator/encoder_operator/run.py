@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -24,14 +25,28 @@ from encoder_operator.watching import Horizon
 from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
-_COUNT_AGAIN_SECONDS = 2.0
+_AGAIN_SECONDS = 2.0
+# looks that are under way when it is time to end may finish their write
+_LAST_LOOKS_SECONDS = 1.0
+# what hangs may not take longer: the next leader waits, and at ten seconds the kubelet kills without a word
+_END_SECONDS = 4.5
+
+
+class _Stop(asyncio.Event):
+    """That it is time to end. Whoever says so also starts the time after which the process is ended wherever it hangs."""
+
+    def set(self) -> None:
+        if not self.is_set():
+            # not by this loop, which may be what hangs; it says where
+            faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
+        super().set()
 
 
 async def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT, or until the lease is lost.
 
     Returns:
-        The exit code: 0 if it was told to end, 1 if another operator is at work now.
+        The exit code: 0 if it was told to end, 1 if another operator is at work now, or if a watch can't go on.
     """
     metrics.begin(catalog.plugins())
     leadership = Leadership()
@@ -41,15 +56,14 @@ async def run(settings: Settings) -> int:
         crash_before_write=settings.crash_before_write,
     )
     horizon, preps = Horizon(), Preps(settings.max_preps)
-    ready, stop = asyncio.Event(), asyncio.Event()
+    ready, stop = asyncio.Event(), _Stop()
     _on_signals(stop)
     try:
         async with probes.serving(settings.port, horizon, ready.is_set) as port:
             _LOG.info("start", port=port)
             async with _leading(settings, cluster, leadership, ready, stop) as lost:
-                if not stop.is_set():
-                    await _work(settings, cluster, horizon, preps, ready, stop)
-                return 1 if lost.is_set() else 0
+                failed = not stop.is_set() and not await _work(settings, cluster, horizon, preps, ready, stop)
+                return 1 if failed or lost.is_set() else 0
     finally:
         await cluster.close()
         _LOG.info("end")
@@ -99,15 +113,17 @@ async def _leading(
 
 async def _work(
     settings: Settings, cluster: Cluster, horizon: Horizon, preps: Preps, ready: asyncio.Event, stop: asyncio.Event
-) -> None:
+) -> bool:
+    """Watch and look until told to stop; return False if a watch has ended by itself."""
     namespaces = settings.namespaces or ["*"]
-    if not await _unless(stop, _count_preps(cluster, preps, namespaces)):
-        return
+    if not await _unless(stop, _prepared(cluster, preps, namespaces)):
+        return True
     reconciler = Reconciler(cluster, settings, horizon=horizon, preps=preps)
     wakeups = WakeUps(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=horizon.news)
     preps.wakes(wakeups.wake)
     again = watching.resync(cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces)
     resync = asyncio.create_task(again, name="resync")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
     mine = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
@@ -116,27 +132,49 @@ async def _work(
             memories=handlers.NoMemories(),
             clusterwide=not settings.namespaced,
             namespaces=settings.namespaces,
-            stop_flag=stop,
             ready_flag=ready,
         )
-        # Kopf has put handlers of its own in their place, and waits for the flag even after a signal
+        # Kopf has put handlers of its own in their place
         _on_signals(stop)
-        await kopf.run_tasks(tasks, ignored=mine)
+        running = asyncio.create_task(kopf.run_tasks(tasks, ignored=mine), name="kopf")
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        failed = [error for task in tasks if (error := _error(task)) is not None]
+        if failed:
+            # nothing is lost by another life, which begins by reading everything; a watch that nobody sees missing loses much
+            _LOG.error("the watches can't go on, so the operator is to be started again", error=repr(failed[0]))
+            stop.set()
+            # what would end the other watches is what has failed; ended later, with all that they wait for, they begin again
+            await _ended(*(task for task in asyncio.all_tasks() - mine if task.get_name().startswith("watcher ")))
+        await wakeups.close(_LAST_LOOKS_SECONDS)
+        # told to stop Kopf would wait for whatever else this process does; cancelled it ends at once
+        await _ended(running)
+        return not failed
     finally:
         await _ended(resync)
+        await _ended(stopping)
         await wakeups.close()
 
 
-async def _count_preps(cluster: Cluster, preps: Preps, namespaces: list[str]) -> None:
-    """Count the prep Jobs that run already, before any other may be started."""
+def _error(task: asyncio.Task[Any]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+async def _prepared(cluster: Cluster, preps: Preps, namespaces: list[str]) -> None:
+    """Wait until there can be EncoderModels, and count the prep Jobs that run already, before any other may be started."""
+    told = False
     while True:
         try:
-            labels = {names.COMPONENT: "prep"}
-            preps.seed([job for where in namespaces for job in await cluster.list("Job", where, labels)])
-            return
+            # Kopf looks once which resources there are, and would never watch one that comes later
+            if await cluster.serves(names.GROUP, names.VERSION, names.PLURAL):
+                labels = {names.COMPONENT: "prep"}
+                preps.seed([job for where in namespaces for job in await cluster.list("Job", where, labels)])
+                return
+            if not told:
+                _LOG.error("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
+            told = True
         except ClusterError as error:
             _LOG.warning("prep Jobs can't be counted", error=str(error))
-            await asyncio.sleep(_COUNT_AGAIN_SECONDS)
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -151,7 +189,9 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     return done
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait((task,))
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)

@@ -90,12 +90,14 @@ class WakeUps:
         if entry is not None and not entry.running:
             del self._entries[key]
 
-    async def close(self) -> None:
-        """Start nothing more, and end what runs."""
+    async def close(self, grace: float = 0.0) -> None:
+        """Start nothing more, and end what still runs after some seconds."""
         self._closed = True
         for entry in self._entries.values():
             if entry.timer is not None:
                 entry.timer.cancel()
+        if self._tasks and grace:
+            await asyncio.wait(self._tasks, timeout=grace)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

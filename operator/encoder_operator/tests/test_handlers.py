@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -31,11 +32,20 @@ def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> N
     assert {selector.any_name: value for selector, value in selectors.items()}[plural] == "encoders.dev/model"
 
 
-def test_kopf_posts_and_scans_nothing_and_ends_in_time() -> None:
+def test_kopf_posts_and_scans_nothing() -> None:
     found = handlers.settings()
     assert found.posting.enabled is False
     assert found.scanning.disabled is True
-    assert (found.process.ultimate_exiting_timeout or 99) <= 5
+
+
+def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
+    pauses: Any = handlers.settings().networking.error_backoffs
+    # every request begins anew
+    for _ in range(2):
+        found = list(itertools.islice(pauses, 1000))
+        assert 0.25 <= found[0] <= 0.5
+        assert max(found) <= 8
+        assert len(set(found[4:])) > 900
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
