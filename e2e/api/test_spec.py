@@ -23,6 +23,13 @@ CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.
 TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
 SERVICE = ("v1", "Service")
 
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def gpus(limit: int | str) -> Body:
+    return {"resources": {"limits": {"nvidia.com/gpu": limit}}}
+
+
 HUB = {"huggingFace": {"repo": "a/b", "revision": "1" * 40}}
 GPU = {"accelerator": "nvidia"}
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
@@ -49,6 +56,17 @@ BAD = [
         "can't both be above 1",
     ),
     ({"serving": GPU | {"resourceClaims": [{"name": "gpu"}]}}, "exactly one of resourceClaimName and"),
+    (
+        {"serving": GPU | {"acceleratorProduct": "NVIDIA-L4", "nodeSelector": {PRODUCT: "NVIDIA-H200"}}},
+        "asks for another",
+    ),
+    ({"serving": GPU | gpus(2) | {"tensorParallelSize": 4}}, "nvidia.com/gpu must be tensorParallelSize"),
+    ({"serving": GPU | gpus("4") | {"tensorParallelSize": 2}}, "nvidia.com/gpu must be tensorParallelSize"),
+    ({"serving": GPU | gpus(0)}, "nvidia.com/gpu must be tensorParallelSize"),
+    (
+        {"serving": GPU | gpus(1) | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}},
+        "a limit of nvidia.com both ask for GPUs",
+    ),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "can't both be 0"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
     ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations of encoders.dev"),
@@ -64,6 +82,11 @@ BAD = [
 BAD_FIELDS = [
     ({"serving": GPU | {"args": ["--port=9"]}}, "not yours to set"),
     ({"serving": GPU | {"args": ["-tp=9"]}}, "not yours to set"),
+    ({"serving": GPU | {"env": [{"name": "A"}, {"name": "VLLM_PLUGINS"}]}}, "env holds a variable that is not yours"),
+    ({"prepare": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "env holds a variable that is not yours to set"),
+    ({"serving": GPU | {"loadFormat": "tensorizer"}}, "artifacts hold safetensors only"),
+    ({"serving": {"accelerator": "cpu", "loadFormat": "fastsafetensors"}}, "fastsafetensors needs accelerator nvidia"),
+    ({"serving": {"accelerator": "cpu", "loadFormat": "runai_streamer"}}, "package runai-model-streamer"),
 ]
 GOOD = [
     {"rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
@@ -73,6 +96,18 @@ GOOD = [
     {"source": {"http": {"url": "http://web/m.tar", "sha256": "2" * 64}}},
     {"serving": GPU | {"enginesPerAccelerator": 1}},
     {"serving": GPU | {"tensorParallelSize": 4}},
+    {"serving": GPU | gpus("4") | {"tensorParallelSize": 4}},
+    # one GPU of several wastes the others, and always could
+    {"serving": GPU | gpus(2)},
+    {"serving": {"accelerator": "cpu"} | gpus(0)},
+    {"serving": GPU | {"acceleratorProduct": "NVIDIA-L4", "nodeSelector": {PRODUCT: "NVIDIA-L4", "disk": "ssd"}}},
+    {
+        "serving": GPU
+        | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}], "resources": {"limits": {"cpu": 1}}}
+    },
+    {"serving": GPU | {"loadFormat": "fastsafetensors"}},
+    {"serving": {"accelerator": "cpu", "loadFormat": "runai_streamer"}, "image": "mine:1"},
+    {"serving": GPU | {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]}},
     {"serving": GPU | {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "A"}]}]}}}},
     {"network": {"networkPolicy": {}}},
     {"network": {"networkPolicy": {"from": [{"podSelector": {}}]}}},
@@ -153,6 +188,43 @@ def test_a_bad_field_is_refused_by_the_api_server_with_a_sentence(scene: Scene, 
     with pytest.raises(ApiException) as refused:
         scene.kube.apply(manifest(scene, spec))
     assert sentence in refusal(refused.value)
+
+
+CREATE = {"size": "1Gi", "storageClassName": "standard"}
+IMMUTABLE = [
+    ({"plugin": "mmbert_gliner"}, "plugin can't be changed: make another EncoderModel for another plugin"),
+    ({"storage": {"create": CREATE | {"storageClassName": "fast"}}}, "only the size can be changed"),
+    ({"storage": {"create": {"size": "1Gi"}}}, "only the size can be changed"),
+    ({"storage": {"create": CREATE | {"accessModes": ["ReadWriteMany"]}}}, "only the size can be changed"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), IMMUTABLE, ids=[str(change)[:70] for change, _ in IMMUTABLE])
+def test_what_can_not_change_is_kept_by_the_api_server(scene: Scene, change: Body, sentence: str) -> None:
+    before = manifest(scene, {"storage": {"create": CREATE}})
+    scene.kube.apply(before)
+    with pytest.raises(ApiException) as refused:
+        scene.kube.apply(manifest(scene, {"storage": {"create": CREATE}} | change))
+    assert sentence in refusal(refused.value)
+    live = scene.model("spec")["spec"]
+    assert (live["plugin"], live["storage"]["create"]) == (
+        before["spec"]["plugin"],
+        CREATE | {"accessModes": ["ReadWriteOnce"]},
+    )
+
+
+def test_size_and_policy_of_a_created_volume_can_change(scene: Scene) -> None:
+    for storage in (
+        {"create": CREATE, "policy": "Retain"},
+        {"create": CREATE | {"size": "2Gi"}, "policy": "Retain"},
+        # takes a raise back that the StorageClass did not allow
+        {"create": CREATE, "policy": "Delete"},
+        {"claimName": "artifacts", "policy": "Retain"},
+    ):
+        scene.kube.apply(manifest(scene, {"storage": storage}))
+        found = scene.model("spec")["spec"]["storage"]
+        found.get("create", {}).pop("accessModes", None)
+        assert found == storage
 
 
 def test_what_is_right_is_accepted_by_both(scene: Scene) -> None:

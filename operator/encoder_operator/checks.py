@@ -7,7 +7,8 @@ import re
 from encoder_operator import arguments, names, overlay
 from encoder_operator.api import LabelSelector, Prepare, Serving, Spec
 from encoder_operator.errors import NotAccepted
-from encoder_operator.names import GPU_PRODUCT_LABEL, GPU_RESOURCE, GPU_VENDOR
+from encoder_operator.facts import Claim
+from encoder_operator.names import GPU_PRODUCT_LABEL
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
 from encoder_plugins.plugin import Plugin
@@ -50,6 +51,22 @@ def check_name(name: str) -> None:
         raise NotAccepted(Reason.INVALID_SPEC, names.LONG_NAME)
     if not re.fullmatch(names.MODEL_NAME, name):
         raise NotAccepted(Reason.INVALID_SPEC, names.WRONG_NAME)
+
+
+def check_volume(spec: Spec, model: str, namespace: str, claim: Claim) -> None:
+    """Refuse what the volume that is there can't do.
+
+    Raises:
+        NotAccepted: The model needs another volume, or asks too much of this one.
+    """
+    if claim.one_pod:
+        raise NotAccepted(
+            Reason.ONE_POD_ONLY,
+            f"the claim {claim.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
+            " pods need it beside the one that serves: take a ReadWriteOnce or ReadWriteMany claim",
+        )
+    if not claim.shared:
+        check_one_node(spec, model, namespace)
 
 
 def check_one_node(spec: Spec, model: str, namespace: str) -> None:
@@ -123,30 +140,6 @@ def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
             f"spec.serving.accelerator: plugin {plugin.name} has no default number format for {serving.accelerator};"
             f" it is made for {', '.join(dict(plugin.dtypes))}",
         )
-    pinned = serving.node_selector.get(GPU_PRODUCT_LABEL, serving.accelerator_product)
-    if serving.accelerator_product is not None and pinned != serving.accelerator_product:
-        raise NotAccepted(
-            Reason.INVALID_SPEC,
-            f"spec.serving.acceleratorProduct is {serving.accelerator_product}, but spec.serving.nodeSelector asks for {pinned}",
-        )
-    limits = serving.resources.limits if serving.resources is not None else {}
-    asked = limits.get(GPU_RESOURCE)
-    if asked is not None and serving.accelerator == "nvidia" and not _enough(str(asked), serving.tensor_parallel_size):
-        raise NotAccepted(
-            Reason.INVALID_SPEC,
-            f"spec.serving.resources.limits: {GPU_RESOURCE} is {asked}, but tensorParallelSize is"
-            f" {serving.tensor_parallel_size}: leave the limit out, it follows",
-        )
-    if serving.resource_claims and any(name.startswith(GPU_VENDOR) for name in limits):
-        raise NotAccepted(
-            Reason.INVALID_SPEC,
-            "spec.serving.resourceClaims and a limit of nvidia.com in spec.serving.resources both ask for GPUs: leave one out",
-        )
-
-
-def _enough(asked: str, size: int) -> bool:
-    # a model of one GPU with a limit of more wastes them, and always could
-    return asked.isdecimal() and (int(asked) == size or (size == 1 and int(asked) > 1))
 
 
 def _check_arguments(spec: Spec) -> None:

@@ -97,7 +97,7 @@ AuthFailed | ArtifactReady | the hub refuses access | give a token (`tokenSecret
 RepositoryNotFound | ArtifactReady | the hub has no such repository, or does not show it to this token | correct `repo`, or give a token
 RevisionNotFound | ArtifactReady | the repository has no such commit | correct `revision`
 FileNotFound | ArtifactReady | the checkpoint lacks a file that the plugin needs | is it a checkpoint of this family?
-InsufficientSpace | ArtifactReady | the volume is too small; the message says by how much | make room or take a larger volume, then set `encoders.dev/retry`
+InsufficientSpace | ArtifactReady | the volume is too small; the message says by how much | make room, or raise `spec.storage.create.size` (claims of your own: `kubectl patch pvc`) where the StorageClass lets volumes grow, then set `encoders.dev/retry`
 ChecksumMismatch | ArtifactReady | what arrived is not what the hub announced, more than once | a proxy or mirror changes files: look there, then set `encoders.dev/retry`
 Unsupported | ArtifactReady | the plugin does not serve this kind of checkpoint; the message says what it found | take another plugin or checkpoint
 UnsupportedFilesystem | ArtifactReady | the volume has no atomic rename (object-store mounts) | take a file system: local, NFS 4, CephFS

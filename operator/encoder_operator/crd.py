@@ -124,6 +124,9 @@ def _value(key: str, value: Any, definitions: Json) -> Any:
         case "default":
             # an empty object gets its fields' own defaults from the API server
             return {} if isinstance(value, dict) else value
+        case "description" if isinstance(value, str):
+            # where a docstring's lines end says nothing
+            return " ".join(value.split())
         case "enum" | "x-kubernetes-validations":
             return value
         case _:

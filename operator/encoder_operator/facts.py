@@ -151,7 +151,7 @@ class Claim:
     bound: bool
     # whether pods on several nodes may have it at once, and whether only one pod may have it at all
     shared: bool
-    one_pod: bool
+    one_pod: bool = False
     message: str
     live: Json
 

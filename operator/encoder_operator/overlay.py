@@ -43,7 +43,7 @@ _SPEC = frozenset(
         "volumes",
     }
 )
-_ENGINE = frozenset({"env", "envFrom", "name", "volumeMounts"})
+_ENGINE = frozenset({"env", "name", "volumeMounts"})
 _SIDECAR = frozenset(
     {
         "args",
@@ -76,8 +76,9 @@ _VOLUMES = frozenset(
 
 # for the reference page
 ALLOWED = (
-    "Labels and annotations that are not the operator's; of the container `engine` `env`, `envFrom` and `volumeMounts`; further"
-    " containers and init containers, which get the restricted security context and may only read the artifacts; volumes that the"
+    "Labels and annotations that are not the operator's; of the container `engine` `env` and `volumeMounts` (what `valueFrom` or a"
+    " volume reads from a Secret or ConfigMap is no part of the revision: a container that starts again sees its content of that day,"
+    " and is not compared again for it); further containers and init containers, which get the restricted security context and may only read the artifacts; volumes that the"
     f" restricted profile allows ({', '.join(sorted(_VOLUMES))}); and of the pod "
     + ", ".join(f"`{name}`" for name in sorted(_SPEC - {"containers", "initContainers", "volumes", "securityContext"}))
     + f", and `securityContext` with {', '.join(f'`{name}`' for name in sorted(_POD_CONTEXT))} (never 0 for a user or group)."
@@ -108,6 +109,7 @@ DENIED: Mapping[str, str] = MappingProxyType(
         "spec.topologySpreadConstraints": "use spec.serving.topologySpreadConstraints",
         "spec.containers[engine].args": "use spec.serving.args",
         "spec.containers[engine].command": _SET,
+        "spec.containers[engine].envFrom": "it could set any variable, also those that no env may hold: name each one, with valueFrom",
         "spec.containers[engine].image": "use spec.image",
         "spec.containers[engine].imagePullPolicy": "the operator's own setting for all models",
         "spec.containers[engine].lifecycle": "without the operator's preStop requests are lost when a pod ends",

@@ -75,13 +75,13 @@ def _named(entry: Any, key: str) -> bool:
 def _normal(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         if name in _QUANTITY_MAPS:
-            return {key: _amount(amount) for key, amount in value.items()}
+            return {key: amount(entry) for key, entry in value.items()}
         found = {key: _normal(entry, key) for key, entry in value.items()}
         # the API server leaves out what is empty
         return {key: entry for key, entry in found.items() if entry not in ("", [])}
     if isinstance(value, list):
         return sorted((_normal(entry) for entry in value), key=_order) if _keyed(value) else value
-    return _amount(value) if name in _QUANTITIES else value
+    return amount(value) if name in _QUANTITIES else value
 
 
 def _keyed(value: list[Any]) -> bool:
@@ -93,11 +93,12 @@ def _order(entry: Any) -> str:
     return json.dumps(entry, sort_keys=True, default=str)
 
 
-def _amount(value: Any) -> Any:
+def amount(value: Any) -> Any:
+    """Return a quantity as a number, so that `1Gi` and `1024Mi` are the same; other text as it is."""
     text = str(value)
     head = text.rstrip(_LETTERS)
     try:
-        amount = Decimal(head) * _SUFFIXES[text[len(head) :]]
+        found = Decimal(head) * _SUFFIXES[text[len(head) :]]
     except (InvalidOperation, KeyError):
         return text
-    return amount if amount.is_finite() else text
+    return found if found.is_finite() else text

@@ -87,11 +87,19 @@ def _again(model: Model, found: Revision) -> bool:
 def _claim(model: Model, facts: Facts) -> tuple[Action, ...]:
     """Let a claim of the operator's go with the model or not, as an edited policy says."""
     create = model.spec.storage.create
-    if create is None or facts.claim is None:
+    if create is None or facts.claim is None or claim.grows(create, facts.claim):
         return ()
     manifest, live = claim.render(model, create, facts.claim), facts.claim.live
     owned = manifest["metadata"].get("ownerReferences", []) == live["metadata"].get("ownerReferences", [])
     return () if owned else (Apply(manifest, live),)
+
+
+def growth(model: Model, facts: Facts) -> tuple[Action, ...]:
+    """Let a claim of the operator's grow as an edited size says; the API server refuses that where its StorageClass does not allow it."""
+    create = model.spec.storage.create
+    if create is None or facts.claim is None or not claim.grows(create, facts.claim):
+        return ()
+    return (Apply(claim.render(model, create, facts.claim, grown=True), facts.claim.live),)
 
 
 def _start(model: Model, facts: Facts, key: str, settings: Settings) -> Preparation:

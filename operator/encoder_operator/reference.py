@@ -38,7 +38,8 @@ def resource_page() -> str:
         *_table(schema["properties"]["spec"], "spec"),
         "\n## Rules\n",
         "The API server refuses what breaks one of these, with the sentence:\n",
-        *(f"- {entry['message']}" for entry in _rules(schema)),
+        # parts that stand in several places bring their rules along to each
+        *(f"- {message}" for message in dict.fromkeys(entry["message"] for entry in _rules(schema))),
         "\n## Arguments that `spec.serving.args` may not hold\n",
         "| argument | why |",
         "|---|---|",
@@ -57,7 +58,7 @@ def resource_page() -> str:
         "\n## Annotations\n",
         "| annotation | a new value |",
         "|---|---|",
-        "| `encoders.dev/retry` | tries again what has failed for good, a preparation or a comparison; looks a branch or a bucket up again |",
+        "| `encoders.dev/retry` | tries again what has failed for good, a preparation or a comparison; looks up again what a branch, a bucket or a volume's folder holds |",
         "| `encoders.dev/update` | makes a new revision with the operator's images and defaults of today |",
         "\n## status\n",
         *_table(schema["properties"]["status"], "status"),
@@ -97,7 +98,7 @@ def _kind(field: Json) -> str:
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
-        return "quantity"
+        return "number or percent" if "%" in field["pattern"] else "quantity"
     if "items" in field:
         return f"list of {_kind(field['items'])}"
     if isinstance(field.get("additionalProperties"), dict):
@@ -107,7 +108,7 @@ def _kind(field: Json) -> str:
 
 def _rules(schema: Json) -> Iterator[Json]:
     yield from schema.get("x-kubernetes-validations", [])
-    for field in schema.get("properties", {}).values():
+    for field in (*schema.get("properties", {}).values(), *(schema[k] for k in ("items",) if k in schema)):
         yield from _rules(field)
 
 

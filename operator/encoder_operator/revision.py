@@ -66,8 +66,8 @@ def is_mutable(hub: HuggingFace) -> bool:
 def artifact_key(model: Model) -> str:
     """Return the key of the artifact that today's operator would prepare for the model."""
     found = _preparation(model)
-    if _is_looked_up(model):
-        # what is there today is looked up once for this model; another model looks for itself
+    # what is there today is looked up once for this model; another model looks for itself
+    if _is_looked_up(model) and not _is_by_name(model):
         found["resolve"] = [model.uid, model.retry]
     return digest(found)
 
@@ -94,7 +94,13 @@ def _preparation(model: Model) -> Json:
 def _is_looked_up(model: Model) -> bool:
     """Whether only a look at the source says which content is meant."""
     wanted = model.spec.source
-    return wanted.s3 is not None or (wanted.hugging_face is not None and is_mutable(wanted.hugging_face))
+    hub = wanted.hugging_face
+    return wanted.s3 is not None or wanted.pvc is not None or (hub is not None and is_mutable(hub))
+
+
+def _is_by_name(model: Model) -> bool:
+    """Whether the source's name stands for its content, as that of a volume's folder does until a person asks for another look."""
+    return model.spec.source.pvc is not None and not model.retry
 
 
 def inputs(model: Model, update: str = "") -> str:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringC
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from encoder_operator.arguments import DENIED_ENVIRONMENT
+
 Accelerator = Literal["cpu", "nvidia"]
 
 _QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
@@ -25,6 +27,7 @@ Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9]+(\.[0-9]+)?([eE]-?
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Key = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 LabelKey = Annotated[str, StringConstraints(max_length=316)]
+Quantities = Annotated[dict[LabelKey, Quantity], Field(max_length=32)]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", max_length=200)]
 Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=500)]
@@ -51,7 +54,8 @@ class Rule:
 
     expression: str
     message: str
-    # None for a rule about the change from one object to the next, which only the API server sees
+    # None for a rule about the change from one object to the next, which only the API server sees, and where ``checks`` says it with a
+    # reason of its own
     holds: Callable[[Any], bool] | None
 
 
@@ -116,9 +120,9 @@ class NamedReference(Part):
 class Resources(Part):
     """Compute resources, as in a container."""
 
-    requests: dict[LabelKey, Quantity] = Field(default_factory=dict)
+    requests: Quantities = Field(default_factory=dict)
     """What the scheduler sets aside."""
-    limits: dict[LabelKey, Quantity] = Field(default_factory=dict)
+    limits: Quantities = Field(default_factory=dict)
     """What the container may use at most."""
 
 
@@ -131,7 +135,20 @@ class EnvVar(Part):
     """Its value."""
 
 
-Environment = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=keyed("name"))]
+_OURS = ", ".join(f"'{name}'" for name in DENIED_ENVIRONMENT)
+Environment = Annotated[
+    list[EnvVar],
+    Field(
+        max_length=64,
+        json_schema_extra=keyed("name")
+        | rules(
+            rule(
+                f"self.all(e, !(e.name in [{_OURS}]))",
+                "env holds a variable that is not yours to set: the operator sets it, or it loads foreign code (see docs/encodermodel.md)",
+            )
+        ),
+    ),
+]
 
 
 def exactly_one(part: Part, *fields: str) -> bool:

@@ -62,18 +62,18 @@ class LabelRequirement(Part):
     key: LabelKey
     """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label is compared."""
+    """How."""
     values: Annotated[list[LabelValue], Field(max_length=64)] = Field(default_factory=list)
-    """What it is compared with, for In and NotIn."""
+    """For In and NotIn."""
 
 
 class LabelSelector(Part):
     """Which objects are meant, by their labels; an empty one means all."""
 
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels that must be there with these values."""
+    """Labels and their values."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Comparisons that must all hold."""
+    """All must hold."""
 
 
 class NodeRequirement(Part):
@@ -142,13 +142,13 @@ class PodTerm(Part):
     """Near (or far from) which pods."""
 
     topology_key: LabelKey
-    """Node label whose value two nodes share when they count as near, as kubernetes.io/hostname."""
+    """Node label whose value near nodes share, as kubernetes.io/hostname."""
     label_selector: LabelSelector | None = None
     """Which pods."""
     namespaces: Annotated[list[Name], Field(max_length=16)] = Field(default_factory=list)
-    """In which namespaces; the model's own if absent."""
+    """Their namespaces; the model's own if absent."""
     namespace_selector: LabelSelector | None = None
-    """In which namespaces, by label."""
+    """Their namespaces, by label."""
 
 
 class WeightedPodTerm(Part):

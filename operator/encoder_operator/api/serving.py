@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -29,6 +30,7 @@ from encoder_operator.api.placement import (
     TopologySpreadConstraint,
 )
 from encoder_operator.arguments import cel_pattern
+from encoder_operator.names import GPU_PRODUCT_LABEL, GPU_RESOURCE, GPU_VENDOR
 
 Mode = Literal["Enforce", "Warn", "Disabled"]
 LoadFormat = Literal["auto", "safetensors", "fastsafetensors", "runai_streamer", "tensorizer"]
@@ -57,11 +59,21 @@ class Parity(Part):
     mode: Mode = "Enforce"
     """Enforce: no traffic without proof. Warn: traffic once it was compared, whatever came out, and a condition that says so. Disabled: no comparison."""
     thresholds: Annotated[dict[str, Decimal], Field(max_length=16)] = Field(default_factory=dict)
-    """Override the plugin's own thresholds, by metric; decimals as strings."""
+    """Override the plugin's own thresholds, by metric; decimals as strings. Of no effect while mode is Disabled."""
     inputs: Inputs | None = None
-    """Compare on these too, beside the plugin's own cases."""
+    """Compare on these too, beside the plugin's own cases. They are recorded in the artifact also while mode is Disabled."""
     timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 300
-    """One comparison may take this long."""
+    """One comparison may take this long. Of no effect while mode is Disabled."""
+
+
+_LIMIT = f"self.resources.limits['{GPU_RESOURCE}']"
+# of a model on one GPU; a limit of more wastes them, and always could
+_GPUS = "[1-9][0-9]*"
+
+
+def _enough(resources: Resources | None, size: int) -> bool:
+    asked = str((resources.limits if resources else {}).get(GPU_RESOURCE, size))
+    return asked == str(size) or (size == 1 and re.fullmatch(_GPUS, asked) is not None)
 
 
 class Serving(Part):
@@ -95,6 +107,43 @@ class Serving(Part):
             " other one engine on several",
             lambda part: (part.engines_per_accelerator or 1) == 1 or part.tensor_parallel_size == 1,
         ),
+        Rule(
+            f"!has(self.acceleratorProduct) || !has(self.nodeSelector) || !('{GPU_PRODUCT_LABEL}' in self.nodeSelector)"
+            f" || self.nodeSelector['{GPU_PRODUCT_LABEL}'] == self.acceleratorProduct",
+            f"serving.nodeSelector asks for another {GPU_PRODUCT_LABEL} than serving.acceleratorProduct: leave it out, it follows",
+            lambda part: (
+                part.accelerator_product in (None, part.node_selector.get(GPU_PRODUCT_LABEL, part.accelerator_product))
+            ),
+        ),
+        Rule(
+            "self.accelerator != 'nvidia' || !has(self.resources) || !has(self.resources.limits)"
+            f" || !('{GPU_RESOURCE}' in self.resources.limits) || string({_LIMIT}) == string(self.tensorParallelSize)"
+            f" || (self.tensorParallelSize == 1 && string({_LIMIT}).matches('^{_GPUS}$'))",
+            f"the limit {GPU_RESOURCE} must be tensorParallelSize: leave it out, it follows",
+            lambda part: part.accelerator != "nvidia" or _enough(part.resources, part.tensor_parallel_size),
+        ),
+        Rule(
+            "!has(self.resourceClaims) || self.resourceClaims.size() == 0 || !has(self.resources) || !has(self.resources.limits)"
+            f" || !self.resources.limits.exists(name, name.startsWith('{GPU_VENDOR}'))",
+            "serving.resourceClaims and a limit of nvidia.com both ask for GPUs: leave one out",
+            lambda part: (
+                not (
+                    part.resource_claims
+                    and part.resources
+                    and any(n.startswith(GPU_VENDOR) for n in part.resources.limits)
+                )
+            ),
+        ),
+        Rule(
+            "self.loadFormat != 'tensorizer'",
+            "serving.loadFormat tensorizer reads a format of its own, and artifacts hold safetensors only",
+            None,
+        ),
+        Rule(
+            "self.loadFormat != 'fastsafetensors' || self.accelerator == 'nvidia'",
+            "serving.loadFormat fastsafetensors needs accelerator nvidia: it reads to the memory of a GPU",
+            None,
+        ),
     )
 
     accelerator: Accelerator
@@ -108,9 +157,9 @@ class Serving(Part):
     max_model_len: Annotated[int, Field(ge=1, le=1048576)] | None = None
     """Longest input in tokens; the checkpoint's own limit if absent."""
     load_format: LoadFormat = "auto"
-    """How vLLM reads the weights, in its own words. auto and safetensors read the artifact as it is. fastsafetensors reads it straight to
-    the GPU, and runai_streamer with many threads: both are in the engine image for nvidia; on a CPU runai_streamer needs spec.image, an
-    image that holds the package runai-model-streamer. tensorizer is refused, since artifacts hold safetensors only."""
+    """How vLLM reads the weights, in its own words. auto and safetensors read the artifact as it is; fastsafetensors straight to the GPU,
+    runai_streamer with many threads: both are in the engine image for nvidia, and on a CPU runai_streamer needs an image of your own
+    (spec.image). tensorizer is refused, since artifacts hold safetensors only."""
     quantization: Literal["fp8"] | None = None
     """Weights and activations in 8 bits, made when the engine starts; nvidia only. Parity decides whether the model stands it."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1

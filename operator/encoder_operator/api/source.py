@@ -52,9 +52,9 @@ class HuggingFace(Part):
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", max_length=200)]
     """The commit, 40 hexadecimal digits; with allowMutableRevision also a branch or tag."""
     allow_mutable_revision: bool = False
-    """Take a branch or tag as revision. It is looked up once, when the artifact is prepared, and the commit is recorded in
-    status.artifact.resolvedRevision; what serves does not follow the branch. A new value of the annotation
-    encoders.dev/retry looks it up again."""
+    """Take a branch or tag. It is looked up once, when the artifact is prepared, and the commit is in
+    status.artifact.resolvedRevision; what serves does not follow the branch. A new value of the annotation encoders.dev/retry
+    looks it up again."""
     endpoint: Address | None = None
     """Address of a mirror. Not part of the artifact's identity."""
     token_secret_ref: SecretKey | None = None
@@ -105,7 +105,8 @@ class ClaimSource(Part):
     )
 
     claim_name: Name
-    """The PersistentVolumeClaim; it is mounted read-only."""
+    """The PersistentVolumeClaim, mounted read-only. It is read once, when the artifact is prepared: claim and path stand for what
+    is there. A new value of the annotation encoders.dev/retry reads it again."""
     path: Annotated[str, StringConstraints(max_length=500)] = ""
     """The checkpoint's folder, relative to the volume's root; empty for the root itself."""
 
@@ -149,14 +150,15 @@ class NewClaim(Part):
 
     RULES = (
         Rule(
-            "self == oldSelf",
-            "storage.create can't be changed: a volume keeps the shape that it was made with",
+            "has(self.storageClassName) == has(oldSelf.storageClassName) && self.accessModes == oldSelf.accessModes"
+            " && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "of storage.create only the size can be changed: a volume keeps the class and the access mode that it was made with",
             None,
         ),
     )
 
     size: Quantity
-    """Size of the volume, as in `10Gi`."""
+    """Size of the volume, as in `10Gi`. A larger one lets the volume grow, where its StorageClass allows that; it never shrinks."""
     storage_class_name: Name | None = None
     """StorageClass; the cluster's default if absent."""
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
@@ -199,8 +201,8 @@ class Prepare(Part):
     env: Environment = Field(default_factory=list)
     """Extra environment variables, for instance HTTPS_PROXY."""
     node_selector: NodeSelector = Field(default_factory=dict)
-    """Node labels that the Job's pod needs, instead of those of the serving pods. On a ReadWriteOnce volume it needs both, since it
-    must run where the model is served."""
+    """Node labels that the Job's pod needs, instead of those of the serving pods; on a ReadWriteOnce volume beside them, since it must
+    run where the model is served."""
     tolerations: Tolerations = Field(default_factory=list)
     """Taints that the Job's pod tolerates, beside those of the serving pods."""
     active_deadline_seconds: Annotated[int, Field(ge=60, le=604800)] = 7200

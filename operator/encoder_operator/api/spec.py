@@ -29,9 +29,9 @@ class Rollout(Part):
     """RollingUpdate starts a new pod, and takes an old one away once the new one is verified and ready: nobody notices, but it needs room
     for both. Recreate takes the old ones away first: for a cluster with a single GPU; nothing answers until the new ones are verified."""
     max_surge: IntOrPercent = 1
-    """Pods above the wanted number during a rolling update, as a number or in percent."""
+    """Pods above the wanted number during a rolling update, as a number or in percent. Of no effect with Recreate."""
     max_unavailable: IntOrPercent = 0
-    """Pods that may be missing during a rolling update, as a number or in percent."""
+    """Pods that may be missing during a rolling update, as a number or in percent. Of no effect with Recreate."""
     min_ready_seconds: Annotated[int, Field(ge=0, le=1800)] = 5
     """A new pod must have been ready for so long before an old one goes: by then it is known everywhere as an endpoint."""
     progress_deadline_seconds: Annotated[int, Field(ge=60, le=86400)] = 1800
@@ -41,6 +41,14 @@ class Rollout(Part):
 
 class Spec(Part):
     """What a person asks for."""
+
+    RULES = (
+        Rule(
+            "self.serving.loadFormat != 'runai_streamer' || self.serving.accelerator == 'nvidia' || has(self.image)",
+            "serving.loadFormat runai_streamer on a CPU needs an image that holds the package runai-model-streamer",
+            None,
+        ),
+    )
 
     plugin: Annotated[
         str,

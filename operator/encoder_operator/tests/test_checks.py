@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from encoder_operator import checks
+from encoder_operator import checks, facts
 from encoder_operator.errors import NotAccepted
 from encoder_operator.reasons import Reason
 from encoder_operator.tests.world import SETTINGS, parsed
@@ -47,9 +47,9 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         ),
         ({"spec.serving.args": ["-tp", "2"]}, Reason.ARGUMENT_DENIED, "use spec.serving.tensorParallelSize"),
         ({"spec.serving.args": ["--quantization=fp8"]}, Reason.ARGUMENT_DENIED, "use spec.serving.quantization"),
-        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu is 2, but tensorParallelSize is 4"),
-        (gpus("4", 2), Reason.INVALID_SPEC, "leave the limit out"),
-        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu is 0"),
+        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
+        (gpus("4", 2), Reason.INVALID_SPEC, "leave it out, it follows"),
+        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
         (
             gpus(1) | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]},
             Reason.INVALID_SPEC,
@@ -59,7 +59,7 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             GPU
             | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-H200"}},
             Reason.INVALID_SPEC,
-            "NVIDIA-L4, but spec.serving.nodeSelector asks for NVIDIA-H200",
+            "nodeSelector asks for another nvidia.com/gpu.product",
         ),
         (
             ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
@@ -132,6 +132,43 @@ def test_expressions_are_read_as_the_scheduler_reads_them(entry: dict[str, Any],
             checks.check_one_node(found.spec, found.name, found.namespace)
     else:
         checks.check_one_node(found.spec, found.name, found.namespace)
+
+
+def a_claim(asked: str, *volume: str) -> facts.Claim:
+    """Return a claim that asks for one access mode, on a volume that has these."""
+    return facts.claim(
+        {
+            "metadata": {"name": "artifacts", "uid": "c"},
+            "spec": {"accessModes": [asked]},
+            "status": {"phase": "Bound", "accessModes": list(volume)} if volume else {},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "volume", "shared"),
+    [
+        ("ReadWriteOnce", (), False),
+        ("ReadWriteOnce", ("ReadWriteOnce",), False),
+        # several nodes may read it while nobody writes, which preparation does
+        ("ReadWriteOnce", ("ReadWriteOnce", "ReadOnlyMany"), False),
+        ("ReadWriteOnce", ("ReadWriteOnce", "ReadWriteMany"), True),
+        ("ReadWriteMany", (), True),
+        ("ReadOnlyMany", ("ReadOnlyMany",), True),
+        ("ReadWriteOncePod", ("ReadWriteOncePod",), False),
+    ],
+)
+def test_a_volume_is_shared_where_several_nodes_may_write_it(asked: str, volume: tuple[str, ...], shared: bool) -> None:
+    assert a_claim(asked, *volume).shared is shared
+
+
+@pytest.mark.parametrize("volume", [(), ("ReadWriteOncePod",)])
+def test_a_claim_for_one_pod_alone_is_refused_by_name(volume: tuple[str, ...]) -> None:
+    found = parsed()
+    with pytest.raises(NotAccepted, match="claim artifacts is ReadWriteOncePod") as refused:
+        checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOncePod", *volume))
+    assert refused.value.reason is Reason.ONE_POD_ONLY
+    checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOnce"))
 
 
 def test_labels_of_the_overlay_count_as_the_models_own() -> None:

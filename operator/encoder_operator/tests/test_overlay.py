@@ -151,6 +151,7 @@ REFUSED = [
     (engine_with(args=[]), "spec.containers[engine].args"),
     (engine_with(command=["sh"]), "spec.containers[engine].command"),
     (engine_with(ports=[{"containerPort": 9}]), "spec.containers[engine].ports"),
+    (engine_with(envFrom=[{"configMapRef": {"name": "c"}}]), "spec.containers[engine].envFrom"),
     (engine_with(livenessProbe={}), "spec.containers[engine].livenessProbe"),
     (engine_with(readinessProbe={}), "spec.containers[engine].readinessProbe"),
     (engine_with(startupProbe={}), "spec.containers[engine].startupProbe"),
@@ -224,7 +225,9 @@ ALLOWED = [
     {"metadata": {"labels": {"team": "search", "containers": "many"}, "annotations": {"prometheus.io/scrape": "true"}}},
     {"spec": {"terminationGracePeriodSeconds": 600, "hostUsers": False, "dnsPolicy": "Default"}},
     {"spec": {"hostAliases": [{"ip": "192.0.2.7", "hostnames": ["proxy"]}], "securityContext": {"fsGroup": 2000}}},
-    engine_with(env=[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}], envFrom=[{"configMapRef": {"name": "c"}}]),
+    engine_with(env=[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]),
+    engine_with(env=[{"name": "PROXY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "proxy"}}}]),
+    sidecar(envFrom=[{"configMapRef": {"name": "c"}}]),
     sidecar(volumeMounts=[{"name": "artifacts", "mountPath": "/artifacts", "readOnly": True}]),
     sidecar(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}, "runAsUser": 7}),
 ]

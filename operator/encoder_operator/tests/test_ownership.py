@@ -92,9 +92,9 @@ def test_a_field_that_somebody_removed_does_not_match() -> None:
 
 @pytest.mark.parametrize(("one", "same"), [("1Gi", "1024Mi"), ("1", "1000m"), (2, "2"), ("0.5", "500m"), ("1e3", "1k")])
 def test_equal_quantities_are_equal(one: str | int, same: str) -> None:
-    assert ownership._amount(one) == ownership._amount(same)
+    assert ownership.amount(one) == ownership.amount(same)
 
 
 @given(st.text(max_size=12))
 def test_any_text_can_be_compared_as_a_quantity(text: str) -> None:
-    assert ownership._amount(text) == ownership._amount(text)
+    assert ownership.amount(text) == ownership.amount(text)
