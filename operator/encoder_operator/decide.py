@@ -13,7 +13,7 @@ from encoder_operator.deadline import Clock
 from encoder_operator.facts import Facts, Revision
 from encoder_operator.manifests import records
 from encoder_operator.model import Model
-from encoder_operator.plan import Action, Apply, Delete, Plan, soonest
+from encoder_operator.plan import Action, Apply, Plan, soonest
 from encoder_operator.preparation import Preparation
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
@@ -44,8 +44,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     if facts.leftovers:
         found = status.waiting(model, facts)
         return Plan(actions=(), notices=(), status=found, wake_after=1.0)
-    if facts.claim is not None:
-        checks.check_volume(model.spec, model.name, model.namespace, facts.claim)
+    if facts.claim is not None and not facts.claim.shared:
+        checks.check_one_node(model.spec, model.name, model.namespace)
     known = _by_inputs(model, facts)
     if model.spec.paused:
         return _paused(model, facts, known)
@@ -74,8 +74,6 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
             *(gate for gate in verification.gates(model, facts) if gate not in gates),
             *rolled.actions,
             *rollout.prune(model, facts, rolled, target),
-            # where the StorageClass does not let volumes grow, nothing else may wait for it
-            *preparation.growth(model, facts),
         ),
         notices=status.notices(model.status, shown),
         status=shown,
@@ -96,11 +94,11 @@ def _pursue(model: Model, facts: Facts, known: Revision | None, prepared: Prepar
     """Find or make the wanted revision, set its clock, and see to its proof."""
     target, facts, made = _target(model, facts, known, prepared, settings)
     if target is None:
-        idle = [Delete("Job", job.name) for job in facts.parity_jobs if not job.finished and not job.deleting]
-        return _Pursuit(target=None, facts=facts, actions=tuple(idle))
+        # what serves until there is one may come to a place where it was never compared
+        verified = verification.decide(model, facts, None, settings=settings)
+        return _Pursuit(target=None, facts=verified.facts, actions=verified.actions, verified=verified)
     clock = deadline.decide(model, facts, target)
-    shared = facts.claim is not None and facts.claim.shared
-    verified = verification.decide(model, clock.facts, clock.target, shared=shared, settings=settings)
+    verified = verification.decide(model, clock.facts, clock.target, settings=settings)
     return _Pursuit(
         target=clock.target,
         facts=verified.facts,
@@ -112,7 +110,7 @@ def _pursue(model: Model, facts: Facts, known: Revision | None, prepared: Prepar
 
 
 def _paused(model: Model, facts: Facts, known: Revision | None) -> Plan:
-    """Say how things are, and change nothing but the gates of pods that are proved: traffic must not stop for that."""
+    """Say how things are, and change nothing but the gates of pods that may serve: traffic must not stop for that."""
     why = "nothing is changed while spec.paused is true"
     artifact = revision.artifact_of(known) if known else None
     reason = Reason.PREPARED if artifact else Reason.PAUSED
@@ -128,7 +126,7 @@ def _paused(model: Model, facts: Facts, known: Revision | None) -> Plan:
     )
     shown = status.observe(view)
     return Plan(
-        actions=verification.kept_open(facts),
+        actions=verification.kept_open(verification.terms_of(model), facts),
         notices=status.notices(model.status, shown),
         status=shown,
         wake_after=None,

@@ -65,6 +65,7 @@ class Observer:
             (facts.revision(record) for record in _of(records, "revision")),
             key=lambda found: (found.number, found.hash),
         )
+        verdicts = tuple(facts.verdict(record) for record in _of(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
         serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
         return Facts(
@@ -80,8 +81,8 @@ class Observer:
             prep_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "prep")),
             parity_jobs=tuple(facts.job(job, parsed) for job in _of(jobs, "parity")),
             revisions=tuple(revisions),
-            verdicts=tuple(facts.verdict(record) for record in _of(records, "verdict")),
-            pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, view.live),
+            verdicts=verdicts,
+            pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
             leftovers=tuple(_called(child) for child in leftovers),
             conflicts=tuple(_called(found) for found in conflicts),
             live_revisions={
@@ -152,22 +153,30 @@ class Observer:
         content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
         return None if content is None else hashlib.sha256(content.encode()).hexdigest()
 
-    async def _with_products(self, pods: Iterable[Pod], revisions: list[Revision], live: Json) -> tuple[Pod, ...]:
+    async def _with_products(
+        self, pods: Iterable[Pod], revisions: list[Revision], verdicts: tuple[Verdict, ...]
+    ) -> tuple[Pod, ...]:
         """Add the accelerator product that each pod runs on."""
-        accelerators = {found.hash: found.pinned["accelerator"] for found in revisions}
-        pinned = (live.get("spec", {}).get("serving") or {}).get("acceleratorProduct")
+        made_for = {found.hash: found for found in revisions}
+        # a pod never moves: it stays on what it was compared on
+        compared = {
+            verdict.data["binding"].get("uid"): verdict.product
+            for verdict in sorted(verdicts, key=lambda found: found.created)
+        }
         return tuple(
-            await asyncio.gather(*(self._with_product(pod, accelerators.get(pod.revision), pinned) for pod in pods))
+            await asyncio.gather(
+                *(self._with_product(pod, made_for.get(pod.revision), compared.get(pod.uid)) for pod in pods)
+            )
         )
 
-    async def _with_product(self, pod: Pod, accelerator: str | None, pinned: str | None) -> Pod:
-        if accelerator == "cpu":
+    async def _with_product(self, pod: Pod, made_for: Revision | None, compared: str | None) -> Pod:
+        if made_for is not None and made_for.pinned["accelerator"] == "cpu":
             return replace(pod, product="cpu")
         if not pod.node:
             return pod
         if self._namespaced:
-            # Nodes are not ours to read: what nobody has pinned is verified pod by pod
-            return replace(pod, product=pinned or f"pod:{pod.uid}")
+            # Nodes are not ours to read: what its own template has not pinned is verified pod by pod
+            return replace(pod, product=compared or _pinned(made_for) or f"{names.ONE_POD}{pod.uid}")
         return replace(pod, product=await self._product(pod.node))
 
     async def _product(self, node: str) -> str:
@@ -196,6 +205,11 @@ def _ours(live: Json, model: str) -> bool:
 def _of_another(live: Json, uid: str) -> bool:
     owners = live["metadata"].get("ownerReferences", [])
     return any(owner["kind"] == names.KIND and owner["uid"] != uid for owner in owners)
+
+
+def _pinned(made_for: Revision | None) -> str:
+    selector = made_for.template["spec"].get("nodeSelector") if made_for else None
+    return str((selector or {}).get(names.GPU_PRODUCT_LABEL, ""))
 
 
 def _called(live: Json) -> str:

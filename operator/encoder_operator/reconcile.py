@@ -159,7 +159,7 @@ class Reconciler:
             shown = status.refused(live, error, facts)
             wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.kept_open(facts),
+                actions=verification.kept_open(verification.terms_in(live), facts),
                 notices=status.notices(live.get("status", {}), shown),
                 status=shown,
                 wake_after=wake,

@@ -100,6 +100,9 @@ def _spent(facts: Facts, verdict: Verdict) -> bool:
     if any(names.ONE_POD + pod.uid == verdict.product for pod in facts.pods):
         return False
     others = [v for v in facts.verdicts if v.revision == verdict.revision and v.name != verdict.name]
+    if not verdict.passed and any(v.passed and v.thresholds == verdict.thresholds for v in others):
+        # that one pod was wrong is news while it is there, or while there is nothing better to say of its revision
+        return True
     return any(v.passed == verdict.passed and (v.created, v.name) > (verdict.created, verdict.name) for v in others)
 
 

@@ -228,7 +228,7 @@ def _verified(view: View) -> Said:
         if state is not Proof.STALE:
             reason = Reason.PARITY_PASSED if verdict.passed else Reason.PARITY_FAILED
             return Said(verdict.passed, reason, said(verdict))
-    if view.verified is not None and about == view.target:
+    if view.verified is not None and about is not None and about == view.target:
         if view.verified.inconclusive:
             return Said(False, Reason.INCONCLUSIVE, f"{view.verified.inconclusive}; it is tried again")
         if view.verified.running:
@@ -249,7 +249,9 @@ def _available(view: View) -> Said:
         return Said(False, *view.rolled.refused)
     if view.trouble is not None:
         return Said(False, *view.trouble)
-    return Said(False, Reason.NO_READY_PODS, "no pod of a verified revision is ready")
+    beside = view.verified.beside if view.verified else None
+    why = f": {beside.message}" if beside else ""
+    return Said(False, Reason.NO_READY_PODS, f"no pod of a verified revision is ready{why}")
 
 
 def _up_to_date(view: View) -> Said:
@@ -279,6 +281,8 @@ def _progressing(view: View) -> Said:
         return Said(not stuck, view.prepared.reason, view.prepared.message)
     if view.problem is not None:
         return Said(False, *view.problem)
+    if view.verified is not None and view.verified.beside and not view.ready:
+        return Said(True, *view.verified.beside)
     if view.rolled.refused:
         waits = "waiting for another spec, or for the annotation encoders.dev/retry"
         return Said(False, view.rolled.refused.reason, waits)
@@ -293,12 +297,13 @@ def _progressing(view: View) -> Said:
 
 
 def _degraded(view: View) -> Said:
+    wanted = [found.hash for found in (view.active, view.target) if found]
     failed = [
         verdict
+        for revision in wanted
         for verdict in view.facts.verdicts
-        if view.target is not None
-        and verdict.revision == view.target.hash
-        and proof(view.model, view.facts.verdicts, view.target.hash, place_of(verdict)) is Proof.FAILED
+        if verdict.revision == revision
+        and proof(view.model, view.facts.verdicts, revision, place_of(verdict)) is Proof.FAILED
         and not verdict.passed
     ]
     if failed and view.model.spec.parity.mode != "Disabled":
@@ -407,7 +412,6 @@ _FAILURES = frozenset(
         Reason.LOAD_FORMAT_UNSUPPORTED,
         Reason.REMOTE_CODE_DENIED,
         Reason.ONE_NODE_ONLY,
-        Reason.ONE_POD_ONLY,
         Reason.NO_IMAGE,
         Reason.NAME_CONFLICT,
         Reason.CLAIM_MISSING,

@@ -1,4 +1,8 @@
-"""Decides about proof: what is proved of a revision, whether a comparison must run, and whether a pod's gate is open."""
+"""Decides about proof: what is proved of a revision, whether a comparison must run, and whether a pod's gate is open.
+
+One comparison runs at a time. The wanted revision comes first; then those that may serve beside it or instead of it, whose pods may
+come to places where nothing was compared yet.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from encoder_operator import facts as observed
-from encoder_operator import names
-from encoder_operator.canonical import Json
+from encoder_operator import names, problems
+from encoder_operator.canonical import Json, digest
 from encoder_operator.facts import Facts, Gate, Job, Pod, Revision, Verdict
 from encoder_operator.manifests import parity_job, records
 from encoder_operator.model import Model
 from encoder_operator.plan import Action, Apply, Delete, SetGate
+from encoder_operator.problems import Problem
 from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
 
@@ -39,8 +44,11 @@ class Verification:
 
     facts: Facts
     actions: tuple[Action, ...] = ()
+    # the comparison of the wanted revision that is at work, and why the last one has proved nothing
     running: str = ""
     inconclusive: str = ""
+    # the same of a revision that serves instead of the wanted one
+    beside: Problem | None = None
     wake_after: float | None = None
 
 
@@ -51,10 +59,35 @@ class Place(NamedTuple):
     image: str
 
 
+class Terms(NamedTuple):
+    """What a person says about proof: how much of it is needed, under which thresholds, and since when a failure counts."""
+
+    mode: str
+    thresholds: str
+    retry: str
+
+
+def terms_of(model: Model) -> Terms:
+    """Return the terms of a model."""
+    return Terms(model.spec.parity.mode, model.thresholds, model.retry)
+
+
+def terms_in(live: Json) -> Terms:
+    """Return the terms of an EncoderModel that can't be acted on, as far as they can be read."""
+    found = live.get("spec", {}).get("parity") or {}
+    annotations = live["metadata"].get("annotations", {})
+    mode, thresholds = str(found.get("mode", "Enforce")), digest(found.get("thresholds") or {})[:10]
+    return Terms(mode, thresholds, annotations.get(names.RETRY, ""))
+
+
 def proof(model: Model, verdicts: tuple[Verdict, ...], revision: str, place: Place) -> Proof:
     """Return what is proved of ``revision`` in a place."""
-    found = [v for v in verdicts if v.revision == revision and place_of(v) == place and _counts(model, v)]
-    exact = [v for v in found if v.thresholds == model.thresholds]
+    return _proof(terms_of(model), verdicts, revision, place)
+
+
+def _proof(terms: Terms, verdicts: tuple[Verdict, ...], revision: str, place: Place) -> Proof:
+    found = [v for v in verdicts if v.revision == revision and place_of(v) == place and _counts(terms, v)]
+    exact = [v for v in found if v.thresholds == terms.thresholds]
     if exact:
         return Proof.PASSED if any(v.passed for v in exact) else Proof.FAILED
     return Proof.STALE if any(v.passed for v in found) else Proof.NONE
@@ -74,7 +107,11 @@ def place_of(found: Verdict | Pod) -> Place:
 
 def serves(model: Model, found: Proof) -> bool:
     """Return whether a pod with this proof may get traffic."""
-    match model.spec.parity.mode:
+    return _serves(terms_of(model), found)
+
+
+def _serves(terms: Terms, found: Proof) -> bool:
+    match terms.mode:
         case "Disabled":
             return True
         case "Warn":
@@ -85,25 +122,30 @@ def serves(model: Model, found: Proof) -> bool:
 
 def latest(model: Model, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
     """Return the verdict that speaks for ``revision``: of today's thresholds if there is one, a pass before a failure."""
-    found = [v for v in verdicts if v.revision == revision and _counts(model, v)]
-    return max(found, key=lambda v: (v.thresholds == model.thresholds, v.passed, v.created, v.name), default=None)
+    return _latest(terms_of(model), verdicts, revision)
 
 
-def decide(model: Model, facts: Facts, target: Revision, *, shared: bool, settings: Settings) -> Verification:
-    """Return what must happen until ``target`` is proved or refused."""
+def _latest(terms: Terms, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
+    found = [v for v in verdicts if v.revision == revision and _counts(terms, v)]
+    return max(found, key=lambda v: (v.thresholds == terms.thresholds, v.passed, v.created, v.name), default=None)
+
+
+def decide(model: Model, facts: Facts, target: Revision | None, *, settings: Settings) -> Verification:
+    """Return what must happen until ``target`` is proved or refused, and each pod that may serve is proved where it is."""
+    compared = {found.hash: found for found in _compared(model, facts, target)}
     actions: list[Action] = [
-        Delete("Job", job.name) for job in facts.parity_jobs if _obsolete(model, facts, target, job)
+        Delete("Job", job.name) for job in facts.parity_jobs if _obsolete(model, facts, compared.get(job.revision), job)
     ]
     gone = {action.name for action in actions if isinstance(action, Delete)}
-    jobs = [job for job in facts.parity_jobs if job.revision == target.hash and job.name not in gone]
+    jobs = [job for job in facts.parity_jobs if job.revision in compared and job.name not in gone]
     for job in jobs:
-        data = _accepted(model, facts, target, job)
+        data = _accepted(model, facts, compared[job.revision], job)
         if data is None:
             continue
         place = Place(data["product"], data["binding"]["imageID"])
-        if proof(model, facts.verdicts, target.hash, place) in (Proof.PASSED, Proof.FAILED):
+        if proof(model, facts.verdicts, job.revision, place) in (Proof.PASSED, Proof.FAILED):
             continue
-        manifest = records.verdict(model, target.hash, data)
+        manifest = records.verdict(model, job.revision, data)
         actions.append(Apply(manifest, None))
         # named in this pass as the API server will list it in the next
         manifest = manifest | {"metadata": manifest["metadata"] | {"creationTimestamp": observed.spelled(facts.now)}}
@@ -111,94 +153,137 @@ def decide(model: Model, facts: Facts, target: Revision, *, shared: bool, settin
     found = Verification(facts=facts, actions=tuple(actions))
     if model.spec.parity.mode == "Disabled" or model.spec.suspend:
         return found
-    return _next(model, found, target, jobs, shared=shared, settings=settings)
+    return _next(model, found, target, [job for job in jobs if _current(model, job)], settings=settings)
 
 
 def _next(
-    model: Model, found: Verification, target: Revision, jobs: list[Job], *, shared: bool, settings: Settings
+    model: Model, found: Verification, target: Revision | None, jobs: list[Job], *, settings: Settings
 ) -> Verification:
+    """Say which comparison is at work, or start the one that is due."""
     facts = found.facts
-    pod = _candidate(model, facts, target)
-    if pod is None:
-        return found
-    mine = [job for job in jobs if _current(model, job)]
-    running = next((job for job in mine if not _over(job) and not job.deleting), None)
+    waits: list[float] = []
+    due: tuple[Revision, Pod, str] | None = None
+    for revision, pod in _candidates(model, facts, target):
+        tried = sorted(
+            (job for job in jobs if job.revision == revision.hash and _over(job) and _place(job) == place_of(pod)),
+            key=_order,
+        )
+        why = _why(facts, revision, tried[-1]) if tried else ""
+        left = _left(facts, tried)
+        if left > 0:
+            waits.append(max(left, 0.1))
+            found = _told(found, revision, target, inconclusive=why)
+        elif due is None:
+            due = revision, pod, why
+    running = next((job for job in jobs if not _over(job) and not job.deleting), None)
     if running is not None:
-        return replace(found, running=f"Job {running.name} compares pod {pod.name} with the original library's answers")
-    tried = sorted((job for job in mine if _over(job) and _place(job) == place_of(pod)), key=_order)
-    inconclusive = _why(model, facts, target, tried[-1]) if tried else ""
-    if tried:
-        last = tried[-1]
-        delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (len(tried) - 1))
-        due = (last.finished_at or last.created) + timedelta(seconds=delay)
-        if facts.now < due:
-            left = (due - facts.now).total_seconds()
-            return replace(found, inconclusive=inconclusive, wake_after=max(left, 0.1))
+        of = next((entry for entry in facts.revisions if entry.hash == running.revision), target)
+        return _told(found, of, target, running=_at_work(facts, running))
+    if due is None:
+        return replace(found, wake_after=min(waits, default=None))
+    revision, pod, why = due
     # the number goes on from every attempt that is still there, so that a name is never used twice
     attempt = (
         max((int(job.annotations.get(names.ATTEMPT, 0)) for job in facts.parity_jobs), default=0) % _MAX_ATTEMPT + 1
     )
-    manifest = parity_job.render(model, target, pod, attempt=attempt, shared=shared, settings=settings)
-    return replace(
-        found,
-        actions=(*found.actions, Apply(manifest, None)),
-        running=f"Job {manifest['metadata']['name']} is starting",
-        inconclusive=inconclusive,
-    )
+    shared = facts.claim is not None and facts.claim.shared and facts.claim.name == revision.pinned["claim"]
+    manifest = parity_job.render(model, revision, pod, attempt=attempt, shared=shared, settings=settings)
+    found = replace(found, actions=(*found.actions, Apply(manifest, None)))
+    starting = f"Job {manifest['metadata']['name']} is starting"
+    return _told(found, revision, target, running=starting, inconclusive=why)
 
 
-def _candidate(model: Model, facts: Facts, target: Revision) -> Pod | None:
-    """Return the oldest pod that can be asked, of a product that nothing is proved about yet."""
-    able = [
-        pod
-        for pod in facts.pods
-        if pod.revision == target.hash
-        and pod.containers_ready
-        and pod.address
-        and pod.product
-        and not pod.deleting
-        and proof(model, facts.verdicts, target.hash, place_of(pod)) in (Proof.NONE, Proof.STALE)
-    ]
-    return min(able, key=lambda pod: (pod.created, pod.name), default=None)
+def _told(
+    found: Verification, of: Revision | None, target: Revision | None, *, running: str = "", inconclusive: str = ""
+) -> Verification:
+    """Say what is known of one revision's comparisons; of several that have proved nothing, the first is named."""
+    if of is None or target is None or of.hash != target.hash:
+        if running:
+            return replace(found, beside=Problem(Reason.PARITY_RUNNING, running))
+        return replace(found, beside=found.beside or Problem(Reason.INCONCLUSIVE, inconclusive))
+    if running:
+        return replace(found, running=running, inconclusive=inconclusive)
+    return replace(found, inconclusive=found.inconclusive or inconclusive)
+
+
+def _at_work(facts: Facts, job: Job) -> str:
+    asked = observed.parsed(job.annotations.get(names.BINDING, "")).get("uid")
+    pod = next((pod.name for pod in facts.pods if pod.uid == asked), "")
+    last = job.last_pod
+    problem = problems.of(last) if last else None
+    if problem is not None:
+        # the kubelet and the scheduler try again by themselves, until the Job's deadline
+        return f"Job {job.name} is to compare pod {pod} and can't start: {problem.message}"
+    return f"Job {job.name} compares pod {pod} with the original library's answers"
+
+
+def _left(facts: Facts, tried: list[Job]) -> float:
+    """Return for how many seconds there is no further try, after those that have proved nothing."""
+    if not tried:
+        return 0.0
+    delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (len(tried) - 1))
+    ended = tried[-1].finished_at or tried[-1].created
+    return (ended + timedelta(seconds=delay) - facts.now).total_seconds()
+
+
+def _compared(model: Model, facts: Facts, target: Revision | None) -> list[Revision]:
+    """Return the revisions whose pods are worth comparing, the most wanted first."""
+    found = []
+    if target is not None and (
+        (state := overall(model, facts.verdicts, target.hash)) is Proof.NONE or serves(model, state)
+    ):
+        found.append(target)
+    others = [entry for entry in facts.revisions if target is None or entry.hash != target.hash]
+    able = [entry for entry in others if serves(model, overall(model, facts.verdicts, entry.hash))]
+    return found + sorted(able, key=lambda entry: entry.number, reverse=True)
+
+
+def _candidates(model: Model, facts: Facts, target: Revision | None) -> list[tuple[Revision, Pod]]:
+    """Return the oldest pod that can be asked in each place that nothing is proved about yet."""
+    found: dict[tuple[str, Place], tuple[Revision, Pod]] = {}
+    for revision in _compared(model, facts, target):
+        # what only stands by is not compared again because thresholds have changed
+        wanted = revision is target
+        open_ = (Proof.NONE, Proof.STALE) if wanted else (Proof.NONE,)
+        for pod in sorted(facts.pods, key=lambda pod: (pod.created, pod.name)):
+            able = pod.containers_ready and pod.address and pod.product and not pod.deleting
+            if pod.revision != revision.hash or not able:
+                continue
+            if proof(model, facts.verdicts, revision.hash, place_of(pod)) in open_:
+                found.setdefault((revision.hash, place_of(pod)), (revision, pod))
+    return list(found.values())
 
 
 def gates(model: Model, facts: Facts) -> tuple[SetGate, ...]:
     """Return the gates to change."""
     found = []
     for pod in facts.pods:
-        wanted = _gate(model, facts, pod)
+        wanted = _gate(terms_of(model), facts, pod)
         if not pod.deleting and wanted is not None and wanted != pod.gate:
             found.append(SetGate(pod.name, pod.uid, wanted))
     return tuple(found)
 
 
-def kept_open(facts: Facts) -> tuple[SetGate, ...]:
-    """Return the gates to open while the spec can't be acted on: what was proved before still is, also on a pod that is new."""
-    passed = {(v.revision, place_of(v)): v for v in facts.verdicts if v.passed}
-    return tuple(
-        SetGate(
-            pod.name,
-            pod.uid,
-            Gate(open=True, reason=Reason.PARITY_PASSED, message=said(passed[pod.revision, place_of(pod)])),
-        )
-        for pod in facts.pods
-        if (pod.revision, place_of(pod)) in passed and not pod.deleting and not (pod.gate and pod.gate.open)
-    )
+def kept_open(terms: Terms, facts: Facts) -> tuple[SetGate, ...]:
+    """Return the gates to open while nothing else is done: what might serve before still may, also on a pod that is new."""
+    shut = [pod for pod in facts.pods if not pod.deleting and not (pod.gate and pod.gate.open)]
+    wanted = [(pod, _gate(terms, facts, pod)) for pod in shut]
+    return tuple(SetGate(pod.name, pod.uid, gate) for pod, gate in wanted if gate is not None and gate.open)
 
 
-def _gate(model: Model, facts: Facts, pod: Pod) -> Gate | None:
-    if model.spec.parity.mode == "Disabled":
+def _gate(terms: Terms, facts: Facts, pod: Pod) -> Gate | None:
+    if terms.mode == "Disabled":
         return Gate(open=True, reason=Reason.DISABLED, message="spec.parity.mode is Disabled")
     place = place_of(pod)
-    state = proof(model, facts.verdicts, pod.revision, place) if pod.product else Proof.NONE
+    state = _proof(terms, facts.verdicts, pod.revision, place) if pod.product else Proof.NONE
     if state is Proof.NONE:
         # a pod without the condition is closed already: nothing to write
         closed = Gate(open=False, reason=Reason.NOT_VERIFIED, message="this revision is not verified here")
         return closed if pod.gate is not None else None
-    verdict = latest(model, tuple(v for v in facts.verdicts if place_of(v) == place), pod.revision)
+    verdict = _latest(terms, tuple(v for v in facts.verdicts if place_of(v) == place), pod.revision)
     numbers = said(verdict) if verdict else ""
     if state is Proof.FAILED:
-        return Gate(open=serves(model, state), reason=Reason.PARITY_FAILED, message=numbers)
+        return Gate(open=_serves(terms, state), reason=Reason.PARITY_FAILED, message=numbers)
     return Gate(open=True, reason=Reason.PARITY_PASSED, message=numbers)
 
 
@@ -215,9 +300,9 @@ def said(verdict: Verdict) -> str:
     return f"revision {verdict.revision} on {verdict.product} {passed}: {numbers} in {data.get('cases', 0)} cases{tail}"
 
 
-def _counts(model: Model, verdict: Verdict) -> bool:
+def _counts(terms: Terms, verdict: Verdict) -> bool:
     # a failure holds until a person asks for another try, which an annotation that is gone does not; a pass holds
-    return verdict.passed or model.retry in ("", verdict.retry)
+    return verdict.passed or terms.retry in ("", verdict.retry)
 
 
 def _current(model: Model, job: Job) -> bool:
@@ -240,25 +325,25 @@ def _place(job: Job) -> Place:
     return Place(str(asked.get("product", "")), str(asked.get("imageID", "")))
 
 
-def _bound(facts: Facts, target: Revision, job: Job) -> bool:
+def _bound(facts: Facts, revision: Revision, job: Job) -> bool:
     """Whether the pod that the Job was made for is still the same, down to its containers."""
     asked = observed.parsed(job.annotations.get(names.BINDING, ""))
     live = next((pod for pod in facts.pods if pod.uid == asked.get("uid") and not pod.deleting), None)
-    return live is not None and asked == parity_job.binding(live, target.hash)
+    return live is not None and asked == parity_job.binding(live, revision.hash)
 
 
-def _obsolete(model: Model, facts: Facts, target: Revision, job: Job) -> bool:
+def _obsolete(model: Model, facts: Facts, revision: Revision | None, job: Job) -> bool:
     if job.deleting or _over(job):
         return False
     if model.spec.suspend or model.spec.parity.mode == "Disabled":
         return True
-    return job.revision != target.hash or not _current(model, job) or not _bound(facts, target, job)
+    return revision is None or not _current(model, job) or not _bound(facts, revision, job)
 
 
-def _accepted(model: Model, facts: Facts, target: Revision, job: Job) -> Json | None:
+def _accepted(model: Model, facts: Facts, revision: Revision, job: Job) -> Json | None:
     """Return the verdict that the Job has left, if it speaks of exactly this revision and of a pod that is still the same."""
     pod = next((pod for pod in job.pods if pod.ended), None)
-    if pod is None or pod.ended is None or not _current(model, job) or _why(model, facts, target, job):
+    if pod is None or pod.ended is None or not _current(model, job) or _why(facts, revision, job):
         return None
     report = pod.ended.report()
     return {
@@ -277,7 +362,7 @@ def _accepted(model: Model, facts: Facts, target: Revision, job: Job) -> Json | 
     }
 
 
-def _why(model: Model, facts: Facts, target: Revision, job: Job) -> str:
+def _why(facts: Facts, revision: Revision, job: Job) -> str:
     """Say why a finished Job has proved nothing, or nothing if it has."""
     pod = next((pod for pod in job.pods if pod.ended), None)
     if pod is None or pod.ended is None:
@@ -287,11 +372,11 @@ def _why(model: Model, facts: Facts, target: Revision, job: Job) -> str:
     if result not in ("Passed", "Failed"):
         said = report.get("message") or pod.ended.message.strip()[-300:] or f"exit code {pod.ended.exit_code}"
         return f"Job {job.name} could not compare: {said}"
-    pinned = target.pinned["artifact"]
+    pinned = revision.pinned["artifact"]
     if report.get("artifact") != pinned["digest"] or report.get("reference") != pinned["reference"]:
         return f"Job {job.name} compared with another artifact or reference than the revision's"
     if report.get("binding") != observed.parsed(job.annotations.get(names.BINDING, "")) or not _bound(
-        facts, target, job
+        facts, revision, job
     ):
         return f"the pod that Job {job.name} compared has changed since"
     return ""

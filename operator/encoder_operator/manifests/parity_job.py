@@ -90,4 +90,4 @@ def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-    return spec | placement.parity(model, pod.node, shared=shared)
+    return spec | placement.parity(model, revision.template["spec"], pod.node, shared=shared)

@@ -65,11 +65,12 @@ def prep(model: Model, *, shared: bool) -> Json:
     return found
 
 
-def parity(model: Model, node: str, *, shared: bool) -> Json:
-    """Return the placement of a parity pod, which compares with a pod on ``node``."""
+def parity(model: Model, template: Json, node: str, *, shared: bool) -> Json:
+    """Return the placement of a parity pod, which compares with a pod of ``template`` on ``node``."""
     found = chosen(model.spec.serving) | _secrets(model)
     if not shared:
-        # a ReadWriteOnce volume is on one node at a time: go where the pod is that has it
+        # a ReadWriteOnce volume is on one node at a time: go where the pod is that has it, by the rules that let that pod in
+        found = {key: template[key] for key in ("nodeSelector", "tolerations") if template.get(key)} | _secrets(model)
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         found["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}

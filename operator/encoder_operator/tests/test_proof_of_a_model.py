@@ -243,3 +243,94 @@ async def test_each_gpu_product_needs_its_own_proof() -> None:
     assert len(world.endpoints()) == 1
     assert world.condition("Available") == ("True", "Serving")
     assert world.condition("Degraded") == ("True", "ParityFailed")
+
+
+def lose(world: World) -> None:
+    """Take the serving pods away as a drain does."""
+    for pod in world.fake.of("pods", component="serving"):
+        world.fake.remove("pods", "demo", pod["metadata"]["name"])
+
+
+@pytest.mark.parametrize("parity", [{"mode": "Disabled"}, {"mode": "Warn"}], ids=lambda parity: parity["mode"])
+@pytest.mark.parametrize("change", [{"paused": True}, {"plugin": "nobody_has_this"}], ids=["paused", "not accepted"])
+async def test_what_may_serve_without_a_pass_serves_on_while_the_model_is_left_alone(
+    parity: Json, change: Json
+) -> None:
+    manifest = model()
+    manifest["spec"]["parity"] = parity
+    world = World(manifest)
+    world.parity = fails
+    await world.settle()
+    assert len(world.endpoints()) == 1
+    world.edit(lambda live: live["spec"].update(change))
+    await world.settle()
+    lose(world)
+    await world.settle()
+    assert len(world.endpoints()) == 1
+    assert world.condition("Available") == ("True", "Serving")
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"image": 7}], ids=["paused", "not accepted"])
+async def test_what_failed_under_todays_thresholds_is_not_let_in_while_the_model_is_left_alone(change: Json) -> None:
+    world = World()
+    await world.settle()
+    world.parity = fails
+    world.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
+    await world.settle()
+    assert world.condition("Verified") == ("False", "ParityFailed")
+    template = world.fake.of("deployments")[0]["spec"]["template"]
+    world.edit(lambda live: live["spec"].update(change))
+    world.start_pod(template)
+    for _ in range(2):
+        await world.look()
+        for pod in world.fake.of("pods", component="serving"):
+            world._kubelet(pod)
+    assert world.endpoints() == []
+
+
+@pytest.mark.fault(
+    "the parity pod's image can't be pulled, or no node takes it",
+    "`ParityRunning` with the kubelet's or the scheduler's words",
+    "the comparison goes on when it can",
+)
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (
+            {
+                "containerStatuses": [
+                    {"name": "parity", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}}
+                ]
+            },
+            "no such tag",
+        ),
+        (
+            {
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+                ]
+            },
+            "0/1 nodes",
+        ),
+    ],
+)
+async def test_a_comparison_that_can_not_start_says_why(status: Json, said: str) -> None:
+    world = World()
+    await world.look()
+    world.jobs()
+    await world.look()
+    world.deployment()
+    await world.look()
+    (job,) = world.fake.of("jobs", component="parity")
+    labels = {**job["spec"]["template"]["metadata"]["labels"]}
+    owner = [{"kind": "Job", "uid": job["metadata"]["uid"]}]
+    meta = {"name": "asks", "namespace": "demo", "labels": labels, "ownerReferences": owner}
+    world.fake.put("pods", {"metadata": meta, "status": {"phase": "Pending", **status}})
+    await world.look()
+    for name in ("Verified", "Progressing"):
+        assert world.condition(name)[1] == "ParityRunning"
+        assert said in world.said(name)
+    assert len(world.fake.of("jobs", component="parity")) == 1
+    world.fake.remove("pods", "demo", "asks")
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")

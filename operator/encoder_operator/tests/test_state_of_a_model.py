@@ -157,50 +157,6 @@ async def test_another_version_of_the_operator_restarts_no_pod_of_twenty_models(
     assert [world.serving() for world in worlds] == pods
 
 
-async def test_in_namespaces_each_pod_proves_itself() -> None:
-    world = World(model(accelerator="nvidia", replicas=3))
-    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
-    world.reconciler = world.operator()
-    await world.settle()
-    assert world.status["readyReplicas"] == 3
-    assert len(world.fake.of("jobs", component="parity")) == 3
-    products = {found["data"]["product"] for found in world.fake.of("controllerrevisions", component="verdict")}
-    assert products == {f"pod:{uid}" for uid in world.serving()}
-    # one pod in three computes something else: it is no endpoint, and says so
-    world.parity = fails
-    world.change(replicas=4)
-    await world.settle()
-    assert len(world.endpoints()) == 3
-    assert world.condition("Degraded") == ("True", "ParityFailed")
-    assert world.condition("Available") == ("True", "Serving")
-
-
-async def test_verdicts_of_pods_that_are_gone_do_not_pile_up() -> None:
-    world = World(model(accelerator="nvidia"))
-    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
-    world.reconciler = world.operator()
-    await world.settle()
-    for _ in range(5):
-        pod = world.fake.of("pods", component="serving")[0]
-        world.fake.remove("pods", "demo", pod["metadata"]["name"])
-        await world.settle()
-        assert world.condition("Ready") == ("True", "Ready")
-    assert len(world.fake.of("controllerrevisions", component="verdict")) == 1
-    # with no pod left the proof of the revision is still there
-    world.change(replicas=0)
-    await world.settle()
-    assert len(world.fake.of("controllerrevisions", component="verdict")) == 1
-
-
-async def test_a_pinned_product_is_proved_once_also_in_namespaces() -> None:
-    world = World(model(accelerator="nvidia", replicas=3, acceleratorProduct="NVIDIA-H200"))
-    world.operator_settings = SETTINGS.model_copy(update={"namespaces": ["demo"]})
-    world.reconciler = world.operator()
-    await world.settle()
-    assert world.status["readyReplicas"] == 3
-    assert len(world.fake.of("jobs", component="parity")) == 1
-
-
 async def test_a_container_with_another_image_is_not_proved_by_the_former_one() -> None:
     world = World(model(replicas=2))
     await world.settle()
