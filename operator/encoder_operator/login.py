@@ -18,6 +18,17 @@ _WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _AGAIN_SECONDS = 5.0
 
 
+class _Answer(aiohttp.ClientResponse):
+    """An answer as Kopf expects it."""
+
+    async def json(self, **options: Any) -> Any:
+        """Return the object; an empty list of metadata comes as null, which no other empty list does."""
+        found = await super().json(**options)
+        if isinstance(found, dict) and "items" in found and found["items"] is None:
+            found["items"] = []
+        return found
+
+
 class Login:
     """Logs Kopf in.
 
@@ -46,6 +57,7 @@ class Login:
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(self._ask,),
+            response_class=_Answer,
         )
         return kopf.AiohttpSession(
             server=info.server,

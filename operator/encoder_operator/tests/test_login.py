@@ -24,7 +24,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
     async def answer(request: web.Request) -> web.Response:
         found.append((request.path, request.headers["Accept"], request.headers.get("Authorization", "")))
-        return web.json_response({})
+        return web.json_response({"kind": "PartialObjectMetadataList", "items": None})
 
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
@@ -46,7 +46,8 @@ async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tup
     info = await Login({"pods"}).login(**OPTIONS)
     assert info is not None
     session, pods = info.aiohttp_session, f"{info.server.rstrip('/')}/api/v1/pods"
-    await session.get(pods, params={"limit": "100"})
+    listed = await session.get(pods, params={"limit": "100"})
+    assert (await listed.json())["items"] == []
     await session.get(pods, params={"watch": "true"})
     await session.get(f"{info.server.rstrip('/')}/api/v1")
     await session.patch(f"{pods}/pods", json={})
@@ -54,6 +55,14 @@ async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tup
     partial = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
     assert [accept for _, accept, _ in asked] == [partial.format("List"), partial.format(""), "*/*", "*/*"]
     assert {authorization for _, _, authorization in asked} == {"Bearer secret"}
+
+
+async def test_an_empty_list_of_metadata_is_an_empty_list(asked: list[tuple[str, str, str]]) -> None:
+    info = await Login({"pods"}).login(**OPTIONS)
+    assert info is not None
+    answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/api/v1/pods")
+    assert await answer.json() == {"kind": "PartialObjectMetadataList", "items": []}
+    await info.aiohttp_session.close()
 
 
 async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(asked: list[tuple[str, str, str]]) -> None:
