@@ -8,15 +8,18 @@ was made on, so one that comes late all the same is refused.
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import httpx2
+import msgspec
 from lightkube import ApiError, AsyncClient
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
@@ -364,16 +367,26 @@ class Cluster:
         left = self._leadership.left()
         if left <= 0:
             raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
-        try:
-            # a connection that takes long must not carry a write of a leader that was
-            async with asyncio.timeout(left if left < 3600 else None):
-                found = await self._unless_busy(verb, kind, send)
-        except TimeoutError as error:
-            raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile") from error
+        # where no Lease is needed nothing ends
+        sending = self._unless_busy(verb, kind, send)
+        found = await (sending if math.isinf(left) else self._while_leading(verb, kind, sending))
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
+
+    async def _while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
+        """Await a write for as long as the lease is renewed: a connection that takes long must not carry a write of a leader that was."""
+        task = asyncio.create_task(sending)
+        try:
+            while not task.done() and (left := self._leadership.left()) > 0:
+                await asyncio.wait((task,), timeout=left)
+        finally:
+            given_up = task.cancel()
+        if given_up:
+            await asyncio.wait((task,))
+            raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile")
+        return task.result()
 
     async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
@@ -424,7 +437,8 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
         message = ": ".join(part for part in (what, error.status.message, *causes) if part)
         if status == 409:
             return Changed(message, status=status)
-        if status in (401, 429) or status >= 500:
+        # 408 and 410: the server was slow, or what a list goes on from is too old; asked from the start it answers
+        if status in (401, 408, 410, 429) or status >= 500:
             return Unavailable(message, status=status, retry_after=_retry_after(error.response))
         return Refused(message, status=status)
     if isinstance(error, httpx2.HTTPStatusError):
@@ -432,6 +446,8 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))
     if isinstance(error, httpx2.TransportError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
+    if isinstance(error, json.JSONDecodeError | msgspec.DecodeError):
+        return Unavailable(f"{what}: an answer that is no JSON")
     if isinstance(error, KeyError) and error.args == ("Content-Type",):
         # lightkube looks for a header that a proxy's bare error does not have
         return Unavailable(f"{what}: an error without a content type")

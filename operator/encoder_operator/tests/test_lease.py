@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -190,19 +191,47 @@ async def test_nothing_is_sent_without_the_lease() -> None:
         await cluster.delete("Job", "demo", "j")
     with pytest.raises(NotLeader):
         await cluster.replace_status("demo", "m", {"uid": "1"}, {})
+    with pytest.raises(NotLeader):
+        await cluster.set_gate("demo", "p", "1", {})
+    with pytest.raises(NotLeader):
+        await cluster.post_event({"metadata": {"name": "e", "namespace": "demo"}})
     assert fake.writes == []
 
 
-async def test_a_write_that_takes_longer_than_the_lease_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(ClusterFake):
-        async def handle_async_request(self, request: Any) -> Any:
-            await asyncio.sleep(30)
-            return await super().handle_async_request(request)
+class Slow(ClusterFake):
+    """Takes some seconds for each request."""
 
-    leadership = Leadership(lambda: 0.0)
-    leadership.grant(0.05)
-    fake = Slow()
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def handle_async_request(self, request: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        return await super().handle_async_request(request)
+
+
+async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
+    leadership = Leadership(time.monotonic)
+    leadership.grant(time.monotonic() + 0.05)
+    fake = Slow(30)
     cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
     with pytest.raises(NotLeader, match="given up"):
         await cluster.delete("Job", "demo", "j")
     assert fake.writes == []
+
+
+async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_renewed() -> None:
+    leadership = Leadership(time.monotonic)
+    leadership.grant(time.monotonic() + 0.1)
+    fake = Slow(0.5)
+    fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
+    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+
+    async def renew() -> None:
+        while True:
+            leadership.grant(time.monotonic() + 0.1)
+            await asyncio.sleep(0.02)
+
+    async with waiting(renew()):
+        await cluster.delete("Job", "demo", "j")
+    assert fake.writes == ["DELETE jobs j"]
