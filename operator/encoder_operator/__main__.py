@@ -132,15 +132,19 @@ def _read(path: Path) -> str | None:
 def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     from encoder_operator import render
 
-    known = render.Known(
-        digest=parsed.digest,
-        reference=parsed.reference,
-        inputs=hashlib.sha256(parsed.inputs.read_bytes()).hexdigest() if parsed.inputs else _UNKNOWN,
-        one_node=parsed.one_node,
-    )
-    for document in yaml.safe_load_all(parsed.file.read_text()):
-        if not isinstance(document, dict) or document.get("kind") != names.KIND:
-            sys.stderr.write(f"{parsed.file}: only EncoderModels can be rendered\n")
+    try:
+        inputs = hashlib.sha256(parsed.inputs.read_bytes()).hexdigest() if parsed.inputs else _UNKNOWN
+        documents = [document for document in yaml.safe_load_all(parsed.file.read_text()) if document is not None]
+    except OSError as error:
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 66
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"{parsed.file}: this is no YAML: {error}\n")
+        return 65
+    known = render.Known(digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node)
+    for document in documents:
+        if wrong := _no_model(document):
+            sys.stderr.write(f"{parsed.file}: {wrong}\n")
             return 65
         try:
             found = render.children(document, settings, known)
@@ -150,6 +154,16 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
         # through JSON, so that repeated parts are written out instead of as YAML anchors
         sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
     return 0
+
+
+def _no_model(document: object) -> str:
+    """Return why a document can't be looked at as an EncoderModel; empty where it can."""
+    if not isinstance(document, dict) or document.get("kind") != names.KIND:
+        return "only EncoderModels can be rendered"
+    meta = document.get("metadata")
+    if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
+        return "an EncoderModel needs metadata.name"
+    return "" if isinstance(document.get("spec"), dict) else "an EncoderModel needs a spec"
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def children(live: Json, settings: Settings, known: Known | None = None) -> list
     known = known or Known()
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
     checks.check_name(meta["name"])
-    cases = known.inputs if "inputs" in live.get("spec", {}).get("parity", {}) else ""
+    cases = known.inputs if "inputs" in (live["spec"].get("parity") or {}) else ""
     found = model.parse(live | {"metadata": meta}, settings, cases)
     create = found.spec.storage.create
     shared = found.shares(None) or (create is None and not known.one_node)

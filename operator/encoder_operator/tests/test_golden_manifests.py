@@ -112,6 +112,52 @@ def test_what_the_api_server_would_refuse_is_refused_without_one(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "code", "said"),
+    [
+        (None, [], 66, "No such file or directory"),
+        (b"kind: EncoderModel", ["--inputs", "no-such.json"], 66, "no-such.json: No such file or directory"),
+        (b"kind: [", [], 65, "this is no YAML"),
+        (b"\xff\xfe\x00", [], 65, "this is no YAML"),
+        (b"- a list", [], 65, "only EncoderModels can be rendered"),
+        (b"kind: EncoderModel", [], 65, "an EncoderModel needs metadata.name"),
+        (b"kind: EncoderModel\nmetadata: {name: 7}", [], 65, "an EncoderModel needs metadata.name"),
+        (b"kind: EncoderModel\nmetadata: {name: m}\nspec:", [], 65, "an EncoderModel needs a spec"),
+        (b"kind: EncoderModel\nmetadata: {name: m}\nspec: {parity: null}", [], 65, "InvalidSpec"),
+    ],
+)
+def test_what_can_not_be_read_is_said_in_a_line(
+    content: bytes | None,
+    options: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "cr.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    assert __main__.main(["render", str(file), *options]) == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_empty_documents_between_models_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
+    file, alone = tmp_path / "cr.yaml", yaml.safe_dump(changed({}))
+    file.write_text(f"---\n---\n{alone}---\n")
+    assert __main__.main(["render", str(file)]) == 0
+    with_empty = capsys.readouterr().out
+    file.write_text(alone)
+    assert __main__.main(["render", str(file)]) == 0
+    assert with_empty == capsys.readouterr().out
+
+
 def test_cases_of_ones_own_are_in_the_artifacts_key_by_their_content(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import aiohttp
+import pytest
 
 from encoder_operator import probes
-from encoder_operator.wakeups import Key
-from encoder_operator.watching import WATCHED, Horizon
+from encoder_operator.errors import Unavailable
+from encoder_operator.preps import Preps
+from encoder_operator.wakeups import Key, WakeUps
+from encoder_operator.watching import WATCHED, Horizon, resync
 
 KEY = Key("demo", "minilm")
 
@@ -122,3 +128,32 @@ def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -
     assert found.news(KEY)
     found.read(KEY, read_at("9"))
     assert not found.news(KEY)
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), KeyError("items")])
+async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exception) -> None:
+    answers: list[Any] = [error, [{"name": "minilm", "namespace": "demo", "resourceVersion": "1"}]]
+
+    class Cluster:
+        async def versions(self, kind: str, namespace: str) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        async def list(self, *_: Any) -> list[Any]:
+            return []
+
+    looked = asyncio.Event()
+
+    async def look(key: Key) -> None:
+        assert key == KEY
+        looked.set()
+
+    wakeups = WakeUps(look, concurrency=1)
+    cluster: Any = Cluster()
+    task = asyncio.create_task(resync(cluster, wakeups, Horizon(), Preps(1), period=0.01, namespaces=["*"]))
+    async with asyncio.timeout(5):
+        await looked.wait()
+    task.cancel()
+    await wakeups.close()
