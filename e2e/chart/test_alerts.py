@@ -1,5 +1,9 @@
-"""Each alert of the chart fires, and is quiet when all is well: promtool says so, on the rules as the chart renders them."""
+"""Each alert of the chart fires, and is quiet when all is well: promtool says so, on the rules as the chart renders them.
 
+What the dashboard asks is asked in the same language, and leaves no number of the documentation out.
+"""
+
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -22,6 +26,22 @@ def rules(helm: Helm) -> Body:
     return spec
 
 
+def checked(folder: Path, groups: list[Body]) -> str:
+    """Return what promtool says about rules; nothing where they are good."""
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    command = [str(extra_programs.program("promtool")), "check", "rules", "--lint=all", "rules.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def panels(helm: Helm) -> dict[str, list[str]]:
+    """Return what each panel of the dashboard asks, by its title."""
+    values = {"monitoring": {"dashboard": {"enabled": True}}}
+    data = chart.find(helm.render(values), "ConfigMap", "encoder-operator-dashboard")["data"]
+    found = json.loads(data["encoder-operator.json"])["panels"]
+    return {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in found if "targets" in panel}
+
+
 def named(rules: Body) -> dict[str, Body]:
     return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}
 
@@ -30,16 +50,13 @@ def test_each_alert_fires_and_is_quiet_when_all_is_well(rules: Body, tmp_path: P
     for rule in named(rules).values():
         # promtool compares every word; the descriptions hold no numbers
         del rule["annotations"]["description"]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    assert checked(tmp_path, rules["groups"]) == ""
     (tmp_path / TESTS.name).write_text(TESTS.read_text())
     promtool = str(extra_programs.program("promtool"))
     done = subprocess.run(
         [promtool, "test", "rules", TESTS.name], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    checked = [promtool, "check", "rules", "--lint=all", "rules.yaml"]
-    said = subprocess.run(checked, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_no_alert_is_without_a_test(rules: Body) -> None:
@@ -64,3 +81,36 @@ def test_labels_of_a_company_are_on_every_alert(helm: Helm) -> None:
     spec = chart.find(helm.render(values), "PrometheusRule", "encoder-operator")["spec"]
     assert {rule["labels"]["team"] for rule in named(spec).values()} == {"search"}
     assert named(spec)["EncoderModelFailed"]["labels"]["severity"] == "critical"
+
+
+def test_releases_that_share_a_cluster_have_an_alert_of_their_own_each(helm: Helm) -> None:
+    def serving(namespaces: list[str]) -> list[str]:
+        values = {"monitoring": {"alerts": {"enabled": True}}, "watch": {"namespaces": namespaces}}
+        found = named(chart.find(helm.render(values), "PrometheusRule", "encoder-operator")["spec"])
+        matchers = [m for rule in found.values() for m in re.findall(r"encoder_serving_\w+\{(.*?)\}", rule["expr"])]
+        return [which for matcher in matchers for which in re.findall(r'\bnamespace=~"(.*?)"', matcher)]
+
+    assert serving(["team-a", "team-b"]) == ["team-a|team-b"] * 3
+    assert serving([]) == [".+"] * 3
+
+
+def test_every_panel_asks_what_prometheus_understands(helm: Helm, tmp_path: Path) -> None:
+    asked = [expression for expressions in panels(helm).values() for expression in expressions]
+    assert len(asked) > 20
+    # Grafana puts the length of an interval in
+    rules = [
+        {"record": f"panel:{i}:x", "expr": expression.replace("$__rate_interval", "5m")}
+        for i, expression in enumerate(asked)
+    ]
+    assert checked(tmp_path, [{"name": "panels", "rules": rules}]) == ""
+    rules[0]["expr"] += ")"
+    assert "parse error" in checked(tmp_path, [{"name": "panels", "rules": rules}])
+
+
+def test_every_number_of_the_documentation_is_in_a_panel(helm: Helm) -> None:
+    (table,) = re.findall(r"\| metric \| what it counts \|\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
+    said = set(re.findall(r"`((?:encoder|process)_\w+)", table))
+    assert len(said) > 15
+    asked = " ".join(expression for expressions in panels(helm).values() for expression in expressions)
+    # when it was started is for whoever looks for restarts
+    assert {name for name in said if name not in asked} == {"process_start_time_seconds"}

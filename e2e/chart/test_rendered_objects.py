@@ -1,6 +1,7 @@
 """What the chart becomes is what Kubernetes knows, in the oldest and the newest version, and no more than it needs."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from encoder_node import module_sources, programs
 from encoder_node.settings import load
 from encoder_operator import doctor
+from encoder_operator.settings import Settings
 from encoder_platform import chart, openapi
 from encoder_platform.chart import Body, Helm
 
@@ -169,6 +171,84 @@ def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
     assert two["ENCODER_LEASE"] == "true"
     assert two["ENCODER_LEASE_NAMESPACE"] == chart.NAMESPACE
     assert told({"leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
+
+
+def serving_template() -> Body:
+    """Return the pod template that the operator makes for the least that a person writes."""
+    golden = chart.ROOT / "operator" / "encoder_operator" / "tests" / "golden" / "cpu.yaml"
+    children = yaml.safe_load_all(golden.read_text())
+    template: Body = next(body["spec"]["template"] for body in children if body["kind"] == "Deployment")
+    return template
+
+
+def ports(template: Body) -> dict[str, int]:
+    return {
+        port["name"]: port["containerPort"]
+        for container in template["spec"]["containers"]
+        for port in container.get("ports", [])
+    }
+
+
+def test_what_is_scraped_is_what_pods_offer(helm: Helm) -> None:
+    objects = helm.render(EVERYTHING)
+    operator = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]
+    serving = serving_template()
+    for name, template in (("encoder-operator", operator), ("encoder-operator-serving", serving)):
+        monitor = chart.find(objects, "PodMonitor", name)["spec"]
+        labels = template["metadata"]["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        assert endpoint["port"] in ports(template)
+        assert endpoint["path"] == "/metrics"
+        # Prometheus spells a pod's labels so
+        spelled = {"__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label) for label in labels}
+        assert {source for rule in endpoint.get("relabelings", []) for source in rule["sourceLabels"]} <= spelled
+    relabelled = [rule["targetLabel"] for rule in endpoint["relabelings"]]
+    assert relabelled == ["model", "revision"]
+    # serving pods are anywhere, and the operator's are here
+    assert chart.find(objects, "PodMonitor", "encoder-operator-serving")["spec"]["namespaceSelector"] == {"any": True}
+    # where the operator answers, and where a probe and a scrape ask
+    assert ports(operator)["probes"] == Settings().port
+    (engine,) = serving["spec"]["containers"]
+    assert engine["args"][engine["args"].index("--port") + 1] == str(ports(serving)["http"])
+
+
+def test_a_service_monitor_finds_the_operators_through_their_service(helm: Helm) -> None:
+    objects = helm.render(EVERYTHING)
+    operator = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]
+    service = chart.find(objects, "Service", "encoder-operator-metrics")
+    monitor = chart.find(objects, "ServiceMonitor", "encoder-operator")["spec"]
+    assert service["spec"]["selector"].items() <= operator["metadata"]["labels"].items()
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    assert port["targetPort"] in ports(operator)
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == [port["name"]]
+    selected = [
+        body["metadata"]["name"]
+        for body in objects
+        if body["kind"] == "Service"
+        and monitor["selector"]["matchLabels"].items() <= body["metadata"].get("labels", {}).items()
+    ]
+    assert selected == ["encoder-operator-metrics"]
+
+
+def test_a_scrape_comes_before_the_kubelet_ends_an_operator_whose_watch_is_silent(helm: Helm) -> None:
+    objects = helm.render(EVERYTHING)
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    probe = container["livenessProbe"]
+    (endpoint,) = chart.find(objects, "PodMonitor", "encoder-operator")["spec"]["podMetricsEndpoints"]
+    seconds = int(endpoint["interval"].removesuffix("s"))
+    # the first probe that fails may come at once; the alert about it has nothing else to see
+    assert (probe["failureThreshold"] - 1) * probe["periodSeconds"] >= seconds
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_webhook_stands_between_people_and_the_api_server(helm: Helm, shape: str) -> None:
+    kinds = {body["kind"] for body in helm.render(SHAPES[shape])}
+    assert kinds
+    assert not [kind for kind in kinds if kind.endswith("WebhookConfiguration") or kind == "APIService"]
+    (definition,) = [body for body in helm.render({}) if body["kind"] == "CustomResourceDefinition"]
+    assert "conversion" not in definition["spec"]
 
 
 def test_the_dashboard_is_one(helm: Helm) -> None:

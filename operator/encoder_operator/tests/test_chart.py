@@ -126,6 +126,42 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
     assert "overloaded" in counting.REASONS.values()
 
 
+# what Prometheus adds to what a pod says, and what the PodMonitor of the serving pods does
+OF_TARGETS = {"namespace", "pod", "model", "revision", "le"}
+
+
+def _labels() -> dict[str, set[str]]:
+    """Return the labels of every metric of ours, by its name on the page."""
+    found: dict[str, set[str]] = {}
+    for registry in (metrics.REGISTRY, REGISTRY):
+        for collector, names_ in registry._collector_to_names.items():
+            for name in names_:
+                if name.startswith("encoder_"):
+                    found[name] = set(collector._labelnames)  # type: ignore[attr-defined]
+    return found
+
+
+def test_alerts_and_panels_tell_series_apart_by_labels_that_they_have() -> None:
+    known = _labels()
+    rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    board = json.loads((CHART / "files" / "dashboard.json").read_text())
+    asked = [rule["expr"] for group in rules for rule in group["rules"]]
+    asked += [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    checked = 0
+    for expression in asked:
+        for name, matchers in re.findall(r"\b(encoder_\w+)(?:\{(.*?)\})?", expression):
+            ours = known[name] | OF_TARGETS
+            used = set(re.findall(r"(\w+)(?:=|!=|=~|!~)\"", matchers))
+            used |= {label for found in re.findall(r"by \((.*?)\)", expression) for label in found.split(", ")}
+            assert used <= ours, (expression, used - ours)
+            checked += len(used)
+    assert checked > 40
+    said = [(target["expr"], target["legendFormat"]) for p in board["panels"] for target in p.get("targets", [])]
+    for expression, legend in said:
+        kept = {label for found in re.findall(r"by \((.*?)\)", expression) for label in found.split(", ")}
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= kept, (expression, legend)
+
+
 def test_chart_operator_and_images_have_one_version_and_it_is_a_new_one() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
