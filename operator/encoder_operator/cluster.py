@@ -151,7 +151,7 @@ class Cluster:
             while True:
                 query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
                 page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
-                found += [entry["metadata"] for entry in page["items"]]
+                found += [entry["metadata"] for entry in page["items"] or []]
                 more = page["metadata"].get("continue", "")
                 if not more:
                     return found

@@ -167,3 +167,8 @@ async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkey
     assert killed == []
     await cluster.apply(manifest)
     assert len(killed) == 1
+
+
+async def test_an_empty_list_of_metadata_comes_as_null() -> None:
+    empty = b'{"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "7"}, "items": null}'
+    assert await answering(200, content=empty).versions("EncoderModel", "*") == []
