@@ -82,7 +82,7 @@ async def test_a_list_whose_next_page_is_too_old_is_read_again_from_the_start() 
     assert [entry["metadata"]["name"] for entry in found.items] == ["a3", "b"]
 
 
-LIVE = {
+LIVE: dict[str, dict[str, Any]] = {
     "deployments": {"kind": "Deployment", "apiVersion": "apps/v1", "spec": {"replicas": 1}},
     "jobs": {"kind": "Job", "apiVersion": "batch/v1"},
     "pods": {"kind": "Pod", "apiVersion": "v1"},
@@ -111,7 +111,7 @@ async def late(cluster: Cluster, plural: str, seen: dict[str, Any]) -> None:
 async def test_a_write_that_comes_late_changes_nothing(plural: str, how: str) -> None:
     fake = ClusterFake()
     cluster = Cluster(config=ClusterFake.config(), transport=fake)
-    metadata = {"name": "m", "namespace": "demo"}
+    metadata: dict[str, Any] = {"name": "m", "namespace": "demo"}
     seen = copy.deepcopy(fake.put(plural, {**copy.deepcopy(LIVE[plural]), "metadata": dict(metadata)}))
     if how == "replaced":
         fake.remove(plural, "demo", "m")
