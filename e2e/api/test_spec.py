@@ -15,13 +15,16 @@ from encoder_operator import names, ownership, render
 from encoder_operator.api import Spec
 from encoder_operator.settings import Settings
 from encoder_operator.tests.world import SETTINGS
+from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
+from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
 
 GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
 TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
-SERVICE = ("v1", "Service")
+SERVICE, CLAIM = ("v1", "Service"), ("v1", "PersistentVolumeClaim")
 
 PRODUCT = "nvidia.com/gpu.product"
 
@@ -184,7 +187,7 @@ def test_the_api_server_and_the_operator_refuse_with_the_same_sentence(scene: Sc
 
 
 @pytest.mark.parametrize(("spec", "sentence"), BAD_FIELDS, ids=[str(spec)[:70] for spec, _ in BAD_FIELDS])
-def test_a_bad_field_is_refused_by_the_api_server_with_a_sentence(scene: Scene, spec: Body, sentence: str) -> None:
+def test_a_bad_field_is_saidby_the_api_server_with_a_sentence(scene: Scene, spec: Body, sentence: str) -> None:
     with pytest.raises(ApiException) as refused:
         scene.kube.apply(manifest(scene, spec))
     assert sentence in refusal(refused.value)
@@ -342,3 +345,53 @@ def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene)
     assert "annotations" not in plain["metadata"]
     again, _ = apply({"rollout": {"strategy": "Recreate"}})
     assert again["strategy"] == {"type": "Recreate"}
+
+
+def test_a_created_volume_grows_where_its_class_allows_that(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    classes = {"growing": f"growing-{scene.name}", "stiff": "standard"}
+    growing = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": classes["growing"]},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "allowVolumeExpansion": True,
+    }
+    scene.kube.apply(growing)
+    try:
+        for model, storage_class in classes.items():
+            create = {"size": "1Gi", "storageClassName": storage_class, "accessModes": ["ReadWriteMany"]}
+            scene.apply_model(model, storage={"create": create, "policy": "Retain"}, rollout={"minReadySeconds": 0})
+        served = {
+            model: scene.wait_current("Ready", model, seconds=60)["status"]["activeRevision"] for model in classes
+        }
+
+        def size(model: str) -> str:
+            found = scene.kube.get(CLAIM, f"{model}-artifacts", scene.name)
+            assert found is not None
+            return str(found["spec"]["resources"]["requests"]["storage"])
+
+        for model in classes:
+            scene.patch({"storage": {"create": {"size": "2048Mi"}}}, model)
+        wait_for("the claim has grown", lambda: size("growing") == "2Gi", seconds=30)
+        said = scene.wait_condition("Degraded", "WriteRefused", "stiff", seconds=30)
+        assert "the storageclass that provisions the pvc must support resize" in said["message"]
+        assert size("stiff") == "1Gi"
+        # what serves is no other for that, and the raise can be taken back
+        scene.patch({"storage": {"create": {"size": "1Gi"}}}, "stiff")
+        scene.wait_condition("Degraded", "AsExpected", "stiff", seconds=60)
+        for model, revision in served.items():
+            assert scene.wait_current("Ready", model, seconds=30)["status"]["activeRevision"] == revision
+            assert len(scene.jobs("prep", model)) == 1
+    finally:
+        scene.kube.delete(("storage.k8s.io/v1", "StorageClass"), classes["growing"])
+
+
+def test_a_claim_for_one_pod_alone_is_saidby_name(scene: Scene, operator: OperatorProcess) -> None:
+    alone = manifests.claim("alone", scene.name)
+    alone["spec"]["accessModes"] = ["ReadWriteOncePod"]
+    scene.kube.apply(alone)
+    scene.apply_model(storage={"claimName": "alone"})
+    assert "the claim alone is ReadWriteOncePod" in scene.wait_condition("Accepted", "OnePodOnly")["message"]
+    assert scene.jobs("prep") == []
