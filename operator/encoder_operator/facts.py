@@ -291,10 +291,12 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
 def revision(live: Json) -> Revision:
     """Parse a ControllerRevision that keeps a revision."""
     meta, data = live["metadata"], live["data"]
-    annotations = meta.get("annotations", {})
+    labels = meta["labels"]
+    # what was said as an annotation is there as a label too, unless it does not fit one or an older operator wrote it
+    annotations = labels | meta.get("annotations", {})
     return Revision(
-        hash=meta["labels"][names.REVISION],
-        inputs=meta["labels"][names.INPUTS],
+        hash=labels[names.REVISION],
+        inputs=labels[names.INPUTS],
         number=live.get("revision", 0),
         claim_uid=annotations.get(names.CLAIM_UID, ""),
         template=data["template"],
@@ -303,8 +305,14 @@ def revision(live: Json) -> Revision:
         update=annotations.get(names.UPDATE, ""),
         retry=annotations.get(names.RETRY, ""),
         origin=annotations.get(names.ORIGIN, ""),
-        stalled=parsed(annotations.get(names.STALLED, "")),
+        stalled=parsed(annotations.get(names.STALLED, "")) or _given_up(labels.get(names.GIVEN_UP, "")),
     )
+
+
+def _given_up(label: str) -> Json:
+    limit, _, retry = label.partition("_")
+    said = "its pods had not started in time"
+    return {"limit": int(limit), "message": said, "retry": retry} if limit.isdigit() else {}
 
 
 def verdict(live: Json) -> Verdict:

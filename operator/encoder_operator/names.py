@@ -42,6 +42,7 @@ BINDING = f"{GROUP}/binding"
 CLAIM_UID = f"{GROUP}/claim-uid"
 ORIGIN = f"{GROUP}/origin"
 STALLED = f"{GROUP}/stalled"
+GIVEN_UP = f"{GROUP}/given-up"
 THRESHOLDS = f"{GROUP}/thresholds"
 
 # where nothing says which accelerator product a pod has, it is verified by itself

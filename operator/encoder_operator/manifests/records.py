@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from encoder_operator import names
 from encoder_operator.canonical import Json, canonical, digest
 from encoder_operator.facts import Revision
 from encoder_operator.model import Model
+
+_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def revision(model: Model, found: Revision) -> Json:
@@ -22,6 +26,10 @@ def revision(model: Model, found: Revision) -> Json:
     annotations = {key: value for key, value in known.items() if value}
     if annotations:
         record["metadata"]["annotations"] = annotations
+    # once more as labels, where they fit: whoever takes all annotations away makes nothing roll
+    if "message" in found.stalled:
+        known |= {names.GIVEN_UP: f"{found.stalled['limit']}_{found.stalled['retry']}".rstrip("_")}
+    record["metadata"]["labels"] |= {key: value for key, value in known.items() if _LABEL.fullmatch(value)}
     return record | {"revision": found.number, "data": {"template": found.template, "pinned": found.pinned}}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -50,6 +52,55 @@ async def test_a_failed_update_goes_back_to_the_verified_template_byte_for_byte(
     assert world.status["candidateRevision"] != first
 
 
+async def test_many_failed_edits_push_out_neither_what_serves_nor_its_proof() -> None:
+    world = World()
+    await world.settle()
+    first, pods = world.status["activeRevision"], world.serving()
+    world.parity = fails
+    for length in range(64, 76):
+        world.change(maxModelLen=length)
+        await world.settle()
+        assert world.endpoints() == [first]
+        kept = records(world, "revision")
+        assert first in kept
+        assert first in records(world, "verdict")
+        assert len(kept) <= 5
+    world.reconciler = world.operator()
+    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
+    compared = len(world.fake.of("jobs", component="parity"))
+    await world.look()
+    assert world.condition("Ready") == ("True", "Ready")
+    await world.settle()
+    assert (world.status["activeRevision"], world.serving()) == (first, pods)
+    assert len(world.fake.of("jobs", component="parity")) == compared
+
+
+async def test_many_failed_edits_push_out_no_earlier_revision_that_passed() -> None:
+    world = World()
+    passed = []
+    for length in (32, 33, 34):
+        world.change(maxModelLen=length)
+        await world.settle()
+        passed.append(world.status["activeRevision"])
+    world.parity = fails
+    for length in range(64, 76):
+        world.change(maxModelLen=length)
+        await world.settle()
+        assert set(passed) <= records(world, "revision") & records(world, "verdict")
+    compared = len(world.fake.of("jobs", component="parity"))
+    world.change(maxModelLen=32)
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready")
+    assert world.status["activeRevision"] == passed[0]
+    assert len(world.fake.of("jobs", component="parity")) == compared
+
+
+def records(world: World, component: str) -> set[str]:
+    """Return the revisions that records of a kind speak of."""
+    found = world.fake.of("controllerrevisions", component=component)
+    return {record["metadata"]["labels"]["encoders.dev/revision"] for record in found}
+
+
 async def test_going_back_to_an_earlier_spec_needs_no_new_proof() -> None:
     world = World()
     await world.settle()
@@ -91,13 +142,27 @@ async def test_an_inconclusive_comparison_is_tried_again_later_and_never_promote
     await world.settle()
     assert world.endpoints() == []
     for job in world.fake.of("jobs", component="parity"):
-        job["status"]["conditions"][0]["lastTransitionTime"] = "2999-01-01T00:00:00Z"
-    assert (await world.look() or 0) > 100
-    for job in world.fake.of("jobs", component="parity"):
         job["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
     world.parity = passes
     await world.settle()
     assert world.condition("Ready") == ("True", "Ready")
+
+
+async def test_comparisons_that_prove_nothing_are_tried_ever_more_rarely() -> None:
+    world = World()
+    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    for tries, delay in enumerate((5, 10, 20, 40, 80, 160, 300, 300), start=1):
+        await world.settle()
+        assert len(world.fake.of("jobs", component="parity")) == tries
+        left = await world.look() or 0
+        assert left == pytest.approx(delay, abs=4)
+        world.fake.ahead += timedelta(seconds=left - 2)
+        await world.settle()
+        assert len(world.fake.of("jobs", component="parity")) == tries
+        world.fake.ahead += timedelta(seconds=4)
+    assert world.endpoints() == []
+    assert world.condition("Degraded") == ("False", "AsExpected")
+    assert world.fake.of("controllerrevisions", component="verdict") == []
 
 
 @pytest.mark.parametrize(
@@ -105,14 +170,34 @@ async def test_an_inconclusive_comparison_is_tried_again_later_and_never_promote
     [
         {"artifact": "sha256:" + "c" * 64},
         {"reference": "sha256:" + "c" * 64},
-        {"binding": {"uid": "another"}},
+        {"binding": None},
         {"result": "Great"},
         {"result": None},
     ],
 )
 async def test_a_verdict_that_speaks_of_something_else_is_not_accepted(change: Json) -> None:
+    await refused(lambda report: report | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uid": "another"},
+        {"containerIDs": {"engine": "containerd://another"}},
+        {"imageID": "sha256:another"},
+        {"product": "NVIDIA-L4"},
+        {"revision": "0123456789"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_every_part_of_what_a_verdict_is_bound_to_must_match(change: Json) -> None:
+    await refused(lambda report: report | {"binding": report["binding"] | change})
+
+
+async def refused(change: Callable[[Json], Json]) -> None:
+    """Let every comparison pass, on something else than what was asked about."""
     world = World()
-    world.parity = lambda job: passes(job) | change
+    world.parity = lambda job: change(passes(job))
     await world.settle()
     assert world.endpoints() == []
     assert world.fake.of("controllerrevisions", component="verdict") == []

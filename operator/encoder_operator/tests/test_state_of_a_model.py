@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from encoder_operator.facts import spelled
 from encoder_operator.manifests import serving_template
 from encoder_operator.model import parse
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.test_rollout_of_a_model import annotate, spec
+from encoder_operator.tests.test_rollout_of_a_model import annotate, hang, spec, wait_until_overdue
 from encoder_operator.tests.world import PLUGIN, PREPARED, SETTINGS, World, changed, fails, model, passes
 
 LIVES: list[dict[str, Any]] = [
@@ -104,7 +104,8 @@ async def test_an_update_that_an_older_operator_recorded_is_known_again() -> Non
     record = world.fake.of("controllerrevisions", component="revision")[0]
     # as 0.1.0 wrote it: the annotation is part of the label's hash, and nowhere else
     record["metadata"]["labels"]["encoders.dev/inputs"] = revision.inputs(parse(world.live, SETTINGS), "1")
-    del record["metadata"]["annotations"]["encoders.dev/update"]
+    for told in ("annotations", "labels"):
+        del record["metadata"][told]["encoders.dev/update"]
     pods = world.serving()
     await world.settle()
     assert world.serving() == pods
@@ -199,6 +200,103 @@ async def test_a_clock_that_is_wrong_gives_nothing_up_early_and_tries_nothing_la
     changed = next(entry for entry in world.status["conditions"] if entry["type"] == "Progressing")
     at = datetime.fromisoformat(changed["lastTransitionTime"])
     assert abs(at - world.fake.now()) < timedelta(minutes=30)
+
+
+async def rolled_out(world: World) -> None:
+    world.change(maxModelLen=64)
+    await world.settle()
+
+
+async def updated(world: World) -> None:
+    newer = SETTINGS.images.model_copy(update={"engine": {"cpu": {PLUGIN: "engine:2"}}})
+    world.operator_settings = SETTINGS.model_copy(update={"images": newer})
+    world.reconciler = world.operator()
+    world.edit(annotate(update="1"))
+    await world.settle()
+    # what the update has brought is not today's any more
+    world.operator_settings = SETTINGS
+    world.reconciler = world.operator()
+    await world.settle()
+
+
+async def failed_twice(world: World) -> None:
+    world.parity = fails
+    world.change(maxModelLen=64)
+    await world.settle()
+    world.edit(annotate(retry="2026-11-21T10:00:00Z"))
+    await world.settle()
+    world.parity = passes
+
+
+async def given_up(world: World) -> None:
+    hang(world)
+    world.change(maxModelLen=64)
+    await world.settle()
+    wait_until_overdue(world)
+    await world.settle()
+    world.starts = lambda pod: None
+
+
+async def followed_a_branch(world: World) -> None:
+    digests = iter("123456")
+
+    def prepare(job: Json) -> tuple[int, Json]:
+        letter = next(digests)
+        return 0, PREPARED | {"digest": "sha256:" + letter * 64, "revision": letter * 40}
+
+    world.prep = prepare
+    world.parity = lambda job: passes(job) | {"artifact": artifact(world)}
+    world.edit(branch)
+    await world.settle()
+    world.edit(annotate(retry="1"))
+    await world.settle()
+
+
+@pytest.mark.fault(
+    "all annotations are taken away, those of the operator's own records too, and the operator restarts",
+    "the same conditions as before",
+    "no pod changes, nothing is tried, prepared or looked up again",
+)
+@pytest.mark.parametrize("kept", [False, True], ids=["the model's too", "but the model's"])
+@pytest.mark.parametrize("lived", [rolled_out, updated, failed_twice, given_up, followed_a_branch])
+async def test_nothing_rolls_without_any_annotation(
+    lived: Callable[[World], Awaitable[None]],
+    kept: bool,
+) -> None:
+    world = World()
+    await world.settle()
+    await lived(world)
+    before, pods = said(world), world.serving()
+    for kind in ("controllerrevisions", "deployments", "services", "pods", "persistentvolumeclaims"):
+        for live in world.fake.of(kind):
+            live["metadata"].pop("annotations", None)
+    for job in world.fake.of("jobs"):
+        world.fake.remove("jobs", "demo", job["metadata"]["name"])
+    world.edit((lambda live: live.pop("status")) if kept else wipe)
+    world.reconciler = world.operator()
+    world.fake.writes.clear()
+    await world.settle()
+    assert world.serving() == pods
+    assert [w for w in world.fake.writes if "events" not in w] == ["PATCH encodermodels/status minilm"]
+    assert said(world) == before
+
+
+async def test_a_record_of_an_older_operator_without_these_labels_is_no_reason_to_write() -> None:
+    world = World()
+    await followed_a_branch(world)
+    for record in world.fake.of("controllerrevisions", component="revision"):
+        for label in ("claim-uid", "origin", "retry"):
+            record["metadata"]["labels"].pop(f"encoders.dev/{label}", None)
+    world.reconciler = world.operator()
+    world.fake.writes.clear()
+    await world.settle()
+    assert world.fake.writes == []
+
+
+def said(world: World) -> Json:
+    """Return the status, without the conditions' messages and times."""
+    conditions = {entry["type"]: world.condition(entry["type"]) for entry in world.status["conditions"]}
+    return {**world.status, "conditions": conditions}
 
 
 def branch(live: Json) -> None:
