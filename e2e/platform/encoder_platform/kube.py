@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from kubernetes import config, dynamic, watch
 from kubernetes.client import ApiClient, ApiException
 from kubernetes.dynamic.exceptions import NotFoundError
+from urllib3.exceptions import HTTPError
 
 from encoder_node.waiting import wait_for
 
@@ -110,12 +111,20 @@ class Kube:
         stopped, streaming = threading.Event(), threading.Event()
 
         def collect() -> None:
+            version = None
             while not stopped.is_set():
-                watcher = watch.Watch()
+                watcher, selected = watch.Watch(), {"namespace": namespace, "label_selector": selector}
                 resource = self._resource(kind)
                 streaming.set()
-                for event in resource.watch(namespace=namespace, label_selector=selector, timeout=2, watcher=watcher):
-                    seen.append(event["raw_object"])
+                try:
+                    for event in resource.watch(**selected, resource_version=version, timeout=1, watcher=watcher):
+                        seen.append(event["raw_object"])
+                        # the next watch goes on from here
+                        version = event["raw_object"]["metadata"]["resourceVersion"]
+                except (ApiException, HTTPError, OSError):
+                    # the API server is away, or has forgotten that version: from what is there then
+                    version = None
+                    stopped.wait(0.1)
 
         thread = threading.Thread(target=collect, daemon=True)
         thread.start()
@@ -172,6 +181,15 @@ def is_true(body: Body | None, kind: str) -> bool:
     found = condition(body, kind)
     generation = (body or {}).get("metadata", {}).get("generation")
     return found.get("status") == "True" and found.get("observedGeneration", generation) == generation
+
+
+def made(seen: Iterable[Body], label: str = "") -> list[str]:
+    """Which objects there have been among states that were watched, by uid: those with a label, or all."""
+    return sorted({body["metadata"]["uid"] for body in seen if not label or label in _labels(body)})
+
+
+def _labels(body: Body) -> list[str]:
+    return [f"{name}={value}" for name, value in (body["metadata"].get("labels") or {}).items()]
 
 
 def refusal(error: ApiException) -> str:

@@ -1,5 +1,6 @@
 """One namespace, and the words that scenarios about EncoderModels are written in. They need the API only."""
 
+import json
 from dataclasses import dataclass
 
 from encoder_node.errors import WaitTimeoutError
@@ -73,6 +74,16 @@ class Scene:
     def pods(self, name: str = "minilm", component: str = "serving") -> list[Body]:
         """The model's pods of one component, whatever state they are in."""
         return self.kube.all(POD, self.name, f"encoders.dev/model={name},encoders.dev/component={component}")
+
+    def retry(self, value: str, name: str = "minilm") -> None:
+        """Ask for another try, with `encoders.dev/retry`."""
+        self.kube.patch(MODELS, name, self.name, {"metadata": {"annotations": {"encoders.dev/retry": value}}})
+
+    def evict(self, pod: str) -> None:
+        """Evict a pod through the API, as `kubectl drain` does."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": self.name}}
+        path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
+        self.kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
     def deployment(self, name: str = "minilm") -> Body | None:
         """The model's Deployment."""

@@ -21,6 +21,7 @@ from encoder_platform.kube import POD, Body, Kube
 COMPONENT, MODEL, GATE = "encoders.dev/component", "encoders.dev/model", "encoders.dev/parity"
 NODE, CLAIM, VOLUME = ("v1", "Node"), ("v1", "PersistentVolumeClaim"), ("v1", "PersistentVolume")
 CLASS = "standard"
+SILENCE = "Kubelet stopped posting node status."
 ARTIFACT, REFERENCE = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 PREPARED = {
     "code": "Prepared",
@@ -99,6 +100,7 @@ class StandIn:
         parity: the same for parity Jobs.
         loads: whether a serving pod's containers are ready (a pod that is not yet loads on).
         claims: whether claims are bound.
+        lost: nodes of whose pods nothing is said any more; whether their Nodes are there is the test's to say.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -108,6 +110,7 @@ class StandIn:
         self.parity: Callable[[Body], Ended | None] = passes
         self.loads: Callable[[Body], bool] = lambda _: True
         self.claims = True
+        self.lost: set[str] = set()
         self._stop = threading.Event()
         self.error: Exception | None = None
 
@@ -214,8 +217,18 @@ class StandIn:
         self._say(pod, {"phase": "Pending", "containerStatuses": [container]})
 
     def evict(self, pod: Body, message: str = "The node was low on resource: ephemeral-storage.") -> None:
-        """Say that the kubelet has evicted a pod."""
-        self._say(pod, {"phase": "Failed", "reason": "Evicted", "message": message})
+        """Say that the kubelet has evicted a pod because its node needed room."""
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
+        status = {"phase": "Failed", "reason": "Evicted", "message": message}
+        killed = {"exitCode": 137, "reason": "Error", "message": "", "startedAt": _now(), "finishedAt": _now()}
+        containers = [_container(pod, {"terminated": killed}, ready=False)]
+        self._say(pod, {**status, "containerStatuses": containers, "conditions": [_stamped(target)]})
+
+    def silence(self, node: str) -> None:
+        """Say what the controller manager says of a node whose kubelet is not heard of any more, and nothing of its pods."""
+        self.lost.add(node)
+        ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": SILENCE}
+        self._kube.patch_status(NODE, node, None, {"conditions": [_stamped(ready)]})
 
     def unschedulable(self, pod: Body, message: str) -> None:
         """Say that the scheduler has no node for a pod."""
@@ -235,6 +248,8 @@ class StandIn:
 
     def _pod(self, pod: Body) -> None:
         meta, status = pod["metadata"], pod.get("status") or {}
+        if pod["spec"].get("nodeName") in self.lost:
+            return
         if meta.get("deletionTimestamp"):
             self._kube.delete(POD, meta["name"], meta["namespace"], grace=0)
             return

@@ -1,0 +1,186 @@
+"""What befalls prep pods, on real Jobs and a real garbage collector of pods: one Job each, which says what it waits for, and goes on."""
+
+import secrets
+from collections.abc import Callable
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform.kube import JOB, MODELS, POD, Body, Kube, condition, made
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import NODE, SILENCE, StandIn, Unschedulable, never, prepared, settle
+
+NO_PODS = {"accelerator": "cpu", "replicas": 0}
+UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+LOW = "The node was low on resource: ephemeral-storage."
+NO_IMAGE = 'Back-off pulling image "encoder-operator/prep": not found'
+
+
+def said(scene: Scene, name: str = "minilm") -> Body:
+    return condition(scene.model(name), "ArtifactReady")
+
+
+def component(pod: Body) -> str:
+    return str(pod["metadata"]["labels"]["encoders.dev/component"])
+
+
+def at_work(scene: Scene, name: str = "minilm", *, besides: str = "") -> Body:
+    """The model's prep pod that runs, once it does."""
+
+    def running() -> Body | None:
+        pods = [pod for pod in scene.pods(name, "prep") if pod["metadata"]["uid"] != besides]
+        return next((pod for pod in pods if pod["status"].get("phase") == "Running"), None)
+
+    found: Body = wait_for(f"a prep pod of {name} at work", running, seconds=30)
+    return found
+
+
+def silent_and_given_up(scene: Scene, stand_in: StandIn, pod: Body) -> str:
+    """The node is silent, what it should do is done without it, and a person gives it up: no quarantine."""
+    node = pod["spec"]["nodeName"]
+    stand_in.silence(node)
+    lost = scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
+    assert f"on node {node}, which does not answer ({SILENCE})" in lost["message"]
+    # as the controller manager does after five minutes; no kubelet says that the pod has ended
+    scene.evict(pod["metadata"]["name"])
+    settle()
+    assert [entry["metadata"]["uid"] for entry in scene.pods(component="prep")] == [pod["metadata"]["uid"]]
+    scene.kube.run("taint", "nodes", node, "node.kubernetes.io/out-of-service=gone:NoExecute")
+    return "does not answer"
+
+
+def deleted(scene: Scene, stand_in: StandIn, pod: Body) -> str:
+    """The Node is deleted, as cloud providers do; the pods' garbage collector waits for forty seconds and more."""
+    node = pod["spec"]["nodeName"]
+    stand_in.lost.add(node)
+    scene.kube.delete(NODE, node)
+    scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
+    return f"on node {node}, which is gone"
+
+
+@pytest.mark.fault(
+    "the prep pod's node does not answer any more, or is deleted",
+    "`NodeLost`, naming the node",
+    "when Kubernetes has ended the pod the same Job makes another; it counts as no failed try",
+)
+@pytest.mark.parametrize("lose", [silent_and_given_up, pytest.param(deleted, marks=pytest.mark.soak)])
+def test_a_node_that_is_lost_is_said_and_the_same_job_goes_on(
+    lose: Callable[[Scene, StandIn, Body], str],
+    kube: Kube,
+    scene: Scene,
+    stand_in: StandIn,
+    operator: OperatorProcess,
+) -> None:
+    node = f"prep-{secrets.token_hex(3)}"
+    stand_in.add_node(node)
+    stand_in.prep, stand_in.place = never, lambda pod: node if component(pod) == "prep" else "node-1"
+    try:
+        with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
+            scene.apply_model(prepare={"backoffLimit": 0})
+            first = at_work(scene)
+            scene.wait_condition("ArtifactReady", "Preparing", seconds=30)
+            stand_in.place = lambda _: "node-1"
+            words = lose(scene, stand_in, first)
+            assert words in said(scene)["message"]
+            assert first["metadata"]["name"] in said(scene)["message"]
+            stand_in.prep = prepared
+            scene.wait_current("Ready", seconds=150)
+        assert len(made(jobs)) == 1
+        assert not scene.jobs("prep")[0]["status"].get("failed")
+    finally:
+        kube.delete(NODE, node)
+
+
+@pytest.mark.fault(
+    "the prep pod evicted by the kubelet, because its node needs room",
+    "`Evicted` in the kubelet's words, then `Preparing`",
+    "the same Job makes another pod; it counts as no failed try",
+)
+@pytest.mark.fault(
+    "the prep image cannot be pulled",
+    "`ImagePullFailed` in the kubelet's words",
+    "goes on by itself when it can",
+)
+@pytest.mark.fault(
+    "no node takes the prep pod",
+    "`Unschedulable` or `ClaimPending` in the scheduler's words",
+    "goes on by itself when one does",
+)
+def test_a_pod_that_makes_room_or_can_not_start_is_said_and_the_same_job_goes_on(
+    kube: Kube, scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    def place(pod: Body) -> str | Unschedulable:
+        homeless = pod["metadata"]["labels"]["encoders.dev/model"] == "homeless"
+        return Unschedulable(UNBOUND) if homeless else "node-1"
+
+    stand_in.prep, stand_in.place = never, place
+    with (
+        kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs,
+        kube.watching(MODELS, scene.name) as states,
+    ):
+        for name in ("evicted", "imageless", "homeless"):
+            scene.apply_model(name, serving=NO_PODS, prepare={"backoffLimit": 0})
+        pod = at_work(scene, "imageless")
+        stand_in.wait_container(pod, "ImagePullBackOff", NO_IMAGE)
+        assert scene.wait_condition("ArtifactReady", "ImagePullFailed", "imageless")["message"] == NO_IMAGE
+        assert scene.wait_condition("ArtifactReady", "ClaimPending", "homeless")["message"] == UNBOUND
+        first = at_work(scene, "evicted")
+        stand_in.evict(first, LOW)
+        at_work(scene, "evicted", besides=first["metadata"]["uid"])
+        # the pod stays to be seen, and what became of it is told while the next one is at work
+        wait_for("its end told", lambda: LOW in said(scene, "evicted").get("message", ""), seconds=30)
+        stand_in.prep, stand_in.place = prepared, lambda _: "node-1"
+        stand_in.start(kube.get(POD, pod["metadata"]["name"], scene.name) or pod)
+        for name in ("evicted", "imageless", "homeless"):
+            scene.wait_current("ArtifactReady", name, seconds=60)
+    for name in ("evicted", "imageless", "homeless"):
+        assert len(made(jobs, f"encoders.dev/model={name}")) == 1, name
+        assert not scene.jobs("prep", name)[0]["status"].get("failed")
+    told = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
+    assert {found["reason"] for found in told if found} <= {"Preparing", "Evicted", "Prepared"}
+    assert not [found for found in told if "failed" in found.get("message", "")]
+
+
+@pytest.mark.fault(
+    "more models at once than may be prepared at once, and the operator killed meanwhile",
+    "`Queued`",
+    "never more Jobs at work than allowed; all are prepared in the end",
+)
+def test_never_more_preparations_than_allowed(
+    kube: Kube, scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
+) -> None:
+    names, limit = [f"m{number}" for number in range(6)], 2
+    stand_in.prep = never
+    stopped_operator.start(ENCODER_MAX_PREPS=str(limit))
+    stopped_operator.wait_ready()
+
+    def queued() -> int:
+        return sum(said(scene, name).get("reason") == "Queued" for name in names)
+
+    with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
+        for name in names:
+            scene.apply_model(name, serving=NO_PODS)
+        wait_for("the others in line", lambda: queued() == len(names) - limit, seconds=30)
+        stopped_operator.restart(ENCODER_MAX_PREPS=str(limit))
+        settle(1)
+        assert (len(made(jobs)), queued()) == (limit, len(names) - limit)
+        stand_in.prep = prepared
+        for name in names:
+            scene.wait_current("ArtifactReady", name, seconds=60)
+    assert len(made(jobs)) == len(names)
+    assert most_at_once(jobs) == limit
+    lines = [line for line in stopped_operator.lines() if line.get("event") in ("apply", "delete", "gate")]
+    assert lines
+    assert {(line.get("namespace"), line.get("name") in names) for line in lines} == {(scene.name, True)}
+
+
+def most_at_once(states: list[Body]) -> int:
+    """How many Jobs were unfinished at the same time, by the order in which their states came."""
+    unfinished, most = set(), 0
+    for job in states:
+        conditions = job.get("status", {}).get("conditions") or []
+        over = any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
+        (unfinished.discard if over else unfinished.add)(job["metadata"]["uid"])
+        most = max(most, len(unfinished))
+    return most
