@@ -8,6 +8,7 @@ import yaml
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
+from encoder_operator import names
 from encoder_platform import chart, manifests
 from encoder_platform.chart import Body, Helm, HelmError, OnCluster
 from encoder_platform.kube import DEPLOYMENT, MODELS, POD, Kube
@@ -354,13 +355,23 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
 def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     cluster(helm).upgrade(chart.CHART)
     kube.run("-n", TEAM, "create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
-    name = "minilm-0123456789-parity-1-abcde"
-    for pod_name in (name, "mine"):
-        kube.run("apply", "-f", "-", stdin=json.dumps(pod(pod_name, None)))
+
+    def pod_of(model_name: str, attempt: int) -> str:
+        """Let the API server name a pod as it does for the Job controller."""
+        body = pod("x", None)
+        body["metadata"] = {
+            "namespace": TEAM,
+            "generateName": names.parity_job(model_name, "0123456789", attempt) + "-",
+        }
+        return kube.run("create", "-f", "-", "-o", "jsonpath={.metadata.name}", stdin=json.dumps(body))
 
     def exec_into(pod_name: str) -> str:
         return kube.run("-n", TEAM, "exec", pod_name, "--as=tenant", "--", "sh", check=False)
 
-    wait_for("the policy at work", lambda: "nobody goes into it" in exec_into(name), seconds=60)
+    kube.run("apply", "-f", "-", stdin=json.dumps(pod("mine", None)))
+    comparing = [pod_of(model_name, attempt) for model_name in ("minilm", "m" * 38, "m" * 40) for attempt in (1, 9999)]
+    assert max(map(len, comparing)) == 63
+    wait_for("the policy at work", lambda: "nobody goes into it" in exec_into(comparing[0]), seconds=60)
+    assert [name for name in comparing if "nobody goes into it" not in exec_into(name)] == []
     # there is no node to reach; the policy has let it pass
     assert "nobody goes into it" not in exec_into("mine")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from encoder_node import targets
+from encoder_operator.settings import Images
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 
@@ -115,11 +117,12 @@ def test_a_value_is_used(helm: Helm, path: str) -> None:
     assert all(body["metadata"]["name"] for body in with_it)
 
 
-ALL = {
+ALL: Body = {
     "replicas": 2,
     "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
     "artifactCollection": {"enabled": True},
-    "test": {"model": {"plugin": "sentence_transformer"}},
+    # words that mean something to YAML
+    "test": {"model": {"plugin": "sentence_transformer", "serving": {"env": [{"name": "A", "value": 'b: c #d "e"'}]}}},
     "monitoring": {
         name: {"enabled": True} for name in ("podMonitor", "serviceMonitor", "servingPodMonitor", "alerts", "dashboard")
     },
@@ -175,6 +178,23 @@ def test_an_image_is_where_it_is_said_to_be(helm: Helm) -> None:
     assert container["image"] == f"images.example.org/team/encoder-operator/operator@{digest}"
     assert '"sentence_transformer":"own.example.org/engine:7"' in images
     assert "images.example.org/team/encoder-operator/prep-sentence_transformer:" in images
+
+
+def test_an_image_that_nobody_names_is_one_that_is_built_here(helm: Helm) -> None:
+    (container,) = chart.find(helm.render(), "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    told = next(entry["value"] for entry in container["env"] if entry["name"] == "ENCODER_IMAGES")
+    images = Images.model_validate_json(told)
+    assert container["image"] == images.operator
+    named = [images.operator, *images.prep.values()]
+    named += [image for engines in images.engine.values() for image in engines.values()]
+    built = [target.reference for target in targets.current() if target.name != targets.TESTS_ONLY]
+    assert sorted(named) == sorted(built)
+
+
+def test_the_model_of_the_test_reaches_it_word_for_word(helm: Helm) -> None:
+    (container,) = chart.find(helm.render(ALL), "Pod", "encoder-operator-test")["spec"]["containers"]
+    (spec,) = [found.removeprefix("--spec=") for found in container["args"] if found.startswith("--spec=")]
+    assert json.loads(spec) == ALL["test"]["model"]
 
 
 def test_the_values_in_the_documentation_are_values(helm: Helm) -> None:
