@@ -183,9 +183,7 @@ def _next(
         return replace(found, wake_after=min(waits, default=None))
     revision, pod, why = due
     # the number goes on from every attempt that is still there, so that a name is never used twice
-    attempt = (
-        max((int(job.annotations.get(names.ATTEMPT, 0)) for job in facts.parity_jobs), default=0) % _MAX_ATTEMPT + 1
-    )
+    attempt = max((_attempt(job) for job in facts.parity_jobs), default=0) % _MAX_ATTEMPT + 1
     shared = facts.claim is not None and facts.claim.shared and facts.claim.name == revision.pinned["claim"]
     manifest = parity_job.render(model, revision, pod, attempt=attempt, shared=shared, settings=settings)
     found = replace(found, actions=(*found.actions, Apply(manifest, None)))
@@ -317,7 +315,12 @@ def _over(job: Job) -> bool:
 
 
 def _order(job: Job) -> tuple[object, int]:
-    return job.created, int(job.annotations.get(names.ATTEMPT, 0))
+    return job.created, _attempt(job)
+
+
+def _attempt(job: Job) -> int:
+    number = job.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def _place(job: Job) -> Place:

@@ -28,7 +28,7 @@ def revision(model: Model, found: Revision) -> Json:
         record["metadata"]["annotations"] = annotations
     # once more as labels, where they fit: whoever takes all annotations away makes nothing roll
     if "message" in found.stalled:
-        known |= {names.GIVEN_UP: f"{found.stalled['limit']}_{found.stalled['retry']}".rstrip("_")}
+        known |= {names.GIVEN_UP: f"{found.stalled.get('limit', 0)}_{found.stalled.get('retry', '')}".rstrip("_")}
     record["metadata"]["labels"] |= {key: value for key, value in known.items() if _LABEL.fullmatch(value)}
     return record | {"revision": found.number, "data": {"template": found.template, "pinned": found.pinned}}
 

@@ -192,6 +192,17 @@ async def test_a_pod_that_can_not_be_asked_keeps_no_other_waiting() -> None:
     assert known <= world.serving()
 
 
+async def test_a_job_without_its_annotations_keeps_its_name_from_being_used_twice() -> None:
+    world = namespaced(model(accelerator="nvidia"))
+    await world.settle()
+    for job in world.fake.of("jobs"):
+        del job["metadata"]["annotations"]
+    world.change(replicas=2)
+    await world.settle()
+    assert len(ready(world)) == 2
+    assert [job["metadata"]["name"][-1] for job in world.fake.of("jobs", component="parity")] == ["1", "2"]
+
+
 async def test_a_comparison_on_a_volume_of_one_node_goes_where_the_former_pod_is() -> None:
     world = namespaced(
         model(accelerator="nvidia", nodeSelector={"pool": "old"}, tolerations=[{"key": "old", "operator": "Exists"}])
