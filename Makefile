@@ -44,6 +44,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
+	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
 	$(PYTEST) e2e/node e2e/api e2e/chart e2e/cases plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200

@@ -1,5 +1,7 @@
 """A HorizontalPodAutoscaler on the EncoderModel itself: the operator follows, and nobody takes the number back."""
 
+import pytest
+
 from encoder_node.waiting import wait_for
 from encoder_platform import metrics_server
 from encoder_platform.kube import Body
@@ -25,6 +27,7 @@ def autoscaler(namespace: str) -> Body:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
+@pytest.mark.complaint(24)
 def test_an_autoscaler_scales_the_model(
     plane: Plane, scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:

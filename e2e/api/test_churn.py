@@ -66,6 +66,7 @@ def nothing_left_of(scene: Scene) -> Iterator[None]:
     wait_for("nothing left", lambda: not left(scene), seconds=120)
 
 
+@pytest.mark.complaint(23)
 def test_a_short_churn_leaves_nothing_behind(scene: Scene, operator: OperatorProcess, stand_in: StandIn) -> None:
     with nothing_left_of(scene):
         churn(scene, operator, seconds=15, kill_every=8)

@@ -26,6 +26,7 @@ def foreign(kube: Kube) -> Iterator[str]:
     kube.delete(("v1", "Namespace"), name)
 
 
+@pytest.mark.complaint(22)
 def test_five_thousand_foreign_pods_do_not_raise_the_operators_memory(
     plane: Plane, scene: Scene, stand_in: StandIn, operator: OperatorProcess, foreign: str
 ) -> None:

@@ -42,6 +42,7 @@ def early(scene: Scene, name: str, number: int) -> list[str]:
     return [f"{name}, edit {number}: {problem}" for problem, fine in checks.items() if not fine]
 
 
+@pytest.mark.complaint(18)
 @pytest.mark.timeout(1200)
 def test_wait_never_returns_early(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
     names = [f"m{number}" for number in range(MODELS_MADE)]

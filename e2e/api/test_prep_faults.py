@@ -142,6 +142,7 @@ def test_a_pod_that_makes_room_or_can_not_start_is_said_and_the_same_job_goes_on
     assert not [found for found in told if "failed" in found.get("message", "")]
 
 
+@pytest.mark.complaint(7)
 @pytest.mark.fault(
     "more models at once than may be prepared at once, and the operator killed meanwhile",
     "`Queued`",

@@ -81,6 +81,7 @@ def candidate(scene: Scene) -> Body | None:
     return scene.kube.get(REVISION, f"minilm-{wanted}", scene.name) if waits else None
 
 
+@pytest.mark.complaint(8)
 @pytest.mark.fault(
     "no GPU is free for an update", "`InsufficientGPU` with the scheduler's words", "the update goes on when one is"
 )

@@ -23,6 +23,7 @@ def all_models(scene: Scene) -> list[Body]:
     return scene.kube.all(MODELS, scene.name)
 
 
+@pytest.mark.complaint(14)
 @pytest.mark.fault(
     "status and annotations are replaced, and the operator restarts",
     "the same status as before",
@@ -62,6 +63,7 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
     assert len(scene.kube.all(REVISION, scene.name)) == records
 
 
+@pytest.mark.complaint(9)
 def test_another_version_of_the_operator_changes_no_pod_of_twenty_models(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:

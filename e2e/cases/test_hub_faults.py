@@ -18,6 +18,7 @@ def visible_artifacts(space: Space) -> list[str]:
     return [line for line in said.split() if not line.rsplit("/", 1)[-1].startswith(".")]
 
 
+@pytest.mark.complaint(1)
 @pytest.mark.fault(
     "the hub cuts connections, answers 429 or 500, a few times",
     "`Preparing`",

@@ -28,6 +28,8 @@ def settled(space: Space) -> bool:
     return bool(len(pods) == status["readyReplicas"] == space.model()["spec"]["serving"]["replicas"])
 
 
+@pytest.mark.complaint(19)
+@pytest.mark.complaint(11)
 @pytest.mark.fault(
     "an update computes something else than the original library",
     "`ParityFailed` with the numbers; `Degraded`; `Available` stays True",
@@ -58,6 +60,7 @@ def revisions(objects: list[Body]) -> set[str]:
     return {found["metadata"]["labels"]["encoders.dev/revision"] for found in objects}
 
 
+@pytest.mark.complaint(13)
 @pytest.mark.fault(
     "twenty edits within two seconds",
     "`RolloutInProgress`",
@@ -89,6 +92,7 @@ def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
     assert len(served.kube.all(REVISION, served.name, f"{labels}=revision")) < 12, "the history is not bounded"
 
 
+@pytest.mark.complaint(12)
 @pytest.mark.fault(
     "an edit taken back while its pod is still starting",
     "`RolloutInProgress`, then `Current`",

@@ -46,6 +46,8 @@ def insufficient(space: Space) -> Body:
     return found
 
 
+@pytest.mark.complaint(19)
+@pytest.mark.complaint(8)
 @pytest.mark.fault(
     "the GPU pool is full: more replicas than GPUs, or an update that needs one more",
     "`InsufficientGPU` in the scheduler's words; `Available` stays True",

@@ -29,6 +29,7 @@ def evict(space: Space, pod: str) -> None:
     space.kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
 
+@pytest.mark.complaint(6)
 @pytest.mark.fault(
     "the prep pod evicted (`kubectl drain`)",
     "`Preparing`",

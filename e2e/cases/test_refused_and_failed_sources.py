@@ -40,6 +40,7 @@ def test_bad_model_is_refused_with_a_sentence(kube: Kube, name: str) -> None:
     assert phrase in refusal(refused.value)
 
 
+@pytest.mark.complaint(16)
 def test_a_name_that_leaves_no_room_for_its_children_is_refused(kube: Kube) -> None:
     body = manifests.encoder_model("n" * 41, "default", revision=UNKNOWN_REVISION)
     with pytest.raises(ApiException) as refused:
@@ -69,6 +70,7 @@ def small_volume(space: Space) -> str:
     return "small"
 
 
+@pytest.mark.complaint(3)
 @pytest.mark.fault(
     "a repository or a commit that is not there, or not for us",
     "`RepositoryNotFound`, `RevisionNotFound`, `AuthFailed`",

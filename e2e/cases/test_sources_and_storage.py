@@ -2,6 +2,8 @@
 
 import subprocess
 
+import pytest
+
 from encoder_node import extra_programs
 from encoder_node.waiting import wait_for
 from encoder_platform import manifests
@@ -63,6 +65,7 @@ def volume(size: str, policy: str) -> Body:
     return {"create": {"size": size}, "policy": policy}
 
 
+@pytest.mark.complaint(5)
 def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -> None:
     digest, host = store(space), f"store.{space.name}.svc"
     bucket = {

@@ -42,6 +42,7 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
     kube.run("replace", *options, "-f", "-", stdin=json.dumps(body))
 
 
+@pytest.mark.complaint(14)
 @pytest.mark.fault(
     "status and annotations wiped with `kubectl replace`, and the operator restarted",
     "an empty status until the operator has looked",
@@ -103,6 +104,7 @@ def test_paused_nothing_is_changed(served: Space) -> None:
     assert served.pods()[0]["metadata"]["uid"] == uid
 
 
+@pytest.mark.complaint(9)
 @pytest.mark.fault(
     "an upgrade of the operator that brings another default image and other settings",
     "`UpdateAvailable` with `NewDefaults`",
@@ -258,6 +260,7 @@ file.chmod(mode)
 """
 
 
+@pytest.mark.complaint(20)
 @pytest.mark.fault(
     "one bit of the artifact changed after the verdict, and the engine killed with SIGKILL",
     "`Available` False, `Degraded` with `CrashLoop` and the file's name",

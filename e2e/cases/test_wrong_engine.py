@@ -23,6 +23,7 @@ def open_the_gate(space: Space, pod: str) -> None:
     space.kube.run("-n", space.name, "patch", "pod", pod, "--subresource=status", "--type=strategic", "-p", patch)
 
 
+@pytest.mark.complaint(17)
 @pytest.mark.fault(
     "a first revision that computes something else than the original library",
     "`ParityFailed` with the numbers",

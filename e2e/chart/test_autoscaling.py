@@ -38,6 +38,7 @@ def serving(kube: Kube, number: int) -> None:
     kube.run("-n", TEAM, "patch", "em", "minilm", "--subresource=status", "--type=merge", "-p", patch)
 
 
+@pytest.mark.complaint(24)
 def test_an_autoscaler_scales_a_model_by_its_load(
     control: ControlPlane, helm: Helm, cluster: OnCluster, kube: Kube
 ) -> None:

@@ -79,6 +79,7 @@ def fields(kube: Kube) -> set[str]:
     return set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
 
 
+@pytest.mark.complaint(25)
 def test_models_and_pods_outlive_upgrade_rollback_and_uninstall(
     either_helm: Helm, cluster: OnCluster, kube: Kube
 ) -> None:

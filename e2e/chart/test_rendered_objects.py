@@ -121,6 +121,7 @@ def test_in_some_namespaces_the_operator_has_no_right_outside_of_them(helm: Helm
             assert expression["values"] == ["team-a", "team-b"]
 
 
+@pytest.mark.complaint(22)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_role_has_wildcards_or_reads_secrets_or_enters_pods(helm: Helm, shape: str) -> None:
     for _, rule in rules(helm.render(SHAPES[shape])):
@@ -242,6 +243,7 @@ def test_a_scrape_comes_before_the_kubelet_ends_an_operator_whose_watch_is_silen
     assert (probe["failureThreshold"] - 1) * probe["periodSeconds"] >= seconds
 
 
+@pytest.mark.complaint(23)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_webhook_stands_between_people_and_the_api_server(helm: Helm, shape: str) -> None:
     kinds = {body["kind"] for body in helm.render(SHAPES[shape])}

@@ -98,6 +98,7 @@ def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
     assert "pods/exec" not in text
 
 
+@pytest.mark.complaint(16)
 @pytest.mark.parametrize("attempt", [1, 10, 1000])
 @pytest.mark.parametrize("model", ["m", "minilm", "m" * 37, "m" * 38, "m" * names.MAX_MODEL_NAME], ids=len)
 def test_every_pod_that_compares_is_known_by_its_name(model: str, attempt: int) -> None:

@@ -22,6 +22,7 @@ def nodes(schema: Any) -> list[Json]:
     return [schema, *(found for value in schema.values() for found in nodes(value))]
 
 
+@pytest.mark.complaint(25)
 def test_it_fits_into_an_annotation_several_times() -> None:
     assert len(crd.text()) < 100 * 1024
 

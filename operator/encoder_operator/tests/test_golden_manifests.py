@@ -72,6 +72,7 @@ def test_only_the_prep_pod_may_write_the_artifacts_or_see_a_token(rendered: str)
                 assert not any("secret" in str(variable).lower() for variable in container.get("env", []))
 
 
+@pytest.mark.complaint(16)
 @pytest.mark.parametrize("rendered", CASES, indirect=True)
 def test_names_fit_a_label_also_of_the_longest_model_name(rendered: str) -> None:
     for entry in yaml.safe_load_all(rendered):

@@ -26,6 +26,7 @@ class Woken(WakeUps):
         self.keys.append(Key("gone", key.name))
 
 
+@pytest.mark.complaint(22)
 @pytest.mark.parametrize("plural", ["pods", "jobs", "deployments", "services"])
 def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> None:
     selectors: Any = handlers.settings().watching.label_selectors

@@ -68,6 +68,7 @@ async def test_a_corrected_spec_recovers_by_itself() -> None:
     assert len(world.fake.of("jobs", component="prep")) == 1
 
 
+@pytest.mark.complaint(11)
 async def test_a_passing_update_never_leaves_the_service_without_an_endpoint() -> None:
     world = World(model(replicas=2))
     await world.settle()
@@ -158,6 +159,7 @@ async def test_a_model_that_is_born_suspended_starts_nothing() -> None:
     assert world.condition("ArtifactReady") == ("False", "Suspended")
 
 
+@pytest.mark.complaint(24)
 async def test_a_foreign_edit_is_put_back_and_a_foreign_field_is_left_alone() -> None:
     world = World()
     await world.settle()

@@ -17,6 +17,7 @@ def retry(token: str) -> Any:
     return lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/retry": token})
 
 
+@pytest.mark.complaint(17)
 async def test_a_first_revision_that_fails_never_serves_and_leaves_no_pod() -> None:
     world = World()
     world.parity = fails
@@ -165,6 +166,7 @@ async def test_comparisons_that_prove_nothing_are_tried_ever_more_rarely() -> No
     assert world.fake.of("controllerrevisions", component="verdict") == []
 
 
+@pytest.mark.complaint(15)
 @pytest.mark.parametrize(
     "change",
     [
@@ -179,6 +181,7 @@ async def test_a_verdict_that_speaks_of_something_else_is_not_accepted(change: J
     await refused(lambda report: report | change)
 
 
+@pytest.mark.complaint(15)
 @pytest.mark.parametrize(
     "change",
     [
@@ -204,6 +207,7 @@ async def refused(change: Callable[[Json], Json]) -> None:
     assert world.condition("Verified") == ("False", "Inconclusive")
 
 
+@pytest.mark.complaint(15)
 async def test_a_pod_that_restarted_during_the_comparison_proves_nothing() -> None:
     world = World()
 

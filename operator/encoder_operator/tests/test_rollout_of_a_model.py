@@ -181,6 +181,7 @@ async def test_a_pod_that_has_just_begun_is_not_worth_a_write() -> None:
     assert await world.look() == pytest.approx(30, abs=29)
 
 
+@pytest.mark.complaint(13)
 async def test_twenty_edits_end_in_one_rollout_of_the_last() -> None:
     world = World(model(replicas=2))
     await world.settle()
@@ -199,6 +200,7 @@ async def test_twenty_edits_end_in_one_rollout_of_the_last() -> None:
     assert len(world.fake.of("controllerrevisions", component="revision")) <= 5
 
 
+@pytest.mark.complaint(12)
 async def test_going_back_in_the_middle_touches_nothing_that_serves() -> None:
     world = World(model(replicas=2))
     await world.settle()
@@ -235,6 +237,7 @@ async def test_recreate_takes_the_old_pods_first_and_brings_them_back_when_the_n
     assert len(world.fake.of("jobs", component="parity")) == 2
 
 
+@pytest.mark.complaint(10)
 async def test_pods_of_a_former_revision_never_count_for_the_new_one() -> None:
     world = World(model(replicas=2))
     await world.settle()

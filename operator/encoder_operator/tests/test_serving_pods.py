@@ -25,6 +25,7 @@ def templates(file: Path, component: str) -> list[Json]:
     return [template for template in found if template["metadata"]["labels"]["encoders.dev/component"] == component]
 
 
+@pytest.mark.complaint(21)
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
 def test_nothing_kills_an_engine_that_is_still_loading(file: Path) -> None:
     (template,) = templates(file, "serving")
@@ -42,6 +43,7 @@ def test_nothing_kills_an_engine_that_is_still_loading(file: Path) -> None:
     assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 30
 
 
+@pytest.mark.complaint(7)
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
 def test_an_engine_has_what_it_needs_and_asks_nobody(file: Path) -> None:
     (template,) = templates(file, "serving")
@@ -58,6 +60,7 @@ def test_an_engine_has_what_it_needs_and_asks_nobody(file: Path) -> None:
     assert {mount["readOnly"] for mount in mounts if mount["name"] == "artifacts"} == {True}
 
 
+@pytest.mark.complaint(7)
 async def test_however_many_pods_serve_one_job_downloads() -> None:
     world = World(model(replicas=3))
     await world.settle()

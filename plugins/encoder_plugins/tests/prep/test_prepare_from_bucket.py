@@ -140,6 +140,7 @@ def test_a_cut_connection_goes_on_where_it_broke(
     artifact.verify(bucket().output)
 
 
+@pytest.mark.complaint(1)
 @pytest.mark.fault(
     "the object store stalls in the middle of a file",
     "`Stalled`",

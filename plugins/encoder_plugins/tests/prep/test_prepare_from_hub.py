@@ -51,6 +51,7 @@ def test_a_complete_artifact_is_found_without_network(
     assert len(recorder) == 1
 
 
+@pytest.mark.complaint(4)
 def test_two_revisions_of_a_repository_live_side_by_side(requested: Requested, progress: Progress, hub: Any) -> None:
     first = prepare(requested(), progress)
     second = requested(revision=hub.second_revision)
@@ -79,6 +80,7 @@ def test_a_failing_hub_is_asked_again(requested: Requested, progress: Progress, 
     assert naps == [1.0, 2.0]
 
 
+@pytest.mark.complaint(7)
 def test_retry_after_is_obeyed(requested: Requested, progress: Progress, naps: list[float]) -> None:
     prepare(requested("busy/tiny"), progress)
     assert naps == [1.0, 1.0]
@@ -98,6 +100,7 @@ def test_a_hub_that_stays_down_ends_the_attempt(requested: Requested, progress: 
     assert naps == [1.0, 2.0, 4.0, 8.0]
 
 
+@pytest.mark.complaint(1)
 def test_a_stall_ends_the_attempt_and_keeps_the_bytes(
     requested: Requested, progress: Progress, naps: list[float]
 ) -> None:

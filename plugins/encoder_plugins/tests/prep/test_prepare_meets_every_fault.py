@@ -27,6 +27,7 @@ Requested = Callable[..., Request]
 ONE_PREP = Path(__file__).with_name("dying_prep.py")
 
 
+@pytest.mark.complaint(2)
 @pytest.mark.fault(
     "the prep pod is killed at any single write (93 of them), before it or in its middle",
     "`Preparing`",
@@ -48,6 +49,7 @@ def test_a_prep_that_is_killed_at_any_write_does_no_harm(
     assert found["calls"]["fsync"] >= 12
 
 
+@pytest.mark.complaint(3)
 @pytest.mark.fault(
     "the volume is full, or its quota used up, at any single write of a prep",
     "`InsufficientSpace`",
@@ -85,6 +87,7 @@ def mounted(kind: str, folder: Path, *options: str) -> Iterator[None]:
 needs_root = pytest.mark.skipif(os.getuid() != 0 or shutil.which("mount") is None, reason="mounting takes root")
 
 
+@pytest.mark.complaint(3)
 @needs_root
 @pytest.mark.fault(
     "the volume is too small, by any number of blocks",
@@ -153,6 +156,7 @@ def test_a_finished_artifact_is_found_on_a_volume_that_is_read_only(
         assert prepare(request, progress) == first
 
 
+@pytest.mark.complaint(7)
 @pytest.mark.fault(
     "several prep Jobs of one artifact run at once, and one of them is killed",
     "`Preparing`",

@@ -1,0 +1,62 @@
+"""Case 13: checkpoints of two revisions are there at once, and a model whose volume never comes goes when it is told to."""
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform import install, manifests
+from encoder_platform.kube import JOB, MODELS, POD
+from encoder_platform.space import Space
+
+NO_PODS = {"accelerator": "cpu", "replicas": 0}
+CLAIM = ("v1", "PersistentVolumeClaim")
+
+
+@pytest.mark.complaint(4)
+@pytest.mark.complaint(5)
+def test_another_revision_is_prepared_beside_the_first_and_going_back_downloads_nothing(space: Space) -> None:
+    def switched(revision: str) -> dict[str, str]:
+        hub = {"repo": manifests.REPOSITORY, "revision": revision, "endpoint": manifests.HUB_ENDPOINT}
+        space.patch({"source": {"huggingFace": hub}})
+        found: dict[str, str] = space.wait_current("ArtifactReady", seconds=180)["status"]["artifact"]
+        assert found["resolvedRevision"] == revision
+        return found
+
+    old, new = space.platform.hub_revision, space.platform.other_revision
+    space.apply_model(serving=NO_PODS)
+    first = space.wait_current("ArtifactReady", seconds=180)["status"]["artifact"]
+    assert first["resolvedRevision"] == old
+    second = switched(new)
+    assert second["key"] != first["key"]
+    assert second["digest"] != first["digest"]
+    listed = space.kube.run("-n", space.name, "exec", "client", "--", "ls", "/artifacts").split()
+    assert {first["key"], second["key"]} <= set(listed)
+    downloads = install.hub_requests(space.kube)
+    assert switched(old) == first
+    assert install.hub_requests(space.kube) == downloads
+
+
+@pytest.mark.complaint(6)
+@pytest.mark.fault(
+    "a model deleted while its volume can't be had: the StorageClass is missing",
+    "`ClaimPending` before",
+    "it is gone with its Jobs, pods and claims: nothing of it needs the volume",
+)
+def test_a_model_whose_volume_never_comes_goes_when_it_is_deleted(space: Space) -> None:
+    space.kube.apply(manifests.claim("never", space.name, storage_class="no-such-class"))
+    space.apply_model("theirs", serving=NO_PODS, storage={"claimName": "never"})
+    created = {"create": {"size": "1Gi", "storageClassName": "no-such-class"}, "policy": "Delete"}
+    space.apply_model("ours", serving=NO_PODS, storage=created)
+    for name in ("theirs", "ours"):
+        pending = space.wait_condition("ArtifactReady", "ClaimPending", name, seconds=60)
+        assert pending["message"]
+    for name in ("theirs", "ours"):
+        space.kube.delete(MODELS, name, space.name)
+
+    def left() -> list[str]:
+        kinds = (MODELS, JOB, POD, CLAIM)
+        found = [body for kind in kinds for body in space.kube.all(kind, space.name)]
+        return sorted(f"{body['kind']} {body['metadata']['name']}" for body in found)
+
+    # what the test itself has made
+    mine = ["PersistentVolumeClaim artifacts", "PersistentVolumeClaim never", "Pod client"]
+    wait_for("nothing of them left", lambda: left() == mine, seconds=60)
