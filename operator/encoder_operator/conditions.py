@@ -87,7 +87,7 @@ NameConflict | Accepted | a Service, Deployment or claim of this name exists and
 NotAccepted | all | follows from `Accepted` being False; what served before serves on | see `Accepted`
 Prepared | ArtifactReady | the message has the artifact's digest and size | nothing
 Preparing | ArtifactReady, UpToDate, Progressing | the prep Job is at work | wait; `kubectl logs job/…-prep` shows how far it is
-Queued | ArtifactReady, UpToDate, Progressing, Ready | as many preparations as the operator's `max_preps` setting allows are at work for other models | wait; or let the operator run more of them at once
+Queued | ArtifactReady, UpToDate, Progressing, Ready | as many preparations as the chart's `settings.maxPreps` allows are at work for other models | wait; or let the operator run more of them at once
 ClaimMissing | ArtifactReady | `spec.storage.claimName` or the source's claim does not exist | make the claim
 InputsMissing | ArtifactReady | the ConfigMap or the key that `spec.parity.inputs` names does not exist | make it, or take the field away
 ClaimPending | ArtifactReady | the claim is not bound to a volume | `kubectl describe pvc`: is there a StorageClass, is there room?

@@ -91,6 +91,15 @@ def test_defaults_of_the_chart_are_the_defaults_of_the_operator() -> None:
         assert ours[f"{name}Resources"] == getattr(settings, f"{name}_resources").model_dump(exclude_defaults=True)
 
 
+def test_the_operator_asks_for_the_memory_that_was_measured() -> None:
+    table = (ROOT / "docs" / "benchmarks.md").read_text()
+    (measured,) = re.findall(r"^\| resident \| \**([\d.]+) MiB", table, re.MULTILINE)
+    memory = {kind: int(VALUES["resources"][kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits")}
+    assert memory["requests"] >= float(measured)
+    # a limit is for a mistake, not for a busy day
+    assert memory["limits"] >= 2 * float(measured)
+
+
 def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
     text = re.sub(r"#.*", "", TEMPLATES["rbac.yaml"] + TEMPLATES["model.yaml"])
     assert "*" not in text.replace("/*", "").replace("*/", "")
