@@ -28,7 +28,8 @@ def early(scene: Scene, name: str, number: int) -> list[str]:
     scene.kube.patch(MODELS, name, scene.name, {"spec": edit(number)})
     model = scene.wait_ready(name, seconds=300)
     wanted = f"--max-model-len {model['spec']['serving']['maxModelLen']} "
-    container = (scene.deployment(name) or {})["spec"]["template"]["spec"]["containers"][0]
+    deployment = scene.deployment(name) or {}
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
     # one that was told to go is no endpoint any more
     staying = [pod for pod in scene.pods(name) if not pod["metadata"].get("deletionTimestamp")]
     ready = [pod for pod in staying if condition(pod, "Ready").get("status") == "True"]
@@ -36,6 +37,8 @@ def early(scene: Scene, name: str, number: int) -> list[str]:
     checks = {
         "the status is of an older spec": model["status"]["observedGeneration"] == model["metadata"]["generation"],
         "the Deployment is of an older spec": wanted in " ".join([*container["args"], ""]),
+        # how many of them answer is nothing that Ready promises
+        "another number of pods is asked for": deployment["spec"]["replicas"] == model["spec"]["serving"]["replicas"],
         "pods of another revision answer": revisions == {model["status"]["activeRevision"]},
         "nobody has verified it": model["status"]["parity"]["revision"] == model["status"]["activeRevision"],
     }

@@ -57,7 +57,9 @@ CONDITIONS = {
         "the revision, and the operator's settings",
     ),
     "Ready": Meaning(
-        "`Available` and `UpToDate` and, where parity is enforced, `Verified`. Pipelines go by this one", "the others"
+        "`Available` and `UpToDate` and, where parity is enforced, `Verified`. Pipelines go by this one. It promises that"
+        " `spec.serving.replicas` pods are asked for and that one answers; how many do is `status.readyReplicas`",
+        "the others",
     ),
 }
 # a condition that has nothing of its own to say gives the reason of one of these
