@@ -1,4 +1,6 @@
-"""The list of denied arguments against the installed vLLM's own: a new version may bring new names, short forms, and ways to load code."""
+"""What we say of vLLM against the installed one: a new version may bring new arguments, short forms, and ways to load code, and take
+others away.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from encoder_operator import arguments
+from encoder_operator.api import Serving
 
 pytestmark = pytest.mark.engine
 
@@ -17,8 +21,16 @@ pytestmark = pytest.mark.engine
 _PRINT = """
 import json
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-print(json.dumps([action.option_strings for action in make_arg_parser(FlexibleArgumentParser())._actions]))
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+print(json.dumps({
+    "options": [action.option_strings for action in make_arg_parser(FlexibleArgumentParser())._actions],
+    "dtype": [*STR_DTYPE_TO_TORCH_DTYPE],
+    "quantization": [*QUANTIZATION_METHODS],
+    "loadFormat": {name: loader.__name__ for name, loader in _LOAD_FORMAT_TO_MODEL_LOADER.items()},
+}))
 """
 # of other versions and other commands; kept, since somebody may try them
 _ELSEWHERE = {"model-tag", "task"}
@@ -33,10 +45,15 @@ _HARMLESS = {
 
 
 @pytest.fixture(scope="module")
-def options() -> list[list[str]]:
+def vllm() -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", _PRINT], capture_output=True, text=True, check=True, timeout=300)
-    found: list[list[str]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return [names for names in found if names]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def options(vllm: dict[str, Any]) -> list[list[str]]:
+    return [names for names in vllm["options"] if names]
 
 
 def test_every_denied_argument_is_one(options: list[list[str]]) -> None:
@@ -62,3 +79,25 @@ def test_whatever_sounds_like_code_or_an_open_door_is_denied(options: list[list[
     heard = {name.removeprefix("--") for name in found if sounds.search(name.removeprefix("--"))}
     assert {name for name in heard if not arguments.denied(f"--{name}")} == _HARMLESS & heard
     assert len(heard) > 10
+
+
+def test_values_that_vllm_is_told_are_its_own(vllm: dict[str, Any]) -> None:
+    """Fields of ours whose values are passed on as they are."""
+    fields = Serving.model_json_schema()["properties"]
+    ours = {name: _values(fields[name]) for name in ("dtype", "quantization", "loadFormat")}
+    assert ours["dtype"] == ["float32", "bfloat16", "float16"]
+    assert set(ours["dtype"]) <= set(vllm["dtype"])
+    assert ours["quantization"] == ["fp8"]
+    assert set(ours["quantization"]) <= set(vllm["quantization"])
+    # each by the loader that its description speaks of; tensorizer has one too, and is refused for what that reads
+    assert {name: vllm["loadFormat"].get(name) for name in ours["loadFormat"]} == {
+        "auto": "DefaultModelLoader",
+        "safetensors": "DefaultModelLoader",
+        "fastsafetensors": "DefaultModelLoader",
+        "runai_streamer": "RunaiModelStreamerLoader",
+        "tensorizer": "TensorizerLoader",
+    }
+
+
+def _values(field: dict[str, Any]) -> list[str]:
+    return [value for kind in field.get("anyOf", [field]) for value in kind.get("enum", [kind.get("const")]) if value]
