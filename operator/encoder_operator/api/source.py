@@ -105,8 +105,8 @@ class ClaimSource(Part):
     )
 
     claim_name: Name
-    """The PersistentVolumeClaim, mounted read-only. It is read once, when the artifact is prepared: claim and path stand for what
-    is there. A new value of the annotation encoders.dev/retry reads it again."""
+    """The PersistentVolumeClaim, mounted read-only: user 10001 must be able to read it. It is read once, when the artifact is
+    prepared: claim and path stand for what is there. A new value of the annotation encoders.dev/retry reads it again."""
     path: Annotated[str, StringConstraints(max_length=500)] = ""
     """The checkpoint's folder, relative to the volume's root; empty for the root itself."""
 

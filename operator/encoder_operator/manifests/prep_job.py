@@ -126,7 +126,8 @@ def _inputs(model: Model) -> dict[str, tuple[Json, str]]:
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
     if source.pvc is not None:
-        found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name}}, _SOURCE
+        # the whole volume: where only the mount is read-only, the kubelet still gives every file to the pod's group
+        found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
     if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
         secret = source.hugging_face.token_secret_ref
         item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
