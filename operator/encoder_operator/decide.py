@@ -44,8 +44,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
     if facts.leftovers:
         found = status.waiting(model, facts)
         return Plan(actions=(), notices=(), status=found, wake_after=1.0)
-    if facts.claim is not None and not facts.claim.shared:
-        checks.check_one_node(model.spec, model.name, model.namespace)
+    if facts.claim is not None:
+        checks.check_volume(model.spec, model.name, model.namespace, facts.claim)
     known = _by_inputs(model, facts)
     if model.spec.paused:
         return _paused(model, facts, known)
@@ -74,6 +74,8 @@ def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
             *(gate for gate in verification.gates(model, facts) if gate not in gates),
             *rolled.actions,
             *rollout.prune(model, facts, rolled, target),
+            # where the StorageClass does not let volumes grow, nothing else may wait for it
+            *preparation.growth(model, facts),
         ),
         notices=status.notices(model.status, shown),
         status=shown,

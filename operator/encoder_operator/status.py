@@ -412,6 +412,7 @@ _FAILURES = frozenset(
         Reason.LOAD_FORMAT_UNSUPPORTED,
         Reason.REMOTE_CODE_DENIED,
         Reason.ONE_NODE_ONLY,
+        Reason.ONE_POD_ONLY,
         Reason.NO_IMAGE,
         Reason.NAME_CONFLICT,
         Reason.CLAIM_MISSING,
