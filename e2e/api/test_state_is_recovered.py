@@ -5,12 +5,13 @@ import json
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_platform.kube import MODELS, POD, REVISION, Body, condition, is_true
+from encoder_platform.kube import DEPLOYMENT, JOB, MODELS, POD, REVISION, Body, condition, is_true
 from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, fails, passes
 
 MANY = 20
+SERVICE = ("v1", "Service")
 
 
 def pods(scene: Scene) -> dict[str, str]:
@@ -25,7 +26,7 @@ def all_models(scene: Scene) -> list[Body]:
 
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
-    "status and annotations are replaced, and the operator restarts",
+    "status and annotations are replaced, those of all children too, and the operator restarts",
     "the same status as before",
     "no pod changes, nothing is tried again",
 )
@@ -53,6 +54,11 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
     scene.kube.run(
         *("-n", scene.name, "patch", "em/minilm", "--subresource=status", "--type=json", "-p", json.dumps(empty))
     )
+    for kind in (REVISION, DEPLOYMENT, SERVICE, JOB, POD):
+        for child in scene.kube.all(kind, scene.name, "encoders.dev/model=minilm"):
+            if child["metadata"].get("annotations"):
+                unsaid = {"metadata": {"annotations": None}}
+                scene.kube.patch(kind, child["metadata"]["name"], scene.name, unsaid)
     operator.restart()
     scene.wait_condition("UpToDate", "ParityFailed", seconds=30)
     found = scene.model()["status"]
