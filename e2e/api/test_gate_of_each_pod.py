@@ -111,7 +111,7 @@ def test_each_gpu_product_is_compared_once(scene: Scene, stand_in: StandIn, oper
 
 @pytest.mark.fault(
     "an update by Recreate fails where the operator reads no Nodes",
-    "`ParityFailed` on UpToDate, Available stays True once they are back",
+    "`ParityFailed` on UpToDate, Available once they are proved",
     "the pods that come back are compared where they come, and serve",
 )
 def test_without_nodes_pods_that_come_back_prove_themselves_and_pinning_a_product_closes_none(

@@ -132,7 +132,7 @@ Serving | Available | pods get traffic | nothing
 NoReadyPods | Available | no pod of a verified revision is ready | see `Progressing` and `Verified`
 ScaledToZero | Available | `spec.serving.replicas` is 0 | `kubectl scale`
 Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | set it to false
-Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes nothing but the gates of pods that are proved | set it to false
+Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes nothing but the gates of pods that may serve | set it to false
 Current | UpToDate, UpdateAvailable | it is as asked for | nothing
 RolloutInProgress | UpToDate | the wanted revision is not the only one that answers | wait
 ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | a pod of the wanted revision had a node and did not start within `spec.rollout.progressDeadlineSeconds`; the message says what it hung on. Where a verified revision was there, that one serves on | look at the pod's events and `kubectl logs`; correct the spec, raise the deadline, or set `encoders.dev/retry`

@@ -85,7 +85,7 @@ async def test_pinning_a_product_closes_no_gate(before: str | None, after: str |
 
 
 async def test_a_pod_that_was_compared_by_itself_stays_known_by_itself() -> None:
-    """As an operator before 0.3.0 left it, to which a product in the node selector said nothing."""
+    """As version 0.1.0 left it, to which a product in the node selector said nothing."""
     product = {"nvidia.com/gpu.product": "NVIDIA-L4"}
     world = namespaced(model(accelerator="nvidia", nodeSelector=product))
     await world.settle()
