@@ -122,7 +122,7 @@ def refused(live: Json, error: NotAccepted, facts: Facts) -> Json:
     conditions = {name: no for name in CONDITIONS} | {
         "Accepted": Said(False, error.reason, error.message),
         "Available": serving,
-        "Degraded": Said(bool(ready), Reason.NOT_ACCEPTED, error.message),
+        "Degraded": Said(True, Reason.NOT_ACCEPTED, error.message),
         "Ready": Said(False, error.reason, error.message),
     }
     kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "parity")}

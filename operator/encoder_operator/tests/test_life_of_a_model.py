@@ -190,6 +190,18 @@ async def test_a_refused_spec_leaves_what_serves_alone() -> None:
     assert len(world.endpoints()) == 1
 
 
+@pytest.mark.parametrize(("served", "phase"), [(True, "Degraded"), (False, "Failed")])
+async def test_a_refused_spec_needs_a_person_whether_or_not_anything_serves(served: bool, phase: str) -> None:
+    world = World()
+    if served:
+        await world.settle()
+    world.change(args=["--trust-remote-code"])
+    await world.settle()
+    assert world.condition("Degraded") == ("True", "NotAccepted")
+    assert "--trust-remote-code" in world.said("Degraded")
+    assert world.status["phase"] == phase
+
+
 async def test_somebody_elses_service_of_the_same_name_is_never_taken_over() -> None:
     world = World()
     world.fake.put("services", {"kind": "Service", "metadata": {"name": "minilm", "namespace": "demo"}, "spec": {}})
