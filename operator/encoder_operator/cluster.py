@@ -447,7 +447,7 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
     if isinstance(error, httpx2.TransportError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
     if isinstance(error, json.JSONDecodeError | msgspec.DecodeError):
-        return Unavailable(f"{what}: an answer that is no JSON")
+        return Unavailable(f"{what}: an answer that can't be read: {error}")
     if isinstance(error, KeyError) and error.args == ("Content-Type",):
         # lightkube looks for a header that a proxy's bare error does not have
         return Unavailable(f"{what}: an error without a content type")
