@@ -5,6 +5,8 @@ After each, nothing half-made may be visible, and the next prep must make the sa
 JSON object: which calls there were, and what was wrong.
 
 Every write of Python goes through `os`, once `open` is the one that is written in Python; so nobody has to trace system calls.
+What a compiled library writes is not among them: safetensors, where weights are converted, is one step here. Its files are staged
+like all others, and a disk that is full in the middle of one is met in test_pickles.py.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ ONE_PREP = Path(__file__).with_name("dying_prep.py")
 
 @pytest.mark.complaint(2)
 @pytest.mark.fault(
-    "the prep pod is killed at any single write (93 of them), before it or in its middle",
+    "the prep pod is killed before any single write of Python's (93 of them), or in the middle of every third",
     "`Preparing`",
     "nothing half-made is visible; the next try makes the same artifact and leaves nothing else",
 )
