@@ -94,6 +94,8 @@ class Job:
     message: str
     finished_at: datetime | None
     pods: tuple[Pod, ...]
+    # the claim whose volume it works on
+    claim: str = ""
 
     @property
     def finished(self) -> bool:
@@ -154,6 +156,11 @@ class Claim:
     one_pod: bool = False
     message: str
     live: Json
+
+    @property
+    def created(self) -> datetime:
+        """Return when it was made."""
+        return when(self.live["metadata"].get("creationTimestamp")) or _EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +280,7 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
     # FailureTarget and SuccessCriteriaMet come a moment before the final condition, while pods still end
     failed = true.get("Failed", {})
     finished = failed or true.get("Complete", {})
+    volumes = live.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", [])
     return Job(
         name=meta["name"],
         uid=meta["uid"],
@@ -285,6 +293,7 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
         message=failed.get("message", ""),
         finished_at=when(finished.get("lastTransitionTime")),
         pods=tuple(found for found in pods if found.job == meta["uid"]),
+        claim=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
     )
 
 

@@ -127,13 +127,15 @@ def _start(model: Model, facts: Facts, key: str, settings: Settings) -> Preparat
 def _job(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
     if job.deleting:
         return Preparation(reason=Reason.PREPARING, message="waiting for the former prep Job to go", wake_after=1.0)
-    artifact = _reported(job, key)
+    elsewhere = _elsewhere(model, job, facts)
+    artifact = None if elsewhere else _reported(job, key)
     if artifact is not None:
         return Preparation(reason=Reason.PREPARED, message=about(artifact), artifact=artifact)
     changed = job.annotations.get(names.INPUTS) != prep_job.inputs(model, key)
     retried = job.failed and model.retry and job.annotations.get(names.RETRY, "") != model.retry
-    if job.complete or changed or retried:
+    if elsewhere or job.complete or changed or retried:
         why = "its report was lost" if job.complete else "the spec changed" if changed else "a retry was asked for"
+        why = elsewhere or why
         return Preparation(
             reason=Reason.PREPARING,
             message=f"the prep Job is made again: {why}",
@@ -141,6 +143,20 @@ def _job(model: Model, job: Job, key: str, facts: Facts) -> Preparation:
             wake_after=0.5,
         )
     return _failed(job) if job.failed else _running(model, job, key, facts)
+
+
+def _elsewhere(model: Model, job: Job, facts: Facts) -> str:
+    """Say why what the Job has done is not on the volume of today, or nothing if it is."""
+    if facts.claim is None:
+        # one that waits for a claim that a person makes goes on by itself
+        gone = job.finished or model.spec.storage.create is not None
+        return f"the claim {model.claim_name} is gone" if gone else ""
+    if job.claim not in ("", facts.claim.name):
+        return f"the artifact was on the claim {job.claim}"
+    # both times are of the API server's clock
+    if job.created < facts.claim.created:
+        return f"the claim {facts.claim.name} was made again"
+    return ""
 
 
 def _reported(job: Job, key: str) -> Artifact | None:

@@ -293,6 +293,43 @@ async def test_a_record_of_an_older_operator_without_these_labels_is_no_reason_t
     assert world.fake.writes == []
 
 
+@pytest.mark.fault(
+    "the claim that holds the artifact is deleted and made again, or the model moves to another claim",
+    "`Preparing`",
+    "the artifact is prepared again on the volume of today; what serves serves on",
+)
+@pytest.mark.parametrize("moves", [False, True], ids=["made again", "another one"])
+async def test_what_a_job_has_said_of_a_volume_that_is_gone_is_not_believed(moves: bool) -> None:
+    world = World()
+    await world.settle()
+    first, pods, asked = world.status["activeRevision"], world.serving(), []
+    world.prep = lambda job: asked.append(job) or (0, PREPARED)  # type: ignore[func-returns-value]
+    if moves:
+        other = {"metadata": {"name": "other", "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+        world.fake.put("persistentvolumeclaims", other)
+        world.edit(spec(storage={"claimName": "other"}))
+    else:
+        world.fake.remove("persistentvolumeclaims", "demo", "minilm-artifacts")
+    world.reconciler = world.operator()
+    for _ in range(4):
+        await world.look()
+        # made later than all else, one after the other
+        for made, plural in enumerate(("persistentvolumeclaims", "jobs"), start=1):
+            for live in world.fake.of(plural):
+                live["metadata"]["creationTimestamp"] = f"2026-02-01T00:00:0{made}Z"
+        world.deployment()
+        assert world.endpoints() == [first]
+        assert world.condition("ArtifactReady") == ("False", "Preparing")
+    await world.settle()
+    assert len(asked) == 1
+    volumes = {volume["name"]: volume for volume in asked[0]["spec"]["template"]["spec"]["volumes"]}
+    claimed = volumes["artifacts"]["persistentVolumeClaim"]["claimName"]
+    assert claimed == ("other" if moves else "minilm-artifacts")
+    assert world.condition("Ready") == ("True", "Ready")
+    # the same revision on the volume of the same name; one more where its name is another
+    assert (world.serving() == pods) is not moves
+
+
 def said(world: World) -> Json:
     """Return the status, without the conditions' messages and times."""
     conditions = {entry["type"]: world.condition(entry["type"]) for entry in world.status["conditions"]}
