@@ -51,11 +51,17 @@ def render(model: Model, revision: Revision, pod: Pod, *, attempt: int, shared: 
             "activeDeadlineSeconds": model.spec.parity.timeout_seconds + _SLACK_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
-                "metadata": {"labels": labels | placement.labels(model, shared=shared)},
+                "metadata": {"labels": labels | _claim(revision, shared=shared)},
                 "spec": _pod(model, revision, pod, bound, shared=shared, settings=settings),
             },
         },
     }
+
+
+def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
+    """Return the label of the revision's own volume, which need not be the one that the spec names by now."""
+    known = revision.template["metadata"]["labels"]
+    return {} if shared or names.CLAIM not in known else {names.CLAIM: known[names.CLAIM]}
 
 
 def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:

@@ -204,27 +204,29 @@ async def test_a_job_without_its_annotations_keeps_its_name_from_being_used_twic
 
 
 async def test_a_comparison_on_a_volume_of_one_node_goes_where_the_former_pod_is() -> None:
-    world = namespaced(
-        model(accelerator="nvidia", nodeSelector={"pool": "old"}, tolerations=[{"key": "old", "operator": "Exists"}])
-    )
-    world.edit(lambda live: live["spec"].update(storage={"create": {"size": "1Gi"}}))
+    old = {"nodeSelector": {"pool": "old"}, "tolerations": [{"key": "old", "operator": "Exists"}]}
+    world = namespaced(model(accelerator="nvidia", **old))
+    for name in ("one", "other"):
+        meta = {"name": name, "namespace": "demo"}
+        world.fake.put("persistentvolumeclaims", {"metadata": meta, "spec": {"accessModes": ["ReadWriteOnce"]}})
+    world.edit(lambda live: live["spec"].update(storage={"claimName": "one"}))
     await world.settle()
+    (serving,) = world.fake.of("pods", component="serving")
     world.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
 
     def move(live: Json) -> None:
-        live["spec"]["source"]["huggingFace"].update(revision="2" * 40)
+        live["spec"]["storage"] = {"claimName": "other"}
         live["spec"]["serving"].update(nodeSelector={"pool": "new"}, tolerations=[])
 
     world.edit(move)
     lose(world)
     await world.settle()
-    last = max(
-        world.fake.of("jobs", component="parity"),
-        key=lambda job: int(job["metadata"]["annotations"]["encoders.dev/attempt"]),
-    )
-    found = last["spec"]["template"]["spec"]
-    assert (found["nodeSelector"], found["tolerations"][0]["key"]) == ({"pool": "old"}, "old")
     assert len(world.endpoints()) == 1
+    assert world.condition("UpToDate") == ("False", "InsufficientSpace")
+    last = world.fake.of("jobs", component="parity")[-1]["spec"]["template"]
+    assert (last["spec"]["nodeSelector"], last["spec"]["tolerations"][0]["key"]) == ({"pool": "old"}, "old")
+    claim = "encoders.dev/claim"
+    assert last["metadata"]["labels"][claim] == serving["metadata"]["labels"][claim]
 
 
 def ready(world: World) -> list[Json]:

@@ -211,7 +211,7 @@ def essence(world: World) -> Json:
     found["records"] = [
         (
             live["metadata"]["name"],
-            live["metadata"]["labels"],
+            {k: v for k, v in live["metadata"]["labels"].items() if k != "encoders.dev/claim-uid"},
             {k: v for k, v in live["data"].items() if k != "binding"},
         )
         for live in world.fake.of("controllerrevisions")
