@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from encoder_platform import manifests, plane
+from encoder_platform.fault_proxy import FaultProxy, through
 from encoder_platform.kube import Kube
-from encoder_platform.operator_process import OperatorProcess, operator_process
+from encoder_platform.operator_process import OperatorProcess, kubeconfig_of_the_operator, operator_process
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
@@ -80,3 +81,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
                 )
             print(where.kube.run("-n", where.name, "get", "em", "-o", "jsonpath={.items[*].status}", check=False))
     return report
+
+
+@pytest.fixture
+def proxy(plane: Plane) -> Iterator[FaultProxy]:
+    """A proxy before the API server, for whom the test says."""
+    with FaultProxy(plane.control.url, plane.control.folder / "pki" / "ca.crt").running() as found:
+        yield found
+
+
+@pytest.fixture
+def behind(kube: Kube, proxy: FaultProxy, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator that knows the API server by the proxy only; not started."""
+    config = tmp_path / "proxied.kubeconfig"
+    config.write_text(through(proxy, kubeconfig_of_the_operator(kube)))
+    with operator_process(kube, tmp_path, {"KUBECONFIG": str(config), "ENCODER_RESYNC_SECONDS": "15"}) as found:
+        yield found

@@ -3,19 +3,13 @@
 import json
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_platform.fault_proxy import Fault, FaultProxy, through
-from encoder_platform.kube import Kube, condition
-from encoder_platform.operator_process import (
-    NAME,
-    OperatorProcess,
-    kubeconfig_of_the_operator,
-    operator_process,
-)
+from encoder_platform.fault_proxy import Fault, FaultProxy
+from encoder_platform.kube import JOB, Body, Kube, condition, made
+from encoder_platform.operator_process import NAME, OperatorProcess
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
@@ -24,22 +18,15 @@ ROLE = ("rbac.authorization.k8s.io/v1", "ClusterRole")
 
 
 @pytest.fixture
-def proxy(plane: Plane) -> Iterator[FaultProxy]:
-    with FaultProxy(plane.control.url, plane.control.folder / "pki" / "ca.crt").running() as found:
-        yield found
+def jobs(kube: Kube, scene: Scene) -> Iterator[list[Body]]:
+    """Every Job that there has ever been, also one that was made twice and cleaned up."""
+    with kube.watching(JOB, scene.name) as seen:
+        yield seen
 
 
-@pytest.fixture
-def behind(kube: Kube, proxy: FaultProxy, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator that knows the API server by the proxy only; not started."""
-    config = tmp_path / "proxied.kubeconfig"
-    config.write_text(through(proxy, kubeconfig_of_the_operator(kube)))
-    with operator_process(kube, tmp_path, {"KUBECONFIG": str(config), "ENCODER_RESYNC_SECONDS": "15"}) as found:
-        yield found
-
-
-def one_of_each(scene: Scene) -> None:
+def one_of_each(scene: Scene, jobs: list[Body]) -> None:
     assert [len(scene.jobs("prep")), len(scene.jobs("parity")), len(scene.pods())] == [1, 1, 1]
+    assert [len(made(jobs, f"encoders.dev/component={which}")) for which in ("prep", "parity")] == [1, 1]
 
 
 def no_stack_traces(operator: OperatorProcess) -> None:
@@ -53,7 +40,7 @@ def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault 
 
     def fault(method: str, path: str) -> Fault | None:
         # a read is never in conflict with anything
-        if status == 409 and method == "GET":
+        if status == 409 and method in ("GET", "WATCH"):
             return None
         return Fault(status, **more) if chance.random() < 1 / every and "leases" not in path else None  # type: ignore[arg-type]
 
@@ -70,20 +57,25 @@ def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault 
         pytest.param(some(0, 1, seconds=0.3), id="slow"),
     ],
 )
-@pytest.mark.fault("API server answers 409, 429, 500, or late", "nothing", "tried again, nothing is made twice")
+@pytest.mark.fault(
+    "API server answers 409, 429, 500, or late, to reads, watches and writes, from the operator's start on",
+    "nothing",
+    "tried again, nothing is made twice",
+)
 def test_errors_and_slowness(
     fault: Callable[[str, str], Fault | None],
     proxy: FaultProxy,
     behind: OperatorProcess,
     scene: Scene,
     stand_in: StandIn,
+    jobs: list[Body],
 ) -> None:
+    proxy.fault = fault
     behind.start()
     behind.wait_ready()
-    proxy.fault = fault
     scene.apply_model()
     scene.wait_current("Ready", seconds=90)
-    one_of_each(scene)
+    one_of_each(scene, jobs)
     no_stack_traces(behind)
 
 
@@ -131,7 +123,9 @@ def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
 
 @pytest.mark.fault("API server restarted", "nothing", "watches begin again, work goes on")
 @pytest.mark.fault("etcd compacted while the API server was away (410)", "nothing", "everything is listed again")
-def test_a_restart_with_compaction(plane: Plane, scene: Scene, operator: OperatorProcess, stand_in: StandIn) -> None:
+def test_a_restart_with_compaction(
+    plane: Plane, scene: Scene, operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]
+) -> None:
     scene.apply_model()
     scene.wait_current("Ready", seconds=90)
     plane.control.stop_api_server()
@@ -141,14 +135,14 @@ def test_a_restart_with_compaction(plane: Plane, scene: Scene, operator: Operato
     plane.control.restart_api_server()
     wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=90)
     scene.wait_current("Ready", seconds=90)
-    assert len(scene.jobs("prep")) == 1
+    assert len(made(jobs, "encoders.dev/component=prep")) == 1
     assert not operator.dead
     no_stack_traces(operator)
 
 
 @pytest.mark.fault("RBAC taken away", "`WriteRefused`", "what is served is served on; goes on when it is given back")
 def test_permissions_taken_away_and_given_back(
-    kube: Kube, scene: Scene, operator: OperatorProcess, stand_in: StandIn
+    kube: Kube, scene: Scene, operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]
 ) -> None:
     role = kube.get(ROLE, NAME)
     assert role is not None
@@ -164,7 +158,7 @@ def test_permissions_taken_away_and_given_back(
     finally:
         kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
     scene.wait_current("Ready", seconds=120)
-    one_of_each(scene)
+    one_of_each(scene, jobs)
     no_stack_traces(operator)
 
 
@@ -181,7 +175,9 @@ def test_nothing_of_kopf_is_left_on_any_object(scene: Scene, operator: OperatorP
 @pytest.mark.fault(
     "operator killed before or after any single write", "nothing", "the next life goes on from what is there"
 )
-def test_killed_at_every_write(hook: str, scene: Scene, stopped_operator: OperatorProcess, stand_in: StandIn) -> None:
+def test_killed_at_every_write(
+    hook: str, scene: Scene, stopped_operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]
+) -> None:
     scene.apply_model()
     lives = 0
     # the second write of each life: the first one gets it any further
@@ -197,4 +193,4 @@ def test_killed_at_every_write(hook: str, scene: Scene, stopped_operator: Operat
         if not stopped_operator.dead:
             stopped_operator.kill()
     assert lives >= 3
-    one_of_each(scene)
+    one_of_each(scene, jobs)

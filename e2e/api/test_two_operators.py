@@ -1,18 +1,24 @@
 """Two operators and one Lease: who works, who waits, and what one that was frozen does when it wakes."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_platform.kube import Body, Kube
-from encoder_platform.operator_process import NAMESPACE, OperatorProcess, operator_process
+from encoder_platform.fault_proxy import Fault, FaultProxy, through
+from encoder_platform.kube import REVISION, Body, Kube
+from encoder_platform.operator_process import (
+    NAMESPACE,
+    OperatorProcess,
+    kubeconfig_of_the_operator,
+    operator_process,
+)
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
-from encoder_platform.stand_in import StandIn, never, prepared
+from encoder_platform.stand_in import Ended, StandIn, never, passes, prepared, verdict
 
 LEASE = ("coordination.k8s.io/v1", "Lease")
 
@@ -48,6 +54,10 @@ def writes(operator: OperatorProcess) -> list[Body]:
     return [line for line in operator.lines() if line.get("event") in ("apply", "delete", "gate")]
 
 
+def replicas(scene: Scene) -> int:
+    return int((scene.deployment() or {})["spec"]["replicas"])
+
+
 @pytest.mark.fault("operator killed (SIGKILL), a second one waits", "nothing", "the second works within 20 s")
 def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
     scene: Scene, stand_in: StandIn, tmp_path: Path
@@ -63,7 +73,7 @@ def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
         first.kill()
         killed = time.monotonic()
         scene.patch_serving({"replicas": 2})
-        wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=20)
+        wait_for("the edit done", lambda: replicas(scene) == 2, seconds=20)
         took = time.monotonic() - killed
         print(f"fail-over: {took:.1f} s from SIGKILL to the next write")
         # told to end, it gives the lease back, and the next one need not wait for its end
@@ -99,7 +109,7 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_
         assert len(writes(frozen)) - stopped <= 1, "it went on deciding"
         assert stopped - before <= 3
         assert holder(scene.kube) == "second"
-        wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 3, seconds=30)
+        wait_for("the edit done", lambda: replicas(scene) == 3, seconds=30)
         assert [job["metadata"]["uid"] for job in scene.jobs("prep")] == [job["metadata"]["uid"] for job in state[2]]
         managers = scene.model()["metadata"]["managedFields"]
         assert {entry["manager"] for entry in managers} <= {"encoder-e2e", "encoder-operator", "OpenAPI-Generator"}
@@ -119,3 +129,93 @@ def test_a_leader_that_cannot_renew_ends(plane: Plane, scene: Scene, tmp_path: P
         # the same name: nobody else can be holding it
         alone.wait_ready()
         wait_for("it leads again", lambda: "encoder_leader 1.0" in alone.ask("metrics")[1], seconds=30)
+
+
+@pytest.mark.fault(
+    "a write of a leader that was arrives after another one has taken over",
+    "nothing",
+    "the API server refuses it: it names the version that it was decided on",
+)
+def test_a_write_that_comes_late_is_refused(proxy: FaultProxy, scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
+    with elected(scene.kube, tmp_path, "first", "second") as (first, second):
+        config = tmp_path / "proxied.kubeconfig"
+        config.write_text(through(proxy, kubeconfig_of_the_operator(scene.kube)))
+        first.start(KUBECONFIG=str(config), ENCODER_LEASE_SECONDS="6")
+        wait_holder(scene.kube, "first", 30)
+        scene.apply_model()
+        scene.wait_current("Ready", seconds=60)
+        second.start(ENCODER_LEASE_SECONDS="6")
+        passed_on: list[bool] = []
+
+        def fault(method: str, path: str) -> Fault | None:
+            if method == "PATCH" and path.endswith("/deployments/minilm"):
+                return Fault(until=lambda: bool(passed_on))
+            return Fault(503) if proxy.held and "leases" in path else None
+
+        proxy.fault = fault
+        scene.patch_serving({"replicas": 2})
+        wait_for("a write that is on its way", lambda: proxy.held, seconds=20)
+        assert first.process.wait(20) == 1
+        wait_holder(scene.kube, "second", 20)
+        scene.patch_serving({"replicas": 3})
+        wait_for("the edit done", lambda: replicas(scene) == 3, seconds=20)
+        seen = len(proxy.requests)
+        passed_on.append(True)
+        answered = wait_for("the late write answered", lambda: proxy.requests[seen:], seconds=10)
+        assert [(method, status) for method, _, status in answered] == [("PATCH", 409)]
+        assert replicas(scene) == 3
+
+
+@pytest.mark.fault(
+    "the operators' clocks are wrong, one an hour ahead and one an hour behind",
+    "nothing",
+    "nobody takes a Lease that is held; nothing is given up early, or tried late",
+)
+def test_clocks_that_are_wrong_decide_nothing(scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
+    with elected(scene.kube, tmp_path, "ahead", "behind") as (ahead, behind):
+        ahead.start(ENCODER_LEASE_SECONDS="6", clock_wrong_by=3600)
+        wait_holder(scene.kube, "ahead", 30)
+        behind.start(ENCODER_LEASE_SECONDS="6", clock_wrong_by=-3600)
+        behind.wait_ready()
+        scene.apply_model(rollout={"progressDeadlineSeconds": 600, "minReadySeconds": 0})
+        serving = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
+        # a candidate that takes its time: by a clock that is ahead the time that it has would be running
+        stand_in.loads = lambda pod: pod["metadata"]["labels"].get("encoders.dev/revision") in (None, serving)
+        scene.patch_serving({"maxModelLen": 64})
+        wait_for("its pod on a node", lambda: any(late(pod, serving) for pod in scene.pods()), seconds=20)
+        time.sleep(2)
+        records = [record["metadata"].get("annotations", {}) for record in scene.kube.all(REVISION, scene.name)]
+        assert [found for found in records if "encoders.dev/stalled" in found] == []
+        stand_in.loads = lambda pod: True
+        scene.wait_current("Ready", seconds=30)
+        assert scene.model()["status"]["activeRevision"] != serving
+        assert writes(behind) == []
+        assert holder(scene.kube) == "ahead"
+        ahead.kill()
+        wait_holder(scene.kube, "behind", 20)
+        # by a clock that is behind, what was inconclusive would be tried again in an hour, and not in ten seconds
+        compared = {job["metadata"]["name"] for job in scene.jobs("parity")}
+        stand_in.parity = inconclusive_once(scene)
+        scene.patch_serving({"maxModelLen": 65})
+        scene.wait_condition("UpToDate", "Inconclusive", seconds=30)
+        scene.wait_current("Ready", seconds=30)
+        assert len({job["metadata"]["name"] for job in scene.jobs("parity")} - compared) == 2
+
+
+def inconclusive_once(scene: Scene) -> Callable[[Body], Ended | None]:
+    """The next comparison of a model finds nothing out, and all others find what they should."""
+    found: list[str] = []
+
+    def compare(pod: Body) -> Ended | None:
+        name = pod["metadata"]["name"]
+        if pod["metadata"]["namespace"] != scene.name or found not in ([], [name]):
+            return passes(pod)
+        found[:] = [name]
+        return verdict(pod, "Inconclusive")
+
+    return compare
+
+
+def late(pod: Body, serving: str) -> bool:
+    """Whether a pod of another revision has a node."""
+    return bool(pod["metadata"]["labels"]["encoders.dev/revision"] != serving and pod["spec"].get("nodeName"))

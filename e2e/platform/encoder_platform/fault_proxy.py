@@ -5,7 +5,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +24,14 @@ class Fault:
         status: it is answered so, and not passed on; 0 passes it on.
         headers: of that answer.
         seconds: it waits so long before anything else.
+        until: it waits until this is so, whether its sender still waits or not.
         after: it is passed on, and its answer is replaced: the write has happened, and its sender does not know.
     """
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 0
+    until: Callable[[], bool] = lambda: True
     after: bool = False
 
 
@@ -37,9 +39,10 @@ class FaultProxy:
     """Passes requests on.
 
     Attributes:
-        fault: asked about each request that is no watch (its method and path); None lets it pass.
+        fault: asked about each request (its method, which is WATCH for a watch, and its path); None lets it pass.
         silent: while true, watches bring nothing, and stay open as if nothing were wrong.
-        requests: what was asked: method, path, status.
+        requests: what was asked and answered: method, path, status.
+        held: what waits.
         url: its address.
     """
 
@@ -49,39 +52,81 @@ class FaultProxy:
         self.fault: Callable[[str, str], Fault | None] = lambda method, path: None
         self.silent = False
         self.requests: list[tuple[str, str, int]] = []
+        self.held: list[tuple[str, str]] = []
         self.url = ""
+        # what is passed on, and from where
+        self._watches: dict[web.StreamResponse, aiohttp.ClientResponse] = {}
+
+    def tell(self, event: dict[str, object]) -> None:
+        """Put an event into every watch, as if it had come from the API server."""
+        line = json.dumps(event).encode() + b"\n"
+
+        async def write() -> None:
+            for watch in list(self._watches):
+                await watch.write(line)
+
+        asyncio.run_coroutine_threadsafe(write(), self._loop).result(10)
+
+    def cut(self) -> None:
+        """End every watch: what goes on from here has to be asked again."""
+
+        async def end() -> None:
+            for answer in list(self._watches.values()):
+                answer.close()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        fault = None if "watch" in request.query else self.fault(request.method, request.path)
+        watch = "watch" in request.query
+        method = "WATCH" if watch else request.method
+        # before anything else: where the sender has gone meanwhile it can't be read any more
+        body = await request.read() or None
+        fault = self.fault(method, request.path)
         if fault is not None:
-            await asyncio.sleep(fault.seconds)
-            if fault.status and not fault.after:
-                return self._refused(request, fault)
+            await self._wait(method, request.path, fault)
+            if fault.status and (watch or not fault.after):
+                return self._refused(method, request, fault)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
         url = f"{self._upstream}{request.path_qs}"
-        body = await request.read() or None
         async with self._session.request(request.method, url, data=body, headers=headers) as answer:
-            if fault is not None and fault.after:
+            if fault is not None and fault.status:
                 await answer.read()
-                return self._refused(request, fault)
-            self.requests.append((request.method, request.path, answer.status))
+                return self._refused(method, request, fault)
+            self.requests.append((method, request.path, answer.status))
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-            if "watch" not in request.query:
+            if not watch:
                 return web.Response(body=await answer.read(), status=answer.status, headers=kept)
-            response = web.StreamResponse(status=answer.status, headers=kept)
-            await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                if self.silent:
-                    # from now on as if every packet were dropped: this connection never brings anything again
-                    await asyncio.sleep(3600)
-                await response.write(chunk)
-            return response
+            return await self._stream(request, answer, web.StreamResponse(status=answer.status, headers=kept))
 
-    def _refused(self, request: web.Request, fault: Fault) -> web.Response:
-        self.requests.append((request.method, request.path, fault.status))
+    async def _wait(self, method: str, path: str, fault: Fault) -> None:
+        self.held.append((method, path))
+        await asyncio.sleep(fault.seconds)
+        while not fault.until():
+            await asyncio.sleep(0.02)
+        self.held.remove((method, path))
+
+    async def _stream(
+        self, request: web.Request, answer: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        await response.prepare(request)
+        self._watches[response] = answer
+        try:
+            with suppress(aiohttp.ClientError):
+                async for chunk in answer.content.iter_any():
+                    if self.silent:
+                        # from now on as if every packet were dropped: this connection never brings anything again
+                        await asyncio.sleep(3600)
+                    await response.write(chunk)
+        finally:
+            del self._watches[response]
+        return response
+
+    def _refused(self, method: str, request: web.Request, fault: Fault) -> web.Response:
+        self.requests.append((method, request.path, fault.status))
         body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.status, "message": "a fault"}
+        # as the API server spells it: with a charset it is no error of the API server's to some clients
         headers = {"Content-Type": "application/json", **fault.headers}
-        return web.Response(text=json.dumps(body), status=fault.status, headers=headers)
+        return web.Response(body=json.dumps(body).encode(), status=fault.status, headers=headers)
 
     async def _serve(self, up: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

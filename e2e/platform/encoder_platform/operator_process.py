@@ -20,6 +20,21 @@ from encoder_platform.kube import DEPLOYMENT, Kube
 NAME = NAMESPACE = "encoder-operator"
 # Kopf imports the official client and structlog imports rich where they are, as for these tests and not in the operator's image
 _AS_IN_THE_IMAGE = "import sys; sys.modules.update(kubernetes=None, rich=None)"
+# a clock that is so many seconds wrong, for all of the operator that asks for the time of day
+_CLOCK_WRONG_BY = "ENCODER_TEST_CLOCK_WRONG_BY"
+_CLOCK = f"""
+import datetime, os, time
+import encoder_operator.run
+wrong, right, real = float(os.environ[{_CLOCK_WRONG_BY!r}]), time.time, datetime.datetime
+class Wrong(real):
+    @classmethod
+    def now(cls, tz=None):
+        return real.fromtimestamp(right() + wrong, tz)
+for name, module in list(sys.modules.items()):
+    if name.startswith("encoder_operator.") and getattr(module, "datetime", None) is real:
+        module.datetime = Wrong
+time.time = lambda: right() + wrong
+"""
 
 
 class OperatorProcess:
@@ -35,18 +50,15 @@ class OperatorProcess:
         self._begin = 0
         self.log = log
 
-    def start(self, **extra: str) -> subprocess.Popen[bytes]:
-        """Start it; keyword arguments are added to its environment, for this life."""
+    def start(self, *, clock_wrong_by: float = 0, **extra: str) -> subprocess.Popen[bytes]:
+        """Start it, with a clock that is so many seconds ahead; keyword arguments are added to its environment, for this life."""
         assert self.dead, "it runs already"
         self.log.touch()
         self._begin = self.log.stat().st_size
-        command = [
-            sys.executable,
-            "-c",
-            f"{_AS_IN_THE_IMAGE}; from encoder_operator.__main__ import main; sys.exit(main(['run']))",
-        ]
+        program = "from encoder_operator.__main__ import main; sys.exit(main(['run']))"
+        command = [sys.executable, "-c", "\n".join((_AS_IN_THE_IMAGE, _CLOCK if clock_wrong_by else "", program))]
         with self.log.open("ab") as output:
-            environment = {**self._environment, **extra}
+            environment = {**self._environment, _CLOCK_WRONG_BY: str(clock_wrong_by), **extra}
             self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         return self._process
 
@@ -79,11 +91,11 @@ class OperatorProcess:
         """Let a frozen one go on."""
         self.process.send_signal(signal.SIGCONT)
 
-    def restart(self, **extra: str) -> None:
+    def restart(self, *, clock_wrong_by: float = 0, **extra: str) -> None:
         """Kill it where it runs, start it, and wait until it is ready."""
         if not self.dead:
             self.kill()
-        self.start(**extra)
+        self.start(clock_wrong_by=clock_wrong_by, **extra)
         self.wait_ready()
 
     def lines(self) -> list[dict[str, Any]]:

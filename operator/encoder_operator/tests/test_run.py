@@ -77,6 +77,11 @@ async def test_a_stand_by_ends_at_once(fake: ApiServerFake, kubeconfig: Path) ->
         assert await stopped(running, within=2) == 0
 
 
+@pytest.mark.fault(
+    "something hangs when the operator is told to end",
+    "a trace of where, in its log",
+    "it exits with 1 within five seconds",
+)
 @pytest.mark.parametrize("how", ["time.sleep(60)", "await asyncio.Event().wait()"])
 async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiServerFake, kubeconfig: Path) -> None:
     first = (
@@ -92,6 +97,11 @@ async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiSer
         assert "Timeout" in running.log.read_text()
 
 
+@pytest.mark.fault(
+    "a watch is told an error that is not about its age",
+    "a line in its log",
+    "the operator gives its Lease back and exits with 1; the next life reads everything",
+)
 async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: ApiServerFake, kubeconfig: Path) -> None:
     async with operator(kubeconfig, **LEASE) as running:
         await until(lambda: fake.watched == ALL)
@@ -135,6 +145,9 @@ async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: Api
         assert running.traced == []
 
 
+@pytest.mark.fault(
+    "the CustomResourceDefinition comes after the operator", "a line in its log", "it begins when there is one"
+)
 async def test_a_start_waits_for_the_definition_of_encoder_models(fake: ApiServerFake, kubeconfig: Path) -> None:
     fake.groups = {name: found for name, found in fake.groups.items() if not name.startswith("encoders.dev")}
     async with operator(kubeconfig) as running:
@@ -146,6 +159,9 @@ async def test_a_start_waits_for_the_definition_of_encoder_models(fake: ApiServe
         await until(lambda: fake.watched == ALL)
 
 
+@pytest.mark.fault(
+    "the operator's token is rotated, and the old one refused (401)", "lines in its log", "the new one is read"
+)
 async def test_refused_credentials_are_read_again_until_they_are_taken(fake: ApiServerFake, kubeconfig: Path) -> None:
     """A token was rotated, and the old one is not taken any more; the new one comes to the file a while later."""
     taken = "Bearer secret"
@@ -166,7 +182,10 @@ async def test_refused_credentials_are_read_again_until_they_are_taken(fake: Api
         await fake.tell("pods", {"type": "ERROR", "object": old})
         await until(lambda: refused)
         await asyncio.sleep(1)
-        kubeconfig.write_text(kubeconfig.read_text().replace("secret", "rotated"))
+        # as the kubelet does it: all of it at once
+        rotated = kubeconfig.with_suffix(".new")
+        rotated.write_text(kubeconfig.read_text().replace("secret", "rotated"))
+        rotated.replace(kubeconfig)
         await until(lambda: fake.watched == ALL)
         assert len(refused) < 15
         assert running.process.returncode is None

@@ -1,0 +1,47 @@
+"""Events on a real API server: each fact is told once, however often the operator looks, restarts, or sees it again."""
+
+import time
+from collections import Counter
+
+from encoder_node.waiting import wait_for
+from encoder_platform.kube import Body
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+
+EVENT = ("v1", "Event")
+
+
+def told(scene: Scene) -> Counter[tuple[str, str]]:
+    """What Events say about the model, and how often: objects, and repetitions that are counted on one object."""
+    found: Counter[tuple[str, str]] = Counter()
+    for event in scene.kube.all(EVENT, scene.name):
+        if event["involvedObject"]["kind"] == "EncoderModel":
+            found[event["reason"], event["message"]] += event.get("count") or 1
+    return found
+
+
+def flap(scene: Scene, stand_in: StandIn, pod: Body) -> None:
+    """One crash, and the container ready again."""
+    stand_in.restart_container(pod, waiting="CrashLoopBackOff")
+    scene.wait_condition("Degraded", "CrashLoop", seconds=20)
+    live = scene.kube.get(("v1", "Pod"), pod["metadata"]["name"], scene.name)
+    assert live is not None
+    stand_in.restart_container(live)
+    scene.wait_condition("Degraded", "AsExpected", seconds=20)
+
+
+def test_each_fact_is_told_once(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    scene.wait_current("Ready", seconds=60)
+    (pod,) = scene.pods()
+    flap(scene, stand_in, pod)
+    wait_for("the crash told", lambda: [reason for reason, _ in told(scene) if reason == "CrashLoop"], seconds=10)
+    first = told(scene)
+    for _ in range(2):
+        flap(scene, stand_in, pod)
+        operator.restart()
+    # one that would be told again is told with the look that sees it
+    time.sleep(1)
+    assert told(scene) == first
+    assert set(first.values()) == {1}

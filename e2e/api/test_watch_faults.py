@@ -1,0 +1,100 @@
+"""Watches that are refused, ended or too old: they begin again, and what happened meanwhile is done, without the resync."""
+
+import time
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform.fault_proxy import Fault, FaultProxy
+from encoder_platform.kube import Body
+from encoder_platform.operator_process import OperatorProcess
+from encoder_platform.scene import Scene
+from encoder_platform.stand_in import StandIn
+
+WATCHED = {"encodermodels", "pods", "services", "jobs", "deployments"}
+
+
+def begun(behind: OperatorProcess, scene: Scene) -> None:
+    """An operator at work whose resync does not come as long as the test is."""
+    behind.start(ENCODER_RESYNC_SECONDS="600")
+    behind.wait_ready()
+    scene.apply_model()
+    scene.wait_current("Ready", seconds=60)
+
+
+def asked(proxy: FaultProxy, method: str, status: int, since: int) -> set[str]:
+    """Of which of the watched resources something was asked."""
+    found = {path.rpartition("/")[2] for how, path, code in proxy.requests[since:] if (how, code) == (method, status)}
+    return found & WATCHED
+
+
+def untraced(operator: OperatorProcess) -> list[Body]:
+    return [line for line in operator.lines() if "exception" in line or "Traceback" in str(line.get("event"))]
+
+
+def replicas(scene: Scene) -> int:
+    return int((scene.deployment() or {})["spec"]["replicas"])
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(70, marks=pytest.mark.soak)])
+@pytest.mark.fault(
+    "all permissions taken from the operator, those to watch too, and given back",
+    "lines in its log",
+    "it goes on asking; what serves goes on, and an edit is done seconds after they are back",
+)
+def test_all_permissions_taken_away_and_given_back(
+    seconds: int, proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    begun(behind, scene)
+    healthy, proxy.fault = proxy.fault, lambda method, path: Fault(403)
+    since = len(proxy.requests)
+    proxy.cut()
+    scene.patch_serving({"replicas": 2})
+    wait_for("every watch refused", lambda: asked(proxy, "WATCH", 403, since) == WATCHED, seconds=20)
+    time.sleep(seconds)
+    assert replicas(scene) == 1
+    assert not behind.dead
+    proxy.fault = healthy
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=20)
+    scene.wait_current("Ready", seconds=60)
+    assert behind.ask("healthz")[0] == 200
+    assert untraced(behind) == []
+
+
+@pytest.mark.fault(
+    "a watch is told that its events are too old (410)", "nothing", "everything of its kind is listed again"
+)
+def test_a_watch_that_is_too_old_lists_again(
+    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    begun(behind, scene)
+    since = len(proxy.requests)
+    expired = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old"}
+    proxy.tell({"type": "ERROR", "object": expired})
+    wait_for("everything listed", lambda: asked(proxy, "GET", 200, since) == WATCHED, seconds=20)
+    wait_for("everything watched", lambda: asked(proxy, "WATCH", 200, since) == WATCHED, seconds=20)
+    scene.patch_serving({"replicas": 2})
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=10)
+    assert untraced(behind) == []
+
+
+@pytest.mark.fault(
+    "the operator is told to end while the API server answers nothing",
+    "nothing",
+    "it ends within five seconds, and its Lease runs out",
+)
+def test_it_ends_in_time_while_the_api_server_does_not_answer(
+    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    lease = {"ENCODER_LEASE": "true", "ENCODER_LEASE_NAMESPACE": "encoder-operator", "ENCODER_IDENTITY": scene.name}
+    behind.start(**lease)
+    behind.wait_ready()
+    wait_for("it leads", lambda: "encoder_leader 1.0" in behind.ask("metrics")[1], seconds=60)
+    scene.apply_model()
+    scene.wait_current("Ready", seconds=60)
+    # watches go on: it learns of the edit, and what it does then is not answered
+    proxy.fault = lambda method, path: None if method == "WATCH" else Fault(until=lambda: behind.dead)
+    scene.patch_serving({"replicas": 2})
+    wait_for("a look that waits", lambda: any("encodermodels" in path for _, path in proxy.held), seconds=10)
+    assert behind.stop(5) == 0
+    assert untraced(behind) == []
