@@ -173,7 +173,7 @@ async def _prepared(cluster: Cluster, preps: Preps, namespaces: list[str]) -> No
                 _LOG.error("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
             told = True
         except ClusterError as error:
-            _LOG.warning("prep Jobs can't be counted", error=str(error))
+            _LOG.warning("the start waits for the API server", error=str(error))
         await asyncio.sleep(_AGAIN_SECONDS)
 
 

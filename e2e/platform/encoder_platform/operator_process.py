@@ -78,7 +78,7 @@ class OperatorProcess:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, seconds: float = 20) -> int:
+    def stop(self, seconds: float = 6) -> int:
         """End it with SIGTERM; returns the exit code."""
         self.process.terminate()
         return self.process.wait(seconds)

@@ -139,7 +139,7 @@ async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: Api
 
     fake.fault = fault
     async with operator(kubeconfig) as running:
-        await until(lambda: len(refused) > 2)
+        await until(lambda: len(refused) > 2 and running.said("the start waits for the API server"))
         fake.fault = lambda request: None
         await until(lambda: fake.watched == ALL)
         assert running.traced == []
