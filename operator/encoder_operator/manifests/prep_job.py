@@ -106,6 +106,10 @@ def _pod(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
     for name, (volume, path) in _inputs(model).items():
         volumes.append({"name": name, **volume})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
+    source = model.spec.source.pvc
+    if source is not None and source.claim_name == model.claim_name:
+        # a pod has a claim once: two volumes of it are one mount to the kubelet, and read-only if either is
+        mounts.append({"name": "artifacts", "mountPath": _SOURCE, "readOnly": True})
     container = {
         "name": "prepare",
         "image": settings.images.prep[model.plugin.name],
@@ -125,7 +129,7 @@ def _inputs(model: Model) -> dict[str, tuple[Json, str]]:
     """Return what the Job reads beside the network: volumes and where they are mounted, by name."""
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
-    if source.pvc is not None:
+    if source.pvc is not None and source.pvc.claim_name != model.claim_name:
         # the whole volume: where only the mount is read-only, the kubelet still gives every file to the pod's group
         found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
     if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:

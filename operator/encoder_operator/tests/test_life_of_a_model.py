@@ -418,6 +418,36 @@ async def test_a_claim_for_one_pod_alone_is_refused_before_anything_waits_for_it
     assert world.fake.of("jobs") == []
 
 
+async def test_a_source_volume_is_read_only_as_a_whole_unless_the_artifacts_are_on_it_too() -> None:
+    manifest = model()
+    manifest["spec"]["storage"] = {"claimName": "models"}
+    worlds = {}
+    for claim in ("checkpoints", "models"):
+        manifest["spec"]["source"] = {"pvc": {"claimName": claim}}
+        world = World(copy.deepcopy(manifest))
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        world.fake.put("persistentvolumeclaims", {"metadata": {"name": "models", "namespace": "demo"}, "spec": spec})
+        await world.look()
+        worlds[claim] = world.fake.of("jobs", component="prep")[0]["spec"]["template"]["spec"]
+
+    def claims(pod: dict[str, Any]) -> dict[str, Any]:
+        return {v["name"]: v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v}
+
+    def mounts(pod: dict[str, Any]) -> dict[str, Any]:
+        return {m["mountPath"]: (m["name"], m.get("readOnly", False)) for m in pod["containers"][0]["volumeMounts"]}
+
+    assert claims(worlds["checkpoints"]) == {
+        "artifacts": {"claimName": "models"},
+        "source": {"claimName": "checkpoints", "readOnly": True},
+    }
+    assert mounts(worlds["checkpoints"])["/source"] == ("source", True)
+    # a pod has a claim once: a second, read-only volume of it would make the first one read-only too
+    assert claims(worlds["models"]) == {"artifacts": {"claimName": "models"}}
+    assert (
+        mounts(worlds["models"]).items() >= {"/source": ("artifacts", True), "/artifacts": ("artifacts", False)}.items()
+    )
+
+
 def bound(world: World, size: str) -> None:
     claim = copy.deepcopy(world.fake.of("persistentvolumeclaims")[0])
     claim["spec"]["resources"]["requests"]["storage"] = size
