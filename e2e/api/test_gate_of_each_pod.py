@@ -42,7 +42,11 @@ def test_a_first_rollout_is_one_pod_and_no_endpoint_until_a_comparison_passes(
     watched = scene.kube.watching
     with watched(DEPLOYMENT, scene.name) as deployments, watched(POD, scene.name, SERVING) as pods:
         scene.apply_model(serving={"replicas": 3}, rollout=NOW)
-        wait_for("a second comparison", lambda: len(scene.jobs("parity")) == 2, seconds=60)
+        wait_for(
+            "two comparisons that ended",
+            lambda: [is_true(job, "Failed") for job in scene.jobs("parity")] == [True, True],
+            seconds=60,
+        )
         scene.wait_condition("Verified", "Inconclusive", seconds=30)
         live = scene.model()
         assert [is_true(live, kind) for kind in ("Ready", "Available", "Degraded")] == [False] * 3
