@@ -1,32 +1,39 @@
 """Case 10: what befalls a prep pod is a reason or is overcome, and there is never a second Job."""
 
-import json
+from collections.abc import Iterator
 
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_platform import manifests
-from encoder_platform.kube import POD, condition
+from encoder_platform import install, manifests
+from encoder_platform.kube import JOB, MODELS, condition, made
 from encoder_platform.space import Space
 
 NO_PODS = {"accelerator": "cpu", "replicas": 0}
+# of the weights, which trickle from their middle on
+HALF = 45_000_000
+VOLUME = ("v1", "PersistentVolume")
 
 
-def source(space: Space, organisation: str) -> dict[str, object]:
+def trickling(space: Space, model: str) -> str:
+    """A repository of the model's own whose downloads last until it is healed."""
+    return f"slow-{space.name}-{model}/all-MiniLM-L6-v2"
+
+
+def source(space: Space, repository: str) -> dict[str, object]:
     return {
-        "huggingFace": {
-            "repo": f"{organisation}/all-MiniLM-L6-v2",
-            "revision": space.revision,
-            "endpoint": manifests.HUB_ENDPOINT,
-        }
+        "huggingFace": {"repo": repository, "revision": space.revision, "endpoint": manifests.HUB_ENDPOINT},
     }
 
 
-def evict(space: Space, pod: str) -> None:
-    """Through the eviction API, as `kubectl drain` does."""
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": space.name}}
-    path = f"/api/v1/namespaces/{space.name}/pods/{pod}/eviction"
-    space.kube.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+@pytest.fixture
+def folder(space: Space) -> Iterator[str]:
+    """A folder of the node for a volume."""
+    path, run = f"/run/{space.name}-enormous", space.platform.cluster.run
+    run(["mkdir", "-m", "1777", path])
+    yield path
+    space.kube.delete(VOLUME, f"{space.name}-enormous")
+    run(["rm", "-rf", path])
 
 
 @pytest.mark.complaint(6)
@@ -43,41 +50,78 @@ def evict(space: Space, pod: str) -> None:
 @pytest.mark.fault(
     "a claim that no volume can satisfy",
     "`ClaimPending` in the words of the scheduler",
-    "goes on by itself when there is a volume",
+    "the same Job goes on by itself when there is a volume",
 )
-def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space) -> None:
-    # stalled for five seconds at a time: there is time to evict it
-    space.apply_model("evicted", source=source(space, "stall-evicted"), serving=NO_PODS, prepare={"backoffLimit": 0})
+def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: str) -> None:
+    slow, enormous = trickling(space, "evicted"), f"{space.name}-enormous"
     little = {"requests": {"memory": "32Mi"}, "limits": {"memory": "32Mi"}}
-    space.apply_model("greedy", serving=NO_PODS, prepare={"backoffLimit": 0, "resources": little})
-    space.kube.apply(manifests.claim("enormous", space.name, size="9Ti"))
-    space.apply_model("homeless", serving=NO_PODS, storage={"claimName": "enormous"})
+    with (
+        space.kube.watching(JOB, space.name, "encoders.dev/component=prep") as jobs,
+        space.kube.watching(MODELS, space.name) as states,
+    ):
+        space.apply_model("evicted", source=source(space, slow), serving=NO_PODS, prepare={"backoffLimit": 0})
+        space.apply_model("greedy", serving=NO_PODS, prepare={"backoffLimit": 0, "resources": little})
+        space.kube.apply(manifests.claim("enormous", space.name, size="9Ti", storage_class=enormous))
+        space.apply_model("homeless", serving=NO_PODS, storage={"claimName": "enormous"}, prepare={"backoffLimit": 0})
+        pending = space.wait_condition("ArtifactReady", "ClaimPending", "homeless", seconds=60)
+        assert "PersistentVolumeClaim" in pending["message"]
+        node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
+        space.kube.apply(manifests.local_volume(enormous, node, folder, size="9Ti"))
 
-    first = wait_for("a prep pod at work", lambda: running(space, "evicted"), seconds=60)
-    evict(space, first)
-    second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=90)
-    assert second != first
-    evict(space, second)
-    wait_for("a third prep pod", lambda: running(space, "evicted", besides=second), seconds=90)
-    assert condition(space.model("evicted"), "ArtifactReady")["reason"] in ("Preparing", "Stalled")
-    # the same repository without the fault; a new spec is a new Job
-    space.patch({"source": source(space, "demo")}, "evicted")
-    space.wait_current("ArtifactReady", "evicted", seconds=180)
+        first = wait_for("a prep pod at work", lambda: running(space, "evicted"), seconds=60)
+        wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
+        space.evict(first)
+        second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=90)
+        space.evict(second)
+        wait_for("a third prep pod", lambda: running(space, "evicted", besides=second), seconds=90)
+        assert condition(space.model("evicted"), "ArtifactReady")["reason"] == "Preparing"
+        install.hub_heal(space.kube, slow)
 
-    killed = space.wait_condition("ArtifactReady", "OutOfMemory", "greedy", seconds=120)
-    assert "spec.prepare.resources" in killed["message"]
-    pending = space.wait_condition("ArtifactReady", "ClaimPending", "homeless", seconds=60)
-    assert pending["message"]
-    for name in ("evicted", "greedy", "homeless"):
-        assert len(space.jobs("prep", name)) == 1, name
-    space.patch({"prepare": {"backoffLimit": 1, "resources": None}}, "greedy")
-    space.wait_current("ArtifactReady", "greedy", seconds=180)
+        killed = space.wait_condition("ArtifactReady", "OutOfMemory", "greedy", seconds=120)
+        assert "spec.prepare.resources" in killed["message"]
+        space.patch({"prepare": {"backoffLimit": 1, "resources": None}}, "greedy")
+        for name in ("evicted", "greedy", "homeless"):
+            space.wait_current("ArtifactReady", name, seconds=180)
+    ever = {name: len(made(jobs, f"encoders.dev/model={name}")) for name in ("evicted", "greedy", "homeless")}
+    assert ever == {"evicted": 1, "greedy": 2, "homeless": 1}
     assert len(space.jobs("prep", "greedy")) == 1
+    told = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
+    assert {found["reason"] for found in told if found} == {"Preparing", "Prepared"}
+    assert not [found for found in told if "failed" in found.get("message", "")]
+    # what was on its way to a pod as it was ended comes again, and no more
+    assert install.hub_sent(space.kube, slow) < 1.1 * space.model("evicted")["status"]["artifact"]["bytes"]
+
+
+@pytest.mark.fault(
+    "the prep pod takes more of the node's disk than its limit (`ephemeral-storage`)",
+    "`Evicted` in the kubelet's words",
+    "a failed try: the same Job makes another pod, which goes on with what was downloaded, until its tries are used up",
+)
+@pytest.mark.soak
+def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
+    """The kubelet measures volumes once in a minute."""
+    slow = trickling(space, "crowded")
+    limits = {"limits": {"ephemeral-storage": "32Mi"}}
+    space.apply_model(
+        "crowded", source=source(space, slow), serving=NO_PODS, prepare={"backoffLimit": 1, "resources": limits}
+    )
+    first = wait_for("a prep pod at work", lambda: running(space, "crowded"), seconds=60)
+    wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
+    fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
+    space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)
+    evicted = space.wait_condition("ArtifactReady", "Evicted", "crowded", seconds=240)
+    assert evicted["message"].startswith(f"try 1 of 2 failed, it will be tried again: pod {first} was evicted")
+    assert "ephemeral" in evicted["message"]
+    install.hub_heal(space.kube, slow)
+    model = space.wait_current("ArtifactReady", "crowded", seconds=180)
+    (job,) = space.jobs("prep", "crowded")
+    assert job["status"]["failed"] == 1
+    assert install.hub_sent(space.kube, slow) < 1.1 * model["status"]["artifact"]["bytes"]
 
 
 def running(space: Space, model: str, *, besides: str = "") -> str | None:
     """The name of the model's prep pod that runs."""
-    for pod in space.kube.all(POD, space.name, f"encoders.dev/model={model},encoders.dev/component=prep"):
+    for pod in space.pods(model, "prep"):
         name: str = pod["metadata"]["name"]
         deleting = pod["metadata"].get("deletionTimestamp")
         if pod["status"].get("phase") == "Running" and not deleting and name != besides:

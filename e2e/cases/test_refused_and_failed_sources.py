@@ -1,15 +1,13 @@
 """Case 4: a bad EncoderModel is refused with a sentence; a source that cannot be had is a reason, not a storm of Jobs."""
 
-import json
-from typing import Any
-
 import pytest
 from kubernetes.client import ApiException
 
-from encoder_platform import manifests
+from encoder_platform import install, manifests
 from encoder_platform.kube import MODELS, SECRET, Kube, condition, refusal
 from encoder_platform.space import Space
 
+NO_PODS = {"accelerator": "cpu", "replicas": 0}
 UNKNOWN_REVISION = "0123456789abcdef0123456789abcdef01234567"
 BOTH_SOURCES = {"huggingFace": {"repo": "a/b", "revision": UNKNOWN_REVISION}, "pvc": {"claimName": "c", "path": "p"}}
 REFUSED = {
@@ -56,16 +54,7 @@ def small_volume(space: Space) -> str:
     run(["mkdir", "-p", path])
     run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=1777", "tmpfs", path])
     node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
-    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
-    volume: dict[str, Any] = {
-        "capacity": {"storage": "16Mi"},
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": name,
-        "persistentVolumeReclaimPolicy": "Retain",
-        "local": {"path": path},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
-    }
-    space.kube.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    space.kube.apply(manifests.local_volume(name, node, path, size="16Mi"))
     space.kube.apply(manifests.claim("small", space.name, size="16Mi", storage_class=name))
     return "small"
 
@@ -79,26 +68,30 @@ def small_volume(space: Space) -> str:
 @pytest.mark.fault(
     "the token's Secret is missing",
     "`TokenSecretMissing`",
-    "goes on by itself when there is one",
+    "the same Job goes on by itself when there is one",
 )
 @pytest.mark.fault(
     "a volume that is too small",
     "`InsufficientSpace`, by how much",
-    "nothing is downloaded",
+    "nothing large is downloaded",
 )
 def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
     source = {"endpoint": manifests.HUB_ENDPOINT, "revision": space.platform.hub_revision}
     unknown, missing = {"repo": "demo/no-such-model"}, {"repo": manifests.REPOSITORY, "revision": UNKNOWN_REVISION}
     absent = {"repo": "gated/all-MiniLM-L6-v2", "tokenSecretRef": {"name": "hub-token", "key": "token"}}
+    # nothing else asks for it by this name
+    whole = f"slow-{space.name}/all-MiniLM-L6-v2"
     cases = {
         "unknown": (unknown, "artifacts", "RepositoryNotFound"),
         "missing": (missing, "artifacts", "RevisionNotFound"),
         "gated": ({"repo": "gated/all-MiniLM-L6-v2"}, "artifacts", "AuthFailed"),
         "tokenless": (absent, "artifacts", "TokenSecretMissing"),
-        "full": ({"repo": manifests.REPOSITORY}, small_volume, "InsufficientSpace"),
+        "full": ({"repo": whole}, small_volume, "InsufficientSpace"),
     }
     for name, (repository, claim, _) in cases.items():
-        space.apply_model(name, source={"huggingFace": {**source, **repository}}, storage={"claimName": claim})
+        found = {"huggingFace": {**source, **repository}}
+        serving = NO_PODS if name == "tokenless" else None
+        space.apply_model(name, source=found, storage={"claimName": claim}, serving=serving)
     for name, (_, _, reason) in cases.items():
         found = space.wait_condition("ArtifactReady", reason, name)
         assert found["status"] == "False"
@@ -110,11 +103,35 @@ def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space
         assert len(space.jobs("prep", name)) == 1, name
         assert condition(space.model(name), "ArtifactReady")["reason"] == reason
         assert not space.pods(name)
+    # of ninety million
+    assert install.hub_sent(space.kube, whole) < 1_000_000
+    (waiting,) = space.jobs("prep", "tokenless")
 
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub-token", "namespace": space.name}}
     space.kube.apply({**secret, "stringData": {"token": manifests.TOKEN}})
-    space.kube.patch(MODELS, "tokenless", space.name, {"spec": {"serving": {"replicas": 0}}})
     space.wait_current("ArtifactReady", "tokenless", seconds=180)
+    assert [job["metadata"]["uid"] for job in space.jobs("prep", "tokenless")] == [waiting["metadata"]["uid"]]
     assert space.kube.get(SECRET, "hub-token", space.name) is not None
-    pods = json.dumps(space.kube.all(("v1", "Pod"), space.name, "encoders.dev/model=tokenless"))
-    assert manifests.TOKEN not in pods
+    # a token is a file in the prep pod, and nowhere else
+    everything = all_that_can_be_read(space)
+    assert "tokenless" in everything
+    assert "gated/all-MiniLM-L6-v2" in everything
+    assert manifests.TOKEN not in everything
+    assert files_with(space, '"sha256"')
+    assert files_with(space, manifests.TOKEN) == []
+
+
+def all_that_can_be_read(space: Space) -> str:
+    """The namespace's objects but its Secrets, what its pods have logged, and what the operator has."""
+    kinds = "em,jobs,pods,events,controllerrevisions,deployments,services,configmaps,pvc"
+    logs = ["-l", "encoders.dev/model", "--tail=-1", "--prefix", "--all-containers", "--ignore-errors"]
+    said = space.kube.run("-n", space.name, "get", kinds, "-o", "yaml")
+    said += space.kube.run("-n", space.name, "logs", *logs)
+    operators = ["-l", "app.kubernetes.io/name=encoder-operator", "--tail=-1"]
+    return said + space.kube.run("-n", install.OPERATOR_NAMESPACE, "logs", *operators)
+
+
+def files_with(space: Space, text: str) -> list[str]:
+    """The files on the volume of artifacts, half-made ones too, that hold a text."""
+    find = ["exec", "client", "--", "sh", "-c", 'grep -rlF -- "$1" /artifacts || test $? = 1', "grep", text]
+    return space.kube.run("-n", space.name, *find).splitlines()

@@ -101,6 +101,17 @@ def hub_requests(kube: Kube) -> Body:
     return _hub(kube, "/_requests")
 
 
+def hub_sent(kube: Kube, repository: str) -> int:
+    """How many bytes of a repository's files were sent to anybody."""
+    return int(_hub(kube, "/_sent").get(repository, 0))
+
+
+def hub_heal(kube: Kube, repository: str) -> None:
+    """End the fault that a repository has by its name."""
+    path = f"/api/v1/namespaces/{manifests.HUB_NAMESPACE}/services/hub:8080/proxy/_healed/{repository}"
+    kube.run("create", "--raw", path, "-f", "-", stdin="{}")
+
+
 @contextmanager
 def upgraded(platform: Platform, **values: object) -> Iterator[None]:
     """The chart upgraded with more values while the block runs, and then back: each time a new operator."""

@@ -40,6 +40,20 @@ def claim(name: str, namespace: str, *, size: str = "2Gi", storage_class: str | 
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
+def local_volume(name: str, node: str, path: str, *, size: str) -> Manifest:
+    """A volume that is a folder of a node, for claims of the class of the same name."""
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+    spec = {
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "local": {"path": path},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+    }
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
 def _pod_spec(image: str, container: Manifest, **more: Any) -> Manifest:
     return {
         "automountServiceAccountToken": False,
