@@ -196,12 +196,12 @@ async def test_a_preparation_is_measured_once() -> None:
     world = World()
     await world.look()
     (job,) = world.fake.of("jobs", component="prep")
-    job["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    job["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
     world.jobs()
     for live in world.fake.of("jobs", component="prep"):
-        live["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:01:30Z"
+        live["status"]["conditions"][0]["lastTransitionTime"] = "2026-02-01T00:01:30Z"
     for pod in world.fake.of("pods", component="prep"):
-        pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2020-01-01T00:01:30Z"
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-02-01T00:01:30Z"
     for _ in range(12):
         world.reconciler = world.operator()
         await world.look()
