@@ -72,6 +72,8 @@ def hub(image: str) -> list[Manifest]:
         "name": "hub",
         "ports": [{"containerPort": 8080}],
         "readinessProbe": {"httpGet": {"path": "/api", "port": 8080}, "periodSeconds": 1},
+        # without a share of its own it is silent for seconds while preps compute, which they take for a stall
+        "resources": {"requests": {"cpu": "200m"}},
     }
     template = {"metadata": {"labels": labels}, "spec": _pod_spec(image, container)}
     deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
