@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 IN_FLIGHT = 4
+ROOT = Path(__file__).parents[3]
 BODY = {"data": {"texts": ["word " * 30] * 16, "dimensions": 2}}
 
 
@@ -61,16 +63,24 @@ def api_servers(process: subprocess.Popen[bytes]) -> int:
     return shown.count("APIServer")
 
 
+def documented() -> set[str]:
+    """Return the engine's own metrics that the documentation and the chart speak of."""
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "charts").rglob("*.json"), *(ROOT / "charts").rglob("*.yaml")]
+    return {name for file in files for name in re.findall(r"\bvllm:[a-z_]+", file.read_text())}
+
+
 async def numbers(url: str) -> dict[str, float]:
     """Return what the metrics page says, asked on a connection of its own: whichever server gets that answers."""
     async with httpx.AsyncClient() as client:
         page = (await client.get(f"{url}/metrics")).text
-    return {
-        sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", ""): sample.value
-        for metric in text_string_to_metric_families(page)
-        for sample in metric.samples
-        if sample.name.startswith(("encoder_serving_", "vllm:prompt_tokens_total"))
-    }
+    found: defaultdict[str, float] = defaultdict(float)
+    wanted = documented()
+    for metric in text_string_to_metric_families(page):
+        for sample in metric.samples:
+            if sample.name.startswith("encoder_serving_") or sample.name in wanted:
+                # the engine's are split by engine and by how a request ended
+                found[sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", "")] += sample.value
+    return dict(found)
 
 
 async def the_page_is_that_of_both(url: str) -> None:
@@ -85,6 +95,10 @@ async def the_page_is_that_of_both(url: str) -> None:
     assert (found["requests_total"], found["in_flight"], found["in_flight_limit"]) == (14, 0, IN_FLIGHT)
     assert (found["rejected_totalinvalid"], found["rejected_totalunknown_model"]) == (1, 1)
     assert found["tokens_total"] == found["vllm:prompt_tokens_total"] > 12 * 16 * 30
+    # as docs/autoscaling.md has it, and with the names that the chart's dashboard asks for
+    assert documented() <= set(found)
+    assert found["vllm:request_success_total"] == 12 * 16
+    assert found["vllm:num_requests_waiting"] == found["vllm:num_requests_running"] == 0
 
 
 async def test_two_servers_are_one_to_their_clients(served: tuple[str, subprocess.Popen[bytes]]) -> None:
