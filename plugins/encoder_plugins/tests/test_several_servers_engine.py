@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[3]
 BODY = {"data": {"texts": ["word " * 30] * 16, "dimensions": 2}}
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A tiny model behind two API servers, by the command alone: no digest, no name, no accelerator."""
+@pytest.fixture(params=[1])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A tiny model behind two API servers of each engine, by the command alone: no digest, no name, no accelerator."""
     samples = [sys.executable, "-m", "encoder_checkpoints.samples", str(tmp_path), "sentence_transformer"]
     subprocess.run(samples, check=True, capture_output=True)
     with socket.socket() as free:
@@ -35,6 +35,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "encoder_plugins", "serve", str(tmp_path / "artifacts" / "sentence_transformer")]
     command += ["--port", str(port), "--api-servers", "2", "--max-in-flight", str(IN_FLIGHT)]
+    command += ["--engines", str(request.param)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -145,3 +146,10 @@ async def test_two_servers_are_one_to_their_clients(served: tuple[str, subproces
     assert set(answers) == {200, 503}
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(None, process.wait, 90) == 0
+
+
+@pytest.mark.parametrize("served", [2], indirect=True)
+async def test_two_engines_are_counted_as_one(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    url, process = served
+    assert api_servers(process) == 4
+    await the_page_is_that_of_both(url)
