@@ -11,7 +11,7 @@ UV := uv
 RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest
 
-.PHONY: help setup test lint unit engine-tests generate e2e soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
+.PHONY: help setup test lint unit engine-tests generate e2e e2e-node e2e-api soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,14 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
 
-e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node
-	$(PYTEST) e2e/node e2e/api e2e/chart e2e/cases plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200
+e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
+
+e2e-node: setup ## the half of it that runs pods
+	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
+
+e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
+	$(PYTEST) e2e/api e2e/chart plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases

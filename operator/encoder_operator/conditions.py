@@ -160,7 +160,7 @@ changes nothing; it comes back.
 {conditions}
 
 `phase` is one word for people, derived from the above: `Pending`, `Preparing`, `Verifying`, `RollingOut`, `Serving`, `Degraded`
-(serves, and needs a person), `Failed` (does not serve, and needs a person), `Suspended`.
+(serves, and needs a person), `Failed` (does not serve, and needs a person), `Suspended` (so it is meant: `spec.suspend`, or no replicas).
 
 ## Reasons
 

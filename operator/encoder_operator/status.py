@@ -329,7 +329,10 @@ def _phase(view: View, conditions: dict[str, Said]) -> str:
         return "Serving" if conditions["UpToDate"].holds else "RollingOut"
     if view.prepared.artifact is None:
         return "Preparing" if view.prepared.reason is Reason.PREPARING else "Pending"
-    return "Pending" if conditions["Verified"].holds or view.model.spec.serving.replicas == 0 else "Verifying"
+    if view.model.spec.serving.replicas == 0:
+        # a person has scaled it to nothing: it waits for nothing else
+        return "Suspended"
+    return "Pending" if conditions["Verified"].holds else "Verifying"
 
 
 def _artifact(view: View) -> Json | None:
@@ -429,6 +432,9 @@ _FAILURES = frozenset(
         Reason.UNSUPPORTED_FILESYSTEM,
         Reason.PICKLE_REFUSED,
         Reason.REMOTE_CODE_REFUSED,
+        Reason.STALLED,
+        Reason.RATE_LIMITED,
+        Reason.DOWNLOAD_FAILED,
         Reason.OUT_OF_MEMORY,
         Reason.DEADLINE_EXCEEDED,
         Reason.PREPARATION_FAILED,
