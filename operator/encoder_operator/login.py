@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import kopf
+import msgspec
 
 _LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -23,7 +24,7 @@ class _Answer(aiohttp.ClientResponse):
 
     async def json(self, **options: Any) -> Any:
         """Return the object; an empty list of metadata comes as null, which no other empty list does."""
-        found = await super().json(**options)
+        found = await super().json(**options, loads=msgspec.json.decode)
         if isinstance(found, dict) and "items" in found and found["items"] is None:
             found["items"] = []
         return found

@@ -60,13 +60,12 @@ def owned(value: Any, fields: Json) -> Any:
         names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
         return {name: owned(value[name], below) for name, below in names_ if name in value}
     if isinstance(value, list):
-        return [owned(entry, below) for key, below in inner.items() for entry in value if _named(entry, key)]
+        keyed = [(key[0], json.loads(key[2:]), below) for key, below in inner.items()]
+        return [owned(entry, below) for kind, wanted, below in keyed for entry in value if _named(entry, kind, wanted)]
     return value
 
 
-def _named(entry: Any, key: str) -> bool:
-    kind, _, text = key.partition(":")
-    wanted = json.loads(text)
+def _named(entry: Any, kind: str, wanted: Any) -> bool:
     if kind == "k" and isinstance(entry, dict):
         return all(entry.get(name) == value for name, value in wanted.items())
     return bool(kind == "v" and entry == wanted)
