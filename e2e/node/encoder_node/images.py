@@ -135,22 +135,29 @@ def load(cluster: NodeCluster, chosen: Iterable[Target], digests: Mapping[str, s
             cluster.import_image(stream)
         for layer, chain in linked.items():
             links.release(cluster.store, chain)
-            layouts.hollow(layouts.blob_path(places.layout, layer.digest))
+            # a small one stays whole: above another layer it is another chain, which the node has not
+            if layer.size >= linking.WORTHWHILE:
+                layouts.hollow(layouts.blob_path(places.layout, layer.digest))
         progress.say("images", f"{target.reference} on the node", clock.seconds())
 
 
 def _link_layers(cluster: NodeCluster, image: layouts.Image, links: linking.Links) -> dict[layouts.Descriptor, str]:
-    """Links what can be linked, from the lowest missing layer to the last large one; returns chain id by layer."""
+    """Links what can be linked, from the lowest missing layer to the last that is large or hollow; returns chain id by layer."""
     missing = len(layouts.needed_layers(image, cluster.unpacked_chains()))
     first = len(image.layers) - missing
-    large = [number for number in range(first, len(image.layers)) if image.layers[number].size >= linking.WORTHWHILE]
+    unsent = [number for number in range(first, len(image.layers)) if _is_linked(image.layers[number], links.layout)]
     linked: dict[layouts.Descriptor, str] = {}
-    for number in range(first, large[-1] + 1 if large else first):
+    for number in range(first, unsent[-1] + 1 if unsent else first):
         layer, chain = image.layers[number], image.chains[number]
         if not links.link(cluster.store, layer, chain, image.chains[number - 1] if number else ""):
             break
         linked[layer] = chain
     return linked
+
+
+def _is_linked(layer: layouts.Descriptor, layout: Path) -> bool:
+    """Whether a layer is not sent as an archive: it is too large, or there is none any more."""
+    return layer.size >= linking.WORTHWHILE or layouts.is_hollow(layouts.blob_path(layout, layer.digest))
 
 
 @contextmanager
@@ -169,15 +176,21 @@ def _archive(
             failure.append(error)
 
     thread = threading.Thread(target=write, name="image archive")
+    refused: NodeError | None = None
     with os.fdopen(reading, "rb") as stream:
         thread.start()
         try:
             yield stream
+        except NodeError as error:
+            refused = error
         finally:
             stream.close()
             thread.join()
-    if failure:
+    if failure and not isinstance(failure[0], BrokenPipeError):
+        # whoever read half an archive can only say that it was none
         raise NodeError(f"the archive of {name} could not be written: {failure[0]}") from failure[0]
+    if refused is not None:
+        raise refused
 
 
 def provide(
