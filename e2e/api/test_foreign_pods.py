@@ -79,5 +79,15 @@ def pod(namespace: str, number: int) -> Body:
             "labels": {"app": "web", "app.kubernetes.io/instance": f"web-{number % 50}"},
             "annotations": {"description": "x" * 500},
         },
-        "spec": {"schedulerName": "nobody", "containers": [{"name": "web", "image": "web", "command": ["sleep"]}]},
+        "spec": {
+            "schedulerName": "nobody",
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "web",
+                    "image": "web",
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
     }

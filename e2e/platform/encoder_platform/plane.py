@@ -61,4 +61,9 @@ def established(kube: Kube, definition: str = "encodermodels.encoders.dev") -> b
     """Whether the API server serves what a CustomResourceDefinition defines: EncoderModels, where none is named."""
     found = kube.get(CRD, definition)
     conditions = ((found or {}).get("status") or {}).get("conditions") or []
-    return any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions)
+    if found is None or not any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions):
+        return False
+    # it says so a moment before clients can discover it
+    spec = found["spec"]
+    version = next(entry["name"] for entry in spec["versions"] if entry["served"])
+    return spec["names"]["plural"] in kube.run("get", "--raw", f"/apis/{spec['group']}/{version}", check=False)

@@ -286,9 +286,12 @@ def test_terminated_up_cleans_up_by_itself(cluster: NodeCluster, untouched: Mach
 
 
 def test_killed_component_is_told_by_status_and_mended_by_up(up: NodeCluster) -> None:
-    scheduler = next(
-        pid for pid in up.sandbox.groups.members() if Path(f"/proc/{pid}/comm").read_text() == "kube-scheduler\n"
-    )
+    # by `ps`: others of them may end while they are looked at
+    shown = subprocess.run(["ps", "-A", "-o", "pid=,comm="], capture_output=True, text=True, check=True).stdout
+    named = {
+        int(pid) for pid, name in (line.split(maxsplit=1) for line in shown.splitlines()) if name == "kube-scheduler"
+    }
+    (scheduler,) = named & set(up.sandbox.groups.members())
     os.kill(scheduler, signal.SIGKILL)
     wait_for("the end of the scheduler", lambda: not up.status().up, seconds=10)
     assert any("kube-scheduler (logs in" in line for line in up.status().lines)
