@@ -55,7 +55,10 @@ _PAGE = 200
 _AT_ONCE = 16
 _PAUSES = (0.1, 0.3, 1.0)
 _LONGEST_PAUSE = 2.0
+# what the API server says of a JSON patch whose tests do not hold; a status that its schema refuses is told by its fields
+_NOT_AS_TESTED = "the server rejected our request due to an error in our request"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_IDENTITY = ("name", "namespace", "resourceVersion")
 _T = TypeVar("_T")
 # the class below has a method of that name
 _Objects: TypeAlias = list[Json]
@@ -143,7 +146,7 @@ class Cluster:
         return await self._read("list", kind, read)
 
     async def versions(self, kind: str, namespace: str) -> _Objects:
-        """Return the metadata of all objects of a kind, and nothing else of them."""
+        """Return name, namespace and version of all objects of a kind, and nothing else of them."""
 
         async def read() -> _Objects:
             found: _Objects = []
@@ -151,7 +154,7 @@ class Cluster:
             while True:
                 query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
                 page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
-                found += [entry["metadata"] for entry in page["items"] or []]
+                found += [{field: entry["metadata"][field] for field in _IDENTITY} for entry in page["items"] or []]
                 more = page["metadata"].get("continue", "")
                 if not more:
                     return found
@@ -323,7 +326,7 @@ class Cluster:
         try:
             found = dict(await self._write("patch", names.KIND, send))
         except Refused as error:
-            if error.status == 422 and "test failed" in str(error):
+            if error.status == 422 and _NOT_AS_TESTED in str(error):
                 raise Changed(str(error), status=409) from error
             raise
         return str(found.get("metadata", {}).get("resourceVersion", ""))

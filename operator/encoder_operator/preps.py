@@ -12,6 +12,10 @@ from encoder_operator import metrics, names
 from encoder_operator.canonical import Json
 from encoder_operator.wakeups import Key
 
+# labels and fields of the Jobs that may have a place. Those that have succeeded are most of them, one for each model: thousands,
+# read in full, would be more memory than all the rest
+UNFINISHED = {names.COMPONENT: "prep"}, {"status.successful": "0"}
+
 
 class Preps:
     """Places for prep Jobs."""

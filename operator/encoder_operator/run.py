@@ -17,7 +17,7 @@ from encoder_operator import handlers, lease, metrics, names, probes, watching
 from encoder_operator.cluster import Cluster
 from encoder_operator.errors import ClusterError
 from encoder_operator.lease import Leadership, Lease
-from encoder_operator.preps import Preps
+from encoder_operator.preps import UNFINISHED, Preps
 from encoder_operator.reconcile import Reconciler
 from encoder_operator.settings import Settings
 from encoder_operator.wakeups import WakeUps
@@ -166,8 +166,7 @@ async def _prepared(cluster: Cluster, preps: Preps, namespaces: list[str]) -> No
         try:
             # Kopf looks once which resources there are, and would never watch one that comes later
             if await cluster.serves(names.GROUP, names.VERSION, names.PLURAL):
-                labels = {names.COMPONENT: "prep"}
-                preps.seed([job for where in namespaces for job in await cluster.list("Job", where, labels)])
+                preps.seed([job for where in namespaces for job in await cluster.list("Job", where, *UNFINISHED)])
                 return
             if not told:
                 _LOG.error("the API server has no EncoderModels: is the CustomResourceDefinition installed?")

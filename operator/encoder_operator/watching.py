@@ -18,7 +18,7 @@ from encoder_operator import names
 from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
 from encoder_operator.errors import ClusterError
-from encoder_operator.preps import Preps
+from encoder_operator.preps import UNFINISHED, Preps
 from encoder_operator.wakeups import Key, WakeUps
 
 _LOG = structlog.get_logger()
@@ -115,7 +115,7 @@ async def resync(
         known = behind
         try:
             found = [meta for where in namespaces for meta in await cluster.versions(names.KIND, where)]
-            jobs = [job for where in namespaces for job in await cluster.list("Job", where, {names.COMPONENT: "prep"})]
+            jobs = [job for where in namespaces for job in await cluster.list("Job", where, *UNFINISHED)]
         except ClusterError as error:
             _LOG.warning("resync failed", error=str(error))
             continue

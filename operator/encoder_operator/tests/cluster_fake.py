@@ -20,6 +20,8 @@ import httpx2
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, User
 
+# in the API server's own words
+NOT_AS_TESTED = "the server rejected our request due to an error in our request"
 Json = dict[str, Any]
 
 # the keys of lists that are maps to the API server; all other lists are values
@@ -184,7 +186,7 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         if "json-patch" in kind:
             for test in body[:-1]:
                 if live["metadata"][test["path"].rpartition("/")[2]] != test["value"]:
-                    return 422, {"message": "the server rejected it: test failed", "code": 422}
+                    return 422, {"message": NOT_AS_TESTED, "code": 422, "reason": "Invalid"}
             changed["status"] = body[-1]["value"]
         else:
             for condition in body["status"]["conditions"]:
