@@ -115,8 +115,13 @@ class Kube:
             while not stopped.is_set():
                 watcher, selected = watch.Watch(), {"namespace": namespace, "label_selector": selector}
                 resource = self._resource(kind)
-                streaming.set()
                 try:
+                    if version is None:
+                        # a watch from nowhere would begin with these, in an order that is not that of their versions
+                        found = resource.get(**selected).to_dict()
+                        seen.extend(found["items"])
+                        version = found["metadata"]["resourceVersion"]
+                    streaming.set()
                     for event in resource.watch(**selected, resource_version=version, timeout=1, watcher=watcher):
                         seen.append(event["raw_object"])
                         # the next watch goes on from here
