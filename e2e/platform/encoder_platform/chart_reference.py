@@ -5,7 +5,6 @@ The README's table of values comes from the comments in values.yaml (`# --` begi
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from encoder_platform import pages
 from encoder_plugins import catalog
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "encoder-operator"
@@ -105,16 +105,9 @@ def files() -> dict[Path, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the files, or say whether the committed ones are right."""
-    parser = argparse.ArgumentParser(prog="python -m encoder_platform.chart_reference", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is not up to date")
-    check = parser.parse_args(arguments).check
-    stale = {path: text for path, text in files().items() if not path.exists() or path.read_text("utf-8") != text}
-    for path, text in stale.items():
-        if check:
-            print(f"{path} is not what values.yaml and the catalogue say: run `make generate`", file=sys.stderr)
-        else:
-            path.write_text(text, encoding="utf-8")
-    return 1 if stale and check else 0
+    return pages.write(
+        files(), arguments, module="chart_reference", about=__doc__, by="values.yaml and the catalogue say"
+    )
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ A test says what it provokes with `@pytest.mark.fault(WHAT, SEEN, THEN)`, three 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from encoder_platform import pages
 from encoder_platform.marks import Mark, marks
+from encoder_platform.pages import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "faults.md"
 
 # where tests are, and what they run on; the first that fits counts
@@ -99,15 +99,9 @@ def marked_files(root: Path = ROOT) -> list[Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the page, or say whether the committed one is right."""
-    parser = argparse.ArgumentParser(prog="python -m encoder_platform.fault_table", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the page is not up to date")
-    text = page(faults(marked_files()))
-    if not parser.parse_args(arguments).check:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE.relative_to(ROOT)} is not what the tests' marks say: run `make generate`", file=sys.stderr)
-        return 1
-    return 0
+    return pages.write(
+        {PAGE: page(faults(marked_files()))}, arguments, module="fault_table", about=__doc__, by="the tests' marks say"
+    )
 
 
 if __name__ == "__main__":
