@@ -21,6 +21,18 @@ class Answer:
     body: Any
 
 
+def wait_open(kube: Kube, namespace: str, url: str, *, seconds: int = 30) -> None:
+    """Wait until a connection to a Service opens from the client pod.
+
+    A node's kube-proxy learns of a ready pod a moment after the API server does, and refuses connections to a Service until then.
+    """
+    kube.run(
+        *("-n", namespace, "exec", "client", "--", "curl", "-sS", "-o", "/dev/null"),
+        *("--retry", str(seconds), "--retry-connrefused", "--retry-delay", "1", "--retry-max-time", str(seconds), url),
+        seconds=seconds + 10,
+    )
+
+
 def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float = 60) -> Answer:
     """POST a body (JSON, or a str as it stands) from the namespace's client pod."""
     text = body if isinstance(body, str) else json.dumps(body)

@@ -129,6 +129,7 @@ def _ask(kube: Kube, choice: Choice) -> None:
     url, body = f"http://{choice.name}.{NAMESPACE}.svc/pooling", {"model": choice.name, "data": choice.data}
     print("  from a client pod:")
     print(f"  $ curl {url} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}")
+    client.wait_open(kube, NAMESPACE, url.replace("/pooling", "/health"))
     answer = client.post(kube, NAMESPACE, url, body)
     if answer.status != 200:
         raise SystemExit(f"the answer was {answer.status}: {answer.body}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
-from encoder_platform.kube import POD, is_true
+from encoder_platform.kube import POD, Body, is_true
 from encoder_platform.scene import Scene
 
 
@@ -18,6 +18,12 @@ class Space(Scene):
     def url(self, name: str = "minilm") -> str:
         """Where clients post to."""
         return f"http://{name}.{self.name}.svc/pooling"
+
+    def wait_ready(self, name: str = "minilm", *, seconds: float = 240) -> Body:
+        """Wait with `kubectl wait`, and until the node knows the way to the model, too."""
+        model = super().wait_ready(name, seconds=seconds)
+        client.wait_open(self.kube, self.name, f"http://{name}.{self.name}.svc/health")
+        return model
 
     def ask(self, body: object, name: str = "minilm") -> client.Answer:
         """Post one body from the client pod."""

@@ -7,8 +7,8 @@ import copy
 import pytest
 
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.test_rollout_of_a_model import annotate, spec
-from encoder_operator.tests.world import SETTINGS, World, fails, model, passes, report
+from encoder_operator.tests.test_rollout_of_a_model import spec
+from encoder_operator.tests.world import SETTINGS, World, annotate, fails, model, passes, report
 
 
 async def test_in_namespaces_each_pod_proves_itself() -> None:

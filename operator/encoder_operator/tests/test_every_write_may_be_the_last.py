@@ -17,7 +17,7 @@ import pytest
 
 from encoder_operator.errors import ClusterError
 from encoder_operator.tests.cluster_fake import Fault, Json, Killed
-from encoder_operator.tests.world import World, fails, model, passes
+from encoder_operator.tests.world import World, annotate, fails, model, passes
 
 
 class Storm(World):
@@ -42,11 +42,6 @@ class Storm(World):
 
 def spec(**changes: Any) -> Callable[[Json], None]:
     return lambda live: live["spec"].update(changes)
-
-
-def annotate(**changes: str) -> Callable[[Json], None]:
-    named = {f"encoders.dev/{key}": value for key, value in changes.items()}
-    return lambda live: live["metadata"].setdefault("annotations", {}).update(named)
 
 
 async def create(world: Storm) -> None:

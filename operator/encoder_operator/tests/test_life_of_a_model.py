@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from encoder_operator.errors import Unavailable
-from encoder_operator.tests.world import PLUGIN, SETTINGS, World, fails, model, passes
-
-
-def retry(token: str) -> Any:
-    return lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/retry": token})
+from encoder_operator.tests.world import PLUGIN, SETTINGS, World, annotate, fails, model, passes
 
 
 async def test_a_model_is_prepared_verified_and_served() -> None:
@@ -95,7 +91,7 @@ async def test_a_failed_preparation_says_why_and_is_not_tried_again() -> None:
     uids = {job["metadata"]["uid"] for job in world.fake.of("jobs")}
     assert len(uids) == 1
     world.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
-    world.edit(retry("1"))
+    world.edit(annotate(retry="1"))
     await world.settle()
     assert world.condition("ArtifactReady") == ("False", "InsufficientSpace")
     assert uids.isdisjoint(job["metadata"]["uid"] for job in world.fake.of("jobs"))

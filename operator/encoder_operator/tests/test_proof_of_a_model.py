@@ -5,16 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.world import World, fails, model, passes, report
-
-
-def retry(token: str) -> Any:
-    return lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/retry": token})
+from encoder_operator.tests.world import World, annotate, fails, model, passes, report
 
 
 @pytest.mark.complaint(17)
@@ -235,7 +230,7 @@ async def test_a_retry_annotation_gives_a_failed_revision_another_chance() -> No
     await world.settle()
     assert len(world.fake.of("jobs", component="parity")) == 1
     world.parity = passes
-    world.edit(retry("1"))
+    world.edit(annotate(retry="1"))
     await world.settle()
     assert world.condition("Ready") == ("True", "Ready")
     assert [v["data"]["result"] for v in world.fake.of("controllerrevisions", component="verdict")] == ["Passed"]

@@ -17,17 +17,12 @@ from encoder_operator.model import parse
 from encoder_operator.observation import Observer
 from encoder_operator.reading import Reader
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
-from encoder_operator.tests.world import SETTINGS, World, fails, model
+from encoder_operator.tests.world import SETTINGS, World, annotate, fails, model
 from encoder_operator.wakeups import Key
 
 
 def spec(**changes: Any) -> Callable[[Json], None]:
     return lambda live: live["spec"].update(changes)
-
-
-def annotate(**changes: str) -> Callable[[Json], None]:
-    named = {f"encoders.dev/{key}": value for key, value in changes.items()}
-    return lambda live: live["metadata"].setdefault("annotations", {}).update(named)
 
 
 def hang(world: World, **waiting: str) -> None:
@@ -47,6 +42,16 @@ def wait_until_overdue(world: World) -> None:
         annotations = record["metadata"]["annotations"]
         if "encoders.dev/stalled" in annotations:
             annotations["encoders.dev/stalled"] = '{"since":"2026-01-01T00:00:00Z"}'
+
+
+async def give_up(world: World) -> None:
+    """Edit the model, and let the candidate never start, until it is given up."""
+    hang(world)
+    world.change(maxModelLen=64)
+    await world.settle()
+    wait_until_overdue(world)
+    await world.settle()
+    world.starts = lambda pod: None
 
 
 def clocks(world: World) -> list[str]:
@@ -82,12 +87,7 @@ async def test_a_candidate_that_does_not_start_is_given_up_and_the_verified_one_
 async def test_what_was_given_up_stays_so_until_a_retry_or_more_patience() -> None:
     world = World()
     await world.settle()
-    hang(world)
-    world.change(maxModelLen=64)
-    await world.settle()
-    wait_until_overdue(world)
-    await world.settle()
-    world.starts = lambda pod: None
+    await give_up(world)
     world.reconciler = world.operator()
     await world.settle()
     assert world.condition("UpToDate") == ("False", "ProgressDeadlineExceeded")

@@ -16,8 +16,8 @@ from encoder_operator.facts import spelled
 from encoder_operator.manifests import serving_template
 from encoder_operator.model import parse
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.test_rollout_of_a_model import annotate, hang, spec, wait_until_overdue
-from encoder_operator.tests.world import PLUGIN, PREPARED, SETTINGS, World, changed, fails, model, passes
+from encoder_operator.tests.test_rollout_of_a_model import give_up, spec
+from encoder_operator.tests.world import PLUGIN, PREPARED, SETTINGS, World, annotate, changed, fails, model, passes
 
 LIVES: list[dict[str, Any]] = [
     {"spec.serving.replicas": replicas, "spec.serving.maxModelLen": length, **more}
@@ -228,26 +228,22 @@ async def failed_twice(world: World) -> None:
     world.parity = passes
 
 
-async def given_up(world: World) -> None:
-    hang(world)
-    world.change(maxModelLen=64)
-    await world.settle()
-    wait_until_overdue(world)
-    await world.settle()
-    world.starts = lambda pod: None
-
-
-async def followed_a_branch(world: World) -> None:
-    digests = iter("123456")
+async def take_a_branch(world: World) -> None:
+    """Prepare from a branch that is at another commit each time it is looked up."""
+    commits = iter("123456")
 
     def prepare(job: Json) -> tuple[int, Json]:
-        letter = next(digests)
+        letter = next(commits)
         return 0, PREPARED | {"digest": "sha256:" + letter * 64, "revision": letter * 40}
 
     world.prep = prepare
     world.parity = lambda job: passes(job) | {"artifact": artifact(world)}
     world.edit(branch)
     await world.settle()
+
+
+async def followed_a_branch(world: World) -> None:
+    await take_a_branch(world)
     world.edit(annotate(retry="1"))
     await world.settle()
 
@@ -258,7 +254,7 @@ async def followed_a_branch(world: World) -> None:
     "no pod changes, nothing is tried, prepared or looked up again",
 )
 @pytest.mark.parametrize("kept", [False, True], ids=["the model's too", "but the model's"])
-@pytest.mark.parametrize("lived", [rolled_out, updated, failed_twice, given_up, followed_a_branch])
+@pytest.mark.parametrize("lived", [rolled_out, updated, failed_twice, give_up, followed_a_branch])
 async def test_nothing_rolls_without_any_annotation(
     lived: Callable[[World], Awaitable[None]],
     kept: bool,
@@ -342,16 +338,7 @@ def branch(live: Json) -> None:
 
 async def test_a_branch_is_looked_up_once_and_again_only_when_asked() -> None:
     world = World()
-    found = iter(["1", "2", "3"])
-
-    def prepare(job: Json) -> tuple[int, Json]:
-        letter = next(found)
-        return 0, PREPARED | {"digest": "sha256:" + letter * 64, "revision": letter * 40}
-
-    world.prep = prepare
-    world.parity = lambda job: passes(job) | {"artifact": artifact(world)}
-    world.edit(branch)
-    await world.settle()
+    await take_a_branch(world)
     assert world.status["artifact"]["resolvedRevision"] == "1" * 40
     for change in (lambda live: live["spec"]["serving"].update(maxModelLen=64), wipe):
         world.edit(change)

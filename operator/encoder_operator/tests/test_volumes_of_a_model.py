@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from encoder_operator.errors import Refused
-from encoder_operator.tests.world import PREPARED, World, model, passes
-
-
-def retry(token: str) -> Any:
-    return lambda live: live["metadata"].setdefault("annotations", {}).update({"encoders.dev/retry": token})
+from encoder_operator.tests.world import PREPARED, World, annotate, model, passes
 
 
 async def test_a_volumes_folder_is_read_again_when_a_person_asks_and_not_before() -> None:
@@ -29,7 +25,7 @@ async def test_a_volumes_folder_is_read_again_when_a_person_asks_and_not_before(
     await world.settle()
     assert {job["metadata"]["name"] for job in world.fake.of("jobs", component="prep")} == {by_name}
     world.change(maxModelLen=None)
-    world.edit(retry("1"))
+    world.edit(annotate(retry="1"))
     await world.settle()
     assert world.condition("Ready") == ("True", "Ready")
     assert world.status["artifact"]["digest"] == "sha256:" + "c" * 64

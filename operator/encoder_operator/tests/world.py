@@ -79,6 +79,12 @@ def claim() -> Json:
     return {"metadata": {"name": "minilm-artifacts"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
 
 
+def annotate(**changes: str) -> Callable[[Json], None]:
+    """Return an edit that sets annotations of ours: ``annotate(retry="1")``."""
+    named = {f"encoders.dev/{key}": value for key, value in changes.items()}
+    return lambda live: live["metadata"].setdefault("annotations", {}).update(named)
+
+
 def passes(job: Json) -> Json:
     """Answer a parity Job as `encoder-plugins parity` does for an engine that is right."""
     return report(job, "Passed", "0.9999999")
