@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import kopf
@@ -26,7 +27,7 @@ _CHILDREN = (
     ("batch", "v1", "jobs", "Job"),
     ("apps", "v1", "deployments", "Deployment"),
 )
-
+_PLURALS = tuple((plural, kind) for _, _, plural, kind in _CHILDREN)
 
 _LOGIN_AGAIN_SECONDS = 5.0
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
@@ -44,26 +45,29 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
 
-    watched = {names.PLURAL, *(plural for _, _, plural, _ in _CHILDREN)}
-    # a file of credentials may be read while it is written
-    kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(watched).login)
-
-    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
-    async def model_changed(event: Any, name: str, namespace: str | None, meta: Any, **_: Any) -> None:
-        key = Key(namespace or "", name)
-        news = horizon.brought(key, names.KIND, meta["resourceVersion"])
-        if event["type"] == "DELETED":
-            wakeups.forget(key)
-            gone(key)
-        elif news:
+    def came(kind: str, meta: Mapping[str, Any]) -> None:
+        key = _key(kind, meta)
+        # the version of a deletion is that of the deletion
+        if horizon.brought(key, kind, meta["resourceVersion"]):
             wakeups.wake(key)
 
+    listed = {plural: partial(came, kind) for plural, kind in ((names.PLURAL, names.KIND), *_PLURALS)}
+    # a file of credentials may be read while it is written
+    kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(listed).login)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
+    async def model_changed(event: Any, meta: Any, **_: Any) -> None:
+        if event["type"] != "DELETED":
+            came(names.KIND, meta)
+            return
+        key = _key(names.KIND, meta)
+        horizon.brought(key, names.KIND, meta["resourceVersion"])
+        wakeups.forget(key)
+        gone(key)
+
     def child(kind: str) -> Any:
-        async def child_changed(namespace: str | None, labels: Any, meta: Any, **_: Any) -> None:
-            key = Key(namespace or "", labels[names.MODEL])
-            # the version of a deletion is that of the deletion
-            if horizon.brought(key, kind, meta["resourceVersion"]):
-                wakeups.wake(key)
+        async def child_changed(meta: Any, **_: Any) -> None:
+            came(kind, meta)
 
         return child_changed
 
@@ -71,6 +75,11 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
         labels: Any = {names.MODEL: kopf.PRESENT}
         kopf.on.event(group, version, plural, labels=labels, id=f"{plural}_changed", registry=found)(child(kind))
     return found
+
+
+def _key(kind: str, meta: Mapping[str, Any]) -> Key:
+    name = meta["name"] if kind == names.KIND else meta["labels"][names.MODEL]
+    return Key(meta.get("namespace") or "", name)
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):

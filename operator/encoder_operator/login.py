@@ -1,13 +1,14 @@
 """How Kopf reaches the API server: with the account's credentials, and asking for metadata only of what it watches.
 
-A watch is there to say which EncoderModel to look at, for which a name, labels and a version are enough. Kopf holds what it
-lists until its handlers have run: whole pods and Deployments of a thousand models would be most of the operator's memory.
+A watch is there to say which EncoderModel to look at, for which a name, labels and a version are enough. What a list brings is
+told at once, and Kopf goes on from an empty list: for each object it would make a queue and a task and call a handler, which for
+a thousand models is a fifth of the operator's start.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -19,28 +20,36 @@ _WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _AGAIN_SECONDS = 5.0
 
 
-class _Answer(aiohttp.ClientResponse):
-    """An answer as Kopf expects it."""
+def _answers(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[aiohttp.ClientResponse]:
+    class Answer(aiohttp.ClientResponse):
+        """An answer as Kopf expects it, but for what a list of what is watched holds: that is told, and taken out."""
 
-    async def json(self, **options: Any) -> Any:
-        """Return the object; an empty list of metadata comes as null, which no other empty list does."""
-        found = await super().json(**options, loads=msgspec.json.decode)
-        if isinstance(found, dict) and "items" in found and found["items"] is None:
-            found["items"] = []
-        return found
+        async def json(self, **options: Any) -> Any:
+            found = await super().json(**options, loads=msgspec.json.decode)
+            tell = listed.get(self.url.name)
+            if tell is not None and isinstance(found, dict) and "items" in found:
+                # an empty list of metadata comes as null, which no other empty list does
+                for entry in found["items"] or ():
+                    tell(entry["metadata"])
+                found["items"] = []
+            return found
+
+    return Answer
 
 
 class Login:
     """Logs Kopf in.
 
     Args:
-        plurals: the resources of which metadata is enough.
+        listed: by the plural name of each resource that is watched, what is called with the metadata of each object in a list.
         again: after how many seconds credentials that were just refused are tried once more: an API server that can't ask who
             somebody is refuses everybody.
     """
 
-    def __init__(self, plurals: Container[str], *, again: float = _AGAIN_SECONDS) -> None:
-        self._plurals = plurals
+    def __init__(
+        self, listed: Mapping[str, Callable[[Mapping[str, Any]], None]], *, again: float = _AGAIN_SECONDS
+    ) -> None:
+        self._listed = listed
         self._again = again
         self._last: kopf.ConnectionInfo | None = None
 
@@ -58,7 +67,7 @@ class Login:
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(self._ask,),
-            response_class=_Answer,
+            response_class=_answers(self._listed),
         )
         return kopf.AiohttpSession(
             server=info.server,
@@ -69,6 +78,6 @@ class Login:
         )
 
     async def _ask(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        if request.method == "GET" and request.url.name in self._plurals:
+        if request.method == "GET" and request.url.name in self._listed:
             request.headers["Accept"] = _WATCH if "watch" in request.url.query else _LIST
         return await send(request)

@@ -63,10 +63,10 @@ async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_sinc
     functions: dict[str, Any] = {
         str(entry.id).split("/")[0]: entry.fn for entry in registry._watching.get_all_handlers()
     }
-    meta = {"resourceVersion": "7"}
-    changed = {"event": {"type": "MODIFIED"}, "name": "m", "namespace": "n", "meta": meta}
+    meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
+    changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
     await functions["model_changed"](**changed)
-    pod = {"namespace": "n", "labels": {"encoders.dev/model": "other"}, "meta": meta}
+    pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
     await functions["pods_changed"](**pod)
     horizon.read(Key("n", "other"), dict.fromkeys(WATCHED, "7"))
     await functions["pods_changed"](**pod)
