@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -180,9 +181,10 @@ def test_killed_at_every_write(
 ) -> None:
     scene.apply_model()
     lives = 0
+    dies: dict[str, Any] = {hook: "2"}
     # the second write of each life: the first one gets it any further
     while scene.model().get("status", {}).get("phase") != "Serving":
-        stopped_operator.start(**{hook: "2"})
+        stopped_operator.start(**dies)
         wait_for(
             "dead or done",
             lambda: stopped_operator.dead or scene.model().get("status", {}).get("phase") == "Serving",

@@ -178,7 +178,8 @@ def test_never_more_preparations_than_allowed(
 
 def most_at_once(states: list[Body]) -> int:
     """How many Jobs were unfinished at the same time, by the order in which their states came."""
-    unfinished, most = set(), 0
+    unfinished: set[str] = set()
+    most = 0
     for job in states:
         conditions = job.get("status", {}).get("conditions") or []
         over = any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)

@@ -1,6 +1,7 @@
 """One revision takes the place of another: Kubernetes' own rollout and garbage collection, with pods that do as they are told."""
 
 import time
+from functools import partial
 
 import pytest
 
@@ -136,7 +137,9 @@ def test_children_come_and_go_with_their_fields_and_the_claim_with_its_policy(
     assert scene.kube.get(BUDGET, "minilm", scene.name)
     scene.patch({"network": None, "serving": {"replicas": 1}, "storage": {"policy": "Delete"}})
     for kind in (POLICY, BUDGET):
-        wait_for(f"{kind[1]} goes", lambda kind=kind: not scene.kube.get(kind, "minilm", scene.name), seconds=30)
+        wait_for(
+            f"{kind[1]} goes", partial(lambda kind: not scene.kube.get(kind, "minilm", scene.name), kind), seconds=30
+        )
     claim = ("minilm-artifacts", scene.name)
 
     def owned() -> bool:

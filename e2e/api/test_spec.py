@@ -91,7 +91,7 @@ BAD_FIELDS = [
     ({"serving": {"accelerator": "cpu", "loadFormat": "fastsafetensors"}}, "fastsafetensors needs accelerator nvidia"),
     ({"serving": {"accelerator": "cpu", "loadFormat": "runai_streamer"}}, "package runai-model-streamer"),
 ]
-GOOD = [
+GOOD: list[Body] = [
     {"rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
     {"rollout": {"maxSurge": "25%", "maxUnavailable": 1}},
     {"source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}},
@@ -273,7 +273,7 @@ def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
     children = render.children(live, TRUSTING, render.Known(one_node=True))
-    pods = []
+    pods: list[Body] = []
     for child in children:
         template = copy.deepcopy(child.get("spec", {}).get("template"))
         if template is not None:

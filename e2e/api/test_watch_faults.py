@@ -1,6 +1,7 @@
 """Watches that are refused, ended or too old: they begin again, and what happened meanwhile is done, without the resync."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,11 @@ def test_a_watch_that_is_too_old_lists_again(
 def test_it_ends_in_time_while_the_api_server_does_not_answer(
     proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
 ) -> None:
-    lease = {"ENCODER_LEASE": "true", "ENCODER_LEASE_NAMESPACE": "encoder-operator", "ENCODER_IDENTITY": scene.name}
+    lease: dict[str, Any] = {
+        "ENCODER_LEASE": "true",
+        "ENCODER_LEASE_NAMESPACE": "encoder-operator",
+        "ENCODER_IDENTITY": scene.name,
+    }
     behind.start(**lease)
     behind.wait_ready()
     wait_for("it leads", lambda: "encoder_leader 1.0" in behind.ask("metrics")[1], seconds=60)

@@ -1,6 +1,6 @@
 """The cluster with our chart on it, once for the suite; a namespace of its own for each case; what went wrong, printed when a case fails."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -26,7 +26,7 @@ def kube(platform: install.Platform) -> Kube:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         space = item.funcargs.get("space") or item.funcargs.get("served")  # type: ignore[attr-defined]

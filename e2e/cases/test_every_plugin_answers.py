@@ -34,8 +34,8 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     hub = {"endpoint": manifests.HUB_ENDPOINT}
     if sample.name != BARE:
         revision = publish(space.kube, f"demo/{name}", sample.build(folder / "published"))
-        source = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}}
-        space.apply_model(name, plugin=sample.name, source=source)
+        from_hub = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}}
+        space.apply_model(name, plugin=sample.name, source=from_hub)
         return name
     encoder = folder / "encoder"
     bare = gliner.build(folder / "bare", BARE, weights="pickle", auxiliary=encoder)

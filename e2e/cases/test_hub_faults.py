@@ -1,5 +1,7 @@
 """Case 7: whatever the hub does, an artifact is whole or not there."""
 
+from functools import partial
+
 import pytest
 
 from encoder_node.waiting import wait_for
@@ -50,7 +52,7 @@ def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space) -> None:
         space.wait_condition("ArtifactReady", reason, fault, seconds=240)
         wait_for(
             f"{fault}: the Job given up",
-            lambda fault=fault: space.jobs("prep", fault)[0]["status"].get("failed"),
+            partial(lambda fault: space.jobs("prep", fault)[0]["status"].get("failed"), fault),
             seconds=60,
         )
         assert len(space.jobs("prep", fault)) == 1

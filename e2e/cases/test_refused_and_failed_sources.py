@@ -4,7 +4,7 @@ import pytest
 from kubernetes.client import ApiException
 
 from encoder_platform import install, manifests
-from encoder_platform.kube import MODELS, SECRET, Kube, condition, refusal
+from encoder_platform.kube import MODELS, SECRET, Body, Kube, condition, refusal
 from encoder_platform.space import Space
 
 NO_PODS = {"accelerator": "cpu", "replicas": 0}
@@ -78,10 +78,10 @@ def small_volume(space: Space) -> str:
 def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
     source = {"endpoint": manifests.HUB_ENDPOINT, "revision": space.platform.hub_revision}
     unknown, missing = {"repo": "demo/no-such-model"}, {"repo": manifests.REPOSITORY, "revision": UNKNOWN_REVISION}
-    absent = {"repo": "gated/all-MiniLM-L6-v2", "tokenSecretRef": {"name": "hub-token", "key": "token"}}
+    absent: Body = {"repo": "gated/all-MiniLM-L6-v2", "tokenSecretRef": {"name": "hub-token", "key": "token"}}
     # nothing else asks for it by this name
     whole = f"slow-{space.name}/all-MiniLM-L6-v2"
-    cases = {
+    cases: dict[str, tuple[Body, str, str]] = {
         "unknown": (unknown, "artifacts", "RepositoryNotFound"),
         "missing": (missing, "artifacts", "RevisionNotFound"),
         "gated": ({"repo": "gated/all-MiniLM-L6-v2"}, "artifacts", "AuthFailed"),
@@ -89,9 +89,9 @@ def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space
         "full": ({"repo": whole}, small_volume, "InsufficientSpace"),
     }
     for name, (repository, claim, _) in cases.items():
-        found = {"huggingFace": {**source, **repository}}
+        from_hub = {"huggingFace": {**source, **repository}}
         serving = NO_PODS if name == "tokenless" else None
-        space.apply_model(name, source=found, storage={"claimName": claim}, serving=serving)
+        space.apply_model(name, source=from_hub, storage={"claimName": claim}, serving=serving)
     for name, (_, _, reason) in cases.items():
         found = space.wait_condition("ArtifactReady", reason, name)
         assert found["status"] == "False"

@@ -1,5 +1,7 @@
 """Case 6: more pods of a verified revision need no second verdict; deleting leaves the artifact and nothing else."""
 
+from functools import partial
+
 from encoder_node.waiting import wait_for
 from encoder_platform import install
 from encoder_platform.kube import JOB, MODELS
@@ -33,7 +35,7 @@ def test_scale_to_two_and_back_then_delete_and_apply_again(space: Space) -> None
     for kind in OWNED:
         wait_for(
             f"no {kind[1]} left",
-            lambda kind=kind: not space.kube.all(kind, space.name, "encoders.dev/model=minilm"),
+            partial(lambda kind: not space.kube.all(kind, space.name, "encoders.dev/model=minilm"), kind),
             seconds=90,
         )
     space.apply_model(serving={"accelerator": "cpu", "replicas": 0})

@@ -60,7 +60,8 @@ def test_each_alert_fires_and_is_quiet_when_all_is_well(rules: Body, tmp_path: P
 
 
 def test_no_alert_is_without_a_test(rules: Body) -> None:
-    fires, quiet = set(), set()
+    fires: set[str] = set()
+    quiet: set[str] = set()
     for test in yaml.safe_load(TESTS.read_text())["tests"]:
         for found in test["alert_rule_test"]:
             (fires if found.get("exp_alerts") else quiet).add(found["alertname"])

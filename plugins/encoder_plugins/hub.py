@@ -7,6 +7,7 @@ link, nor bounds how long it obeys Retry-After.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class HubSource:
     ) -> None:
         self.repository = repository
         self.revision = revision or "main"
-        self._endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/")
+        self._endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
         # False, not None: None would send whatever token the machine has stored
         self._token: str | Literal[False] = token or False
         self._attempts = Attempts(patience)

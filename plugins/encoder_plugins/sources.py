@@ -84,7 +84,7 @@ def is_pinned(request: Request) -> bool:
 
 
 def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[str, Source]:
-    """Name an auxiliary repository, and find where it comes from: the same hub, or the public one.
+    """Name an auxiliary repository, and find where it comes from: the same hub, or the one that is taken where none is named.
 
     Raises:
         Unsupported: It is not pinned.

@@ -263,6 +263,21 @@ def test_an_auxiliary_repository_of_a_hub_is_pinned_and_gives_no_weights(
     assert manifest.source["auxiliary"] == [{"kind": "huggingFace", "repo": "example/deberta-v3", "revision": commit}]
 
 
+def test_beside_a_folder_the_hub_of_an_auxiliary_repository_is_that_of_the_environment(
+    old: tuple[Path, Path],
+    tmp_path: Path,
+    run_hub: Callable[..., AbstractContextManager[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, _ = old
+    with run_hub("--models", str(tmp_path / "models")) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        pinned = Auxiliary("example/deberta-v3", hub.revision_of("example/deberta-v3"))
+        assert not hub.requests(pinned.source)
+        prepared("deberta_gliner", source, tmp_path / "key", auxiliary=(pinned,), stall_seconds=20.0)
+        assert hub.requests(pinned.source)
+
+
 def test_an_auxiliary_repository_without_text_files_is_named(old: tuple[Path, Path], tmp_path: Path) -> None:
     source, _ = old
     empty = tmp_path / "weights-only"
