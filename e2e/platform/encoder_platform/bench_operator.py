@@ -142,7 +142,7 @@ async def _latencies(
         waiting[name] = (found["metadata"]["generation"], seen)
         live = await bulk.send("GET", f"{root}/{name}")
         if not shown(live, found["metadata"]["generation"]):
-            await asyncio.wait_for(seen.wait(), 60)
+            await _until(seen, watching, seconds=60)
         times.append(time.monotonic() - begun)
         del waiting[name]
         await asyncio.sleep(0.05)
@@ -174,7 +174,7 @@ async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
     await asyncio.sleep(1)
     async with _process([sys.executable, "-m", "encoder_platform.bare_kopf", mark], environment) as process:
         begun = time.monotonic()
-        await asyncio.wait_for(all_touched.wait(), 1800)
+        await _until(all_touched, watching)
         watching.cancel()
         used = _processor(process.pid)
         print(
@@ -229,12 +229,12 @@ async def _at_once(bulk: Bulk, number: int) -> None:
     bodies = [manifests.encoder_model(f"n{i:04d}", NEW, revision=f"{i:040x}") for i in range(number)]
     await bulk.every(bulk.send("POST", root, body) for body in bodies)
     created = time.monotonic() - begun
-    await asyncio.wait_for(all_shown.wait(), 1800)
+    await _until(all_shown, *watching)
     print(
         f"\n{number} EncoderModels created at once (creating took {created:.1f} s), prep Jobs that end as soon as seen"
     )
     print(f"  {'ArtifactReady shown on all':42s} {time.monotonic() - begun:7.1f} s", flush=True)
-    await asyncio.wait_for(all_started.wait(), 1800)
+    await _until(all_started, *watching)
     print(f"  {'prep Job started for all':42s} {time.monotonic() - begun:7.1f} s")
     print(f"  {f'most prep Jobs at once (limit {MAX_PREPS})':42s} {most:7d}", flush=True)
     for task in (*watching, *ends):
@@ -252,6 +252,17 @@ async def _end_job(bulk: Bulk, job: dict[str, object]) -> None:
     status = {"startTime": now, "failed": 1, "conditions": conditions}
     path = f"apis/batch/v1/namespaces/{NEW}/jobs/{meta['name']}/status"  # type: ignore[index]
     await bulk.send("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+
+async def _until(happened: asyncio.Event, *watching: asyncio.Task[None], seconds: float = 1800) -> None:
+    """Wait for what a watch tells; one that ends before it has told is an error."""
+    waiting = asyncio.create_task(happened.wait())
+    done, _ = await asyncio.wait((waiting, *watching), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not happened.is_set():
+        for task in done:
+            task.result()
+        raise AssertionError(f"a watch has ended, or nothing happened in {seconds:.0f} s")
 
 
 async def _settled(operator: OperatorProcess, size: int) -> None:
