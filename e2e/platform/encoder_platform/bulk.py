@@ -55,11 +55,18 @@ class Bulk:
     async def watch(self, path: str, **query: str) -> AsyncIterator[Body]:
         """Yield events from now on, until cancelled."""
         now = (await self.send("GET", path, limit="1"))["metadata"]["resourceVersion"]
-        url = f"{self._server}/{path}"
-        options = {"watch": "true", "resourceVersion": now, **query}
-        async with self._session.get(url, params=options, timeout=aiohttp.ClientTimeout(total=None)) as answer:
-            async for line in answer.content:
-                yield json.loads(line)
+        endless = aiohttp.ClientTimeout(total=None)
+        while True:
+            options = {"watch": "true", "resourceVersion": now, **query}
+            async with self._session.get(f"{self._server}/{path}", params=options, timeout=endless) as answer:
+                answer.raise_for_status()
+                # the API server ends the watch of whoever reads more slowly than things happen
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise RuntimeError(f"watch {path}: {event['object'].get('message')}")
+                    now = event["object"]["metadata"]["resourceVersion"]
+                    yield event
 
     async def every(self, work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Do all of it, some at a time."""
