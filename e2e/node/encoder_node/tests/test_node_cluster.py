@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from encoder_node import cluster as clusters
 from encoder_node import settings as settings_module
 from encoder_node import system_images
-from encoder_node.errors import NodeError
+from encoder_node.errors import NodeError, WaitTimeoutError
 from encoder_node.node import NodeCluster
 from encoder_node.settings import Network, Paths
 from encoder_node.waiting import wait_for
@@ -271,6 +272,9 @@ def test_killed_up_is_cleaned_away(moment: str, cluster: NodeCluster, untouched:
     process.wait()
     # a new object, as a new command would have: it knows only what is on the disk
     NodeCluster(cluster.settings).down()
+    # a component that was started and not noted any more ends with the node's PID 1, and what waits for it outside a moment later
+    with suppress(WaitTimeoutError):
+        wait_for("nothing left", lambda: Machine.now(cluster) == untouched, seconds=5)
     assert Machine.now(cluster) == untouched
 
 
