@@ -27,7 +27,6 @@ _CHILDREN = (
     ("batch", "v1", "jobs", "Job"),
     ("apps", "v1", "deployments", "Deployment"),
 )
-_PLURALS = tuple((plural, kind) for _, _, plural, kind in _CHILDREN)
 
 _LOGIN_AGAIN_SECONDS = 5.0
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
@@ -51,7 +50,8 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
         if horizon.brought(key, kind, meta["resourceVersion"]):
             wakeups.wake(key)
 
-    listed = {plural: partial(came, kind) for plural, kind in ((names.PLURAL, names.KIND), *_PLURALS)}
+    listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
+    listed[names.PLURAL] = partial(came, names.KIND)
     # a file of credentials may be read while it is written
     kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(listed).login)
 

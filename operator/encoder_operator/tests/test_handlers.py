@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from encoder_operator import handlers
+from encoder_operator.login import Login
 from encoder_operator.wakeups import Key, WakeUps
 from encoder_operator.watching import WATCHED, Horizon
 
@@ -73,6 +74,27 @@ async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_sinc
     await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})
     assert woken.keys == [Key("n", "m"), Key("n", "other"), Key("gone", "m")]
     assert gone == [Key("n", "m")]
+
+
+def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: dict[str, Any] = {}
+
+    class Noted(Login):
+        def __init__(self, found: Any) -> None:
+            super().__init__(found)
+            listed.update(found)
+
+    monkeypatch.setattr(handlers, "Login", Noted)
+    woken, horizon = Woken(), Horizon()
+    handlers.registry(woken, horizon, lambda key: None)
+    assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
+    for plural, tell in listed.items():
+        child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}
+        own = {"name": plural} if plural == "encodermodels" else child
+        for _ in range(2):
+            tell({"namespace": "n", "resourceVersion": "7", **own})
+            horizon.read(Key("n", plural), dict.fromkeys(WATCHED, "7"))
+    assert woken.keys == [Key("n", plural) for plural in listed]
 
 
 def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:
