@@ -52,8 +52,14 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
         scene.wait_condition("Degraded", "AsExpected", seconds=60)
         made = json.loads(scene.kube.run("-n", scene.name, "get", CRD, "minilm", "--show-managed-fields", "-o", "json"))
         assert ownership.matches(rendered(live, WHOLE), made)
+        routes = ("-n", scene.name, "get", CRD, "-o", "name")
         scene.patch({"network": {"httpRoute": None}})
-        gone = ("-n", scene.name, "get", CRD, "-o", "name")
-        wait_for("the route goes", lambda: not scene.kube.run(*gone).strip(), seconds=30)
+        wait_for("the route goes", lambda: not scene.kube.run(*routes).strip(), seconds=30)
+        scene.patch({"network": {"httpRoute": LEAST}})
+        wait_for("a route again", lambda: scene.kube.run(*routes).strip() != "", seconds=30)
     finally:
         scene.kube.run("delete", "crd", CRD, "--ignore-not-found", check=False)
+    # what it knows of the cluster's kinds is old now, and holds nothing up
+    scene.patch_serving({"maxModelLen": 64})
+    assert scene.wait_condition("Degraded", "GatewayApiMissing", seconds=60)["status"] == "True"
+    scene.wait_current("Ready", seconds=60)

@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from encoder_operator import names
 from encoder_operator.canonical import Json
 from encoder_operator.cluster import Cluster
+from encoder_operator.errors import ClusterError
 from encoder_operator.wakeups import Key
 
 # of these there is one, called like its model; what has the name and not the label is somebody else's
 _NAMESAKES = ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "HTTPRoute")
 _KINDS = ("Job", "Pod", "ControllerRevision", *_NAMESAKES)
+# the only kind that a cluster may be without
+_ROUTE = "HTTPRoute"
 _GATEWAY = "gateway.networking.k8s.io", "v1", "httproutes"
 _GATEWAY_SECONDS = 300.0
 # what is read is held until it was decided on: more at a time is more memory, and hardly fewer requests
@@ -94,24 +97,24 @@ class Reader:
                 future.set_result(found.get(key))
 
     async def _views(self, keys: list[Key]) -> dict[Key, View]:
-        gateway = await self._has_gateway()
-        kinds = [kind for kind in _KINDS if gateway or kind != "HTTPRoute"]
         # Jobs before pods: a Job that is done must not come without the pod that says how it went
         models, jobs = await asyncio.gather(self._models(keys), self._list("Job", keys))
-        later = [kind for kind in kinds if kind != "Job"]
-        lists = await asyncio.gather(*(self._list(kind, keys) for kind in later))
-        by_kind = {"Job": jobs, **dict(zip(later, lists, strict=True))}
+        later = [kind for kind in _KINDS if kind not in ("Job", _ROUTE)]
+        lists, routes = await asyncio.gather(
+            asyncio.gather(*(self._list(kind, keys) for kind in later)), self._routes(keys)
+        )
+        by_kind = {"Job": jobs, **dict(zip(later, lists, strict=True))} | routes
         versions = {kind: version for kind, (_, version) in by_kind.items()}
         claims = await self._claims(models)
         found = {}
         for key, live in models.items():
-            children = {kind: by_kind[kind][0].get(key, []) for kind in kinds}
+            children = {kind: by_kind[kind][0].get(key, []) for kind in by_kind}
             found[key] = View(
                 live=live,
                 children=children,
                 namesakes=await self._namesakes(key, live, children),
                 claim=claims.get((key.namespace, claim_name(live))),
-                gateway_api=gateway,
+                gateway_api=_ROUTE in by_kind,
                 versions=versions | {names.KIND: live["metadata"]["resourceVersion"]},
             )
         return found
@@ -124,6 +127,18 @@ class Reader:
             for key, live in zip(keys, found, strict=True)
             if live is not None and "deletionTimestamp" not in live["metadata"]
         }
+
+    async def _routes(self, keys: list[Key]) -> dict[str, tuple[dict[Key, list[Json]], str]]:
+        """Return the list of routes by its kind; nothing where the cluster has no such kind, or no longer has it."""
+        if not await self._has_gateway():
+            return {}
+        try:
+            return {_ROUTE: await self._list(_ROUTE, keys)}
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+        self._gateway = (time.monotonic(), False)
+        return {}
 
     async def _list(self, kind: str, keys: list[Key]) -> tuple[dict[Key, list[Json]], str]:
         by_namespace: dict[str, list[str]] = defaultdict(list)

@@ -143,6 +143,8 @@ class ClusterFake(httpx2.AsyncBaseTransport):
         if name:
             live = self.objects.get((plural, namespace, name))
             return self._answer(200, live) if live else self._missing(plural, name)
+        if plural == "httproutes" and not self.gateway_api:
+            return httpx2.Response(404, text="404 page not found\n")
         selector = query.get("labelSelector", [""])[0]
         wanted = _selected(selector)
         uid = next(

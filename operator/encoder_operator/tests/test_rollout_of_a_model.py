@@ -344,6 +344,27 @@ async def test_a_route_without_a_gateway_api_is_said_and_the_rest_works() -> Non
     assert await world.look() == 60.0
 
 
+@pytest.mark.fault(
+    "the Gateway API is taken out of the cluster",
+    "`GatewayApiMissing` on models with a route; the others notice nothing",
+    "every look goes on without it, the first one too",
+)
+async def test_a_gateway_api_that_goes_away_holds_nothing_up() -> None:
+    world = World()
+    world.fake.gateway_api = True
+    world.edit(spec(network={"httpRoute": {"parentRefs": [{"name": "gate"}]}}))
+    await world.settle()
+    assert world.condition("Degraded") == ("False", "AsExpected")
+    world.fake.gateway_api = False
+    world.fake.remove("httproutes", "demo", "minilm")
+    await world.look()
+    assert world.condition("Degraded") == ("True", "GatewayApiMissing")
+    assert world.condition("Ready") == ("True", "Ready")
+    world.edit(spec(serving={**world.live["spec"]["serving"], "maxModelLen": 64}))
+    await world.settle()
+    assert world.condition("UpToDate") == ("True", "Current")
+
+
 async def test_somebody_elses_network_policy_is_neither_taken_over_nor_deleted() -> None:
     world = World()
     foreign = {
