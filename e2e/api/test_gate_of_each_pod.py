@@ -80,7 +80,9 @@ def test_warn_serves_and_tells_disabled_compares_nothing_and_enforce_closes(
     live = scene.wait_current("Ready", seconds=60)
     found = condition(live, "Verified")
     assert (found["status"], found["reason"]) == ("False", "Disabled")
-    assert {revision(pod) for pod in ready(scene)} == {live["status"]["activeRevision"]}
+    # the old one's pod may be on its way out still
+    active = {live["status"]["activeRevision"]}
+    wait_for("pods of no other", lambda: {revision(pod) for pod in ready(scene)} == active, seconds=30)
     assert [condition(pod, GATE)["reason"] for pod in ready(scene)] == ["Disabled"]
     assert [revision(job) for job in scene.jobs("parity")] == [first]
     scene.patch({"parity": {"mode": "Enforce"}})

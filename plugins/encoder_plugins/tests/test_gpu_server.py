@@ -89,8 +89,10 @@ def served(artifact: Path, *options: str) -> Iterator[Server]:
         assert process.poll() is None, log.read_text(errors="replace")[-6000:]
         yield found
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # engines that share the GPU have process groups of their own
+        for line in found.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
         process.wait()
 
 

@@ -43,8 +43,10 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
         asyncio.run(healthy(url, process, tmp_path / "log"))
         yield url, process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # engines have process groups of their own, and a supervisor that is killed can't end them
+        for pid in family(process, "pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         process.wait()
 
 
@@ -58,10 +60,15 @@ async def healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None
     raise AssertionError(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
 
 
+def family(process: subprocess.Popen[bytes], column: str) -> list[str]:
+    """What `ps` says, in one of its columns, of the server and of all that it started."""
+    command = ["ps", "-o", f"{column}=", "-s", str(process.pid)]
+    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+
+
 def api_servers(process: subprocess.Popen[bytes]) -> int:
     """Count the processes of the server that listen to clients, by the names that vLLM gives them."""
-    shown = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
-    return shown.count("APIServer")
+    return sum("APIServer" in line for line in family(process, "args"))
 
 
 def documented() -> set[str]:
