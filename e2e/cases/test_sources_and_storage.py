@@ -1,7 +1,5 @@
 """Case 12: checkpoints from an S3 bucket, a web server, a branch and a volume, onto claims that the operator makes."""
 
-import subprocess
-
 import pytest
 
 from encoder_node import extra_programs
@@ -43,7 +41,6 @@ LOOK = "cd /checkpoints && find . -printf '%p %u %m %s %T@\\n' | sort && find . 
 def store(space: Space) -> str:
     """A pod that is an S3 server (versitygw) and a web server, and has a volume, all with the checkpoint; returns the tar's digest."""
     pod = manifests.client_pod(space.platform.images["e2e"], space.name, "store")
-    pod["metadata"]["labels"] = {"app": "store"}
     pod["spec"]["containers"][0]["env"] = [
         {"name": "ROOT_ACCESS_KEY_ID", "value": KEYS["AWS_ACCESS_KEY_ID"]},
         {"name": "ROOT_SECRET_ACCESS_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]},
@@ -61,11 +58,8 @@ def store(space: Space) -> str:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**meta, "name": "store-keys"}, "stringData": KEYS}
     space.kube.apply(manifests.claim("checkpoints", space.name, size="1Gi"), pod, service, secret)
     wait_for("the store's pod", lambda: is_true(space.kube.get(POD, "store", space.name), "Ready"), seconds=60)
-    kubectl = [str(space.kube.kubectl), "-n", space.name, "exec", "-i", "store", "--", "sh", "-c"]
-    with extra_programs.program("versitygw").open("rb") as program:
-        command = [*kubectl, "cat > /tmp/versitygw && chmod +x /tmp/versitygw"]
-        subprocess.run(command, stdin=program, env=space.kube.environment(), check=True, timeout=120)
-    return space.kube.run(*kubectl[1:], FURNISH).strip()
+    space.kube.upload(extra_programs.program("versitygw"), space.name, "store", "/tmp/versitygw")
+    return in_store(space, FURNISH).strip()
 
 
 def in_store(space: Space, command: str) -> str:

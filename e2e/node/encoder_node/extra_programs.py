@@ -19,6 +19,8 @@ from encoder_node.waiting import exclusive
 _HELM = "helm.sh/helm/v3"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _VERSITYGW = "github.com/versity/versitygw"
+_TRAEFIK = "github.com/traefik/traefik/v3"
+_DEVICE_DRIVER = f"{programs.KUBERNETES}/test/e2e/dra/test-driver"
 
 EXTRAS = {
     "helm3": Step("helm 3", "helm3", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",), "helm3"),
@@ -27,6 +29,14 @@ EXTRAS = {
         "promtool", "promtool", (f"{_PROMETHEUS}/cmd/promtool",), _PROMETHEUS, name="promtool", tags=("remove_all_sd",)
     ),
     "versitygw": Step("versitygw", "versitygw", (f"{_VERSITYGW}/cmd/versitygw",), _VERSITYGW),
+    "traefik": Step("Traefik", "traefik", (f"{_TRAEFIK}/cmd/traefik",), _TRAEFIK),
+    "dra-test-driver": Step(
+        "Kubernetes' driver of devices by claim",
+        "dra-test-driver",
+        (_DEVICE_DRIVER,),
+        programs.KUBERNETES,
+        name="dra-test-driver",
+    ),
 }
 
 

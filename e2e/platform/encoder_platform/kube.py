@@ -154,6 +154,13 @@ class Kube:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout if done.returncode == 0 else done.stderr
 
+    def upload(self, program: Path, namespace: str, pod: str, target: str) -> None:
+        """Put a program into a running pod; it is there under its name only when it is whole, and can be executed."""
+        place = f"cat > {target}.part && chmod +x {target}.part && mv {target}.part {target}"
+        command = [str(self.kubectl), "-n", namespace, "exec", "-i", pod, "--", "sh", "-c", place]
+        with program.open("rb") as content:
+            subprocess.run(command, stdin=content, env=self.environment(), check=True, timeout=120)
+
     def environment(self) -> Mapping[str, str]:
         """The environment in which kubectl and helm find this cluster."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}

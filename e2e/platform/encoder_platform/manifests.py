@@ -93,7 +93,8 @@ def client_pod(image: str, namespace: str, name: str = "client") -> Manifest:
     ]
     container = {"name": "client", "command": ["sleep", "infinity"], "volumeMounts": mounts}
     spec = _pod_spec(image, container, volumes=volumes, restartPolicy="Never")
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+    metadata = {"name": name, "namespace": namespace, "labels": {"app": name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def encoder_model(

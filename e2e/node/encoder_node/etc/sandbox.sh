@@ -56,6 +56,8 @@ init() {
   mount -t tmpfs tmpfs /run && mkdir -p /run/lock
   # libcni and the kubelet's device plugins write below /var/lib whatever they are told
   mount -t tmpfs tmpfs /var/lib
+  # drivers of devices look for the kubelet where it is by default
+  mkdir -p "$node/var/kubelet" && ln -s "$node/var/kubelet" /var/lib/kubelet
   mount_control_groups
   keep_sysctls
   mount --bind "$node/var/log" /var/log
