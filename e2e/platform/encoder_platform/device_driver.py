@@ -9,6 +9,7 @@ from functools import partial
 
 from encoder_node import extra_programs
 from encoder_node.waiting import wait_for
+from encoder_platform import manifests
 from encoder_platform.install import Platform
 from encoder_platform.kube import POD, Body, Kube
 
@@ -27,10 +28,8 @@ _FOLDERS = {
 }
 
 
-def manifests(image: str, devices: int) -> list[Body]:
+def objects(image: str, devices: int) -> list[Body]:
     """The driver's pod, what it may do, and the class of its devices. Pure."""
-    names = {"name": NAME, "namespace": NAMESPACE}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAMESPACE}
     # from the driver's own example in Kubernetes' sources
     rules = [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
@@ -48,38 +47,24 @@ def manifests(image: str, devices: int) -> list[Body]:
             "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
         },
     ]
-    rbac = "rbac.authorization.k8s.io/v1"
     mine = f"device.driver == '{DRIVER}'"
+    meta = {"name": NAME, "namespace": NAMESPACE}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": names},
-        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": NAMESPACE}, "rules": rules},
-        {
-            "apiVersion": rbac,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": NAMESPACE},
-            "roleRef": role,
-            "subjects": [{"kind": "ServiceAccount", **names}],
-        },
+        *manifests.account(NAME, NAMESPACE, rules),
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
             "metadata": {"name": DEVICE_CLASS},
             "spec": {"selectors": [{"cel": {"expression": mine}}]},
         },
-        {"apiVersion": "v1", "kind": "Pod", "metadata": names, "spec": _pod(image, devices)},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _pod(image, devices)},
     ]
 
 
 def _pod(image: str, devices: int) -> Body:
-    start = (
-        f"until [ -x {_PROGRAM} ]; do sleep 0.2; done;"
-        f' exec {_PROGRAM} kubelet-plugin --node-name="$NODE" --num-devices={devices}'
-    )
-    container = {
-        "name": NAME,
-        "image": image,
-        "command": ["sh", "-c", start],
+    options = f'kubelet-plugin --node-name="$NODE" --num-devices={devices}'
+    container = manifests.program_container(NAME, image, _PROGRAM, options) | {
         "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         # the folders of a node are root's
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
@@ -115,7 +100,7 @@ def template(namespace: str, name: str, said: str) -> Body:
 @contextmanager
 def running(platform: Platform, devices: int) -> Iterator[None]:
     """Run the driver, with so many devices on the node, while the block runs."""
-    kube, made = platform.kube, manifests(platform.images["e2e"], devices)
+    kube, made = platform.kube, objects(platform.images["e2e"], devices)
     program = extra_programs.program("dra-test-driver")
     kube.apply(*made)
     try:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from encoder_node import extra_programs, module_sources
 from encoder_node.waiting import wait_for
+from encoder_platform import manifests
 from encoder_platform.install import Platform
 from encoder_platform.kube import POD, Body, Kube, is_true
 
@@ -22,30 +23,20 @@ _ROUTES = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "referenceg
 _LOOK = ["get", "list", "watch"]
 
 
-def manifests(image: str) -> list[Body]:
+def objects(image: str) -> list[Body]:
     """The controller's pod and Service, what it may do, and a Gateway that takes routes from every namespace. Pure."""
-    names = {"name": NAME, "namespace": NAMESPACE}
-    rbac = "rbac.authorization.k8s.io/v1"
     rules = [
         {"apiGroups": [""], "resources": ["namespaces", "services", "secrets", "configmaps"], "verbs": _LOOK},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": _LOOK},
         {"apiGroups": [_GROUP], "resources": list(_ROUTES), "verbs": _LOOK},
         {"apiGroups": [_GROUP], "resources": [f"{name}/status" for name in _ROUTES], "verbs": ["update"]},
     ]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAMESPACE}
     everyone = {"namespaces": {"from": "All"}}
     listener = {"name": "web", "protocol": "HTTP", "port": _PORT, "allowedRoutes": everyone}
+    meta = {"name": NAME, "namespace": NAMESPACE}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": names},
-        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": NAMESPACE}, "rules": rules},
-        {
-            "apiVersion": rbac,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": NAMESPACE},
-            "roleRef": role,
-            "subjects": [{"kind": "ServiceAccount", **names}],
-        },
+        *manifests.account(NAME, NAMESPACE, rules),
         {
             "apiVersion": f"{_GROUP}/v1",
             "kind": "GatewayClass",
@@ -55,23 +46,22 @@ def manifests(image: str) -> list[Body]:
         {
             "apiVersion": f"{_GROUP}/v1",
             "kind": "Gateway",
-            "metadata": names,
+            "metadata": meta,
             "spec": {"gatewayClassName": NAME, "listeners": [listener]},
         },
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": names,
+            "metadata": meta,
             "spec": {"selector": {"app": NAME}, "ports": [{"port": 80, "targetPort": _PORT}]},
         },
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {**names, "labels": {"app": NAME}}, "spec": _pod(image)},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "labels": {"app": NAME}}, "spec": _pod(image)},
     ]
 
 
 def _pod(image: str) -> Body:
-    options = ("--providers.kubernetesgateway", f"--entrypoints.web.address=:{_PORT}", "--log.level=INFO")
-    start = f"until [ -x {_PROGRAM} ]; do sleep 0.2; done; exec {_PROGRAM} {' '.join(options)}"
-    container = {"name": NAME, "image": image, "command": ["sh", "-c", start], "workingDir": "/tmp"}
+    options = f"--providers.kubernetesgateway --entrypoints.web.address=:{_PORT} --log.level=INFO"
+    container = manifests.program_container(NAME, image, _PROGRAM, options)
     return {"serviceAccountName": NAME, "terminationGracePeriodSeconds": 2, "containers": [container]}
 
 
@@ -81,17 +71,17 @@ def running(platform: Platform) -> Iterator[None]:
     kube = platform.kube
     resources = str(module_sources.folder(module_sources.GATEWAY_API) / "config/crd/standard")
     program = extra_programs.program("traefik")
-    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests(platform.images["e2e"])})
+    made = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects(platform.images["e2e"])})
     kube.run("apply", "--server-side", "-f", resources)
     try:
         kube.run("wait", "--for=condition=Established", "-f", resources)
-        kube.run("apply", "--server-side", "-f", "-", stdin=objects)
+        kube.run("apply", "--server-side", "-f", "-", stdin=made)
         wait_for("the gateway's pod", lambda: is_true(kube.get(POD, NAME, NAMESPACE), "Ready"), seconds=60)
         kube.upload(program, NAMESPACE, NAME, _PROGRAM)
         wait_for("the Gateway", lambda: is_true(kube.get(_GATEWAY, NAME, NAMESPACE), "Accepted"), seconds=60)
         yield
     finally:
-        kube.run("delete", "--ignore-not-found", "-f", "-", stdin=objects, seconds=120)
+        kube.run("delete", "--ignore-not-found", "-f", "-", stdin=made, seconds=120)
         kube.run("delete", "--ignore-not-found", "-f", resources, seconds=120)
 
 

@@ -31,6 +31,29 @@ def namespace(name: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
+def account(name: str, namespace: str, rules: list[Manifest]) -> list[Manifest]:
+    """A ServiceAccount, and what it may do in the whole cluster."""
+    names, rbac = {"name": name, "namespace": namespace}, "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": namespace},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": namespace},
+        "subjects": [{"kind": "ServiceAccount", **names}],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": names},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": namespace}, "rules": rules},
+        binding,
+    ]
+
+
+def program_container(name: str, image: str, program: str, arguments: str) -> Manifest:
+    """A container that waits until a program has been put into it, and becomes that."""
+    wait = f"until [ -x {program} ]; do sleep 0.2; done; exec {program} {arguments}"
+    return {"name": name, "image": image, "command": ["sh", "-c", wait], "workingDir": "/tmp"}
+
+
 def claim(name: str, namespace: str, *, size: str = "2Gi", storage_class: str | None = None) -> Manifest:
     """A volume claim for artifacts; the cluster's default class unless another is named."""
     spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
