@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -79,7 +80,8 @@ class WakeUps:
                 return
             entry.timer.cancel()
         entry.due = due
-        entry.timer = loop.call_at(due, self._start, key)
+        # whoever wakes may have much in its context, an event of Kopf's for instance: a timer, and the look, would keep it
+        entry.timer = loop.call_at(due, self._start, key, context=contextvars.Context())
 
     def forget(self, key: Key) -> None:
         """Drop a key that is gone; a look that runs ends as it will."""

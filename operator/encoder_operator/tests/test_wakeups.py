@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -143,3 +144,20 @@ async def test_nothing_starts_after_the_end(looks: Looks) -> None:
     queue.wake(TWO, after=0)
     await turn()
     assert looks.keys == []
+
+
+async def test_a_look_keeps_nothing_of_who_woke_it() -> None:
+    event = contextvars.ContextVar("event", default="none")
+    seen: list[str] = []
+
+    async def look(key: Key) -> None:
+        seen.append(event.get())
+
+    found = WakeUps(look, concurrency=1)
+    event.set("an event, with all of its object")
+    found.wake(ONE, after=0)
+    async with asyncio.timeout(5):
+        while not seen:
+            await asyncio.sleep(0.01)
+    await found.close()
+    assert seen == ["none"]
