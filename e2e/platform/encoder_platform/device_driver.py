@@ -18,6 +18,7 @@ DEVICE_CLASS = "encoder-device"
 NAMESPACE = "device-driver"
 NAME = "driver"
 
+_CLAIMS = ("resource.k8s.io/v1", "ResourceClaim")
 _SLICES = ("resource.k8s.io/v1", "ResourceSlice")
 _PROGRAM = "/tmp/driver"
 # where the kubelet looks for drivers, where they listen, and where the container runtime reads what a device is
@@ -109,14 +110,22 @@ def running(platform: Platform, devices: int) -> Iterator[None]:
         wait_for("the driver's devices", lambda: _offered(kube) == devices, seconds=60, check=partial(_alive, kube))
         yield
     finally:
-        # the pod first: it takes its sockets away while it may still speak
-        for body in reversed(made):
-            metadata = body["metadata"]
-            kube.delete((body["apiVersion"], body["kind"]), metadata["name"], metadata.get("namespace"))
-            if body["kind"] == "Pod":
-                wait_for("the driver gone", lambda: kube.get(POD, NAME, NAMESPACE) is None, seconds=60)
-        for entry in _slices(kube):
-            kube.delete(_SLICES, entry["metadata"]["name"])
+        try:
+            # a pod whose device nobody takes back never ends
+            wait_for("devices given back", lambda: not kube.all(_CLAIMS, None), seconds=120)
+        finally:
+            _remove(kube, made)
+
+
+def _remove(kube: Kube, made: list[Body]) -> None:
+    # the pod first: it takes its sockets away while it may still speak
+    for body in reversed(made):
+        metadata = body["metadata"]
+        kube.delete((body["apiVersion"], body["kind"]), metadata["name"], metadata.get("namespace"))
+        if body["kind"] == "Pod":
+            wait_for("the driver gone", lambda: kube.get(POD, NAME, NAMESPACE) is None, seconds=60)
+    for entry in _slices(kube):
+        kube.delete(_SLICES, entry["metadata"]["name"])
 
 
 def _runs(kube: Kube) -> bool:
