@@ -9,7 +9,6 @@ from encoder_platform import device_driver, install
 from encoder_platform.kube import condition
 from encoder_platform.space import Space
 
-CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
 TEMPLATE = "one-device"
 SAID = "of-the-encoder"
 
@@ -27,7 +26,7 @@ def test_an_engine_gets_the_device_it_claims_and_a_second_one_waits(one_device: 
     space.wait_ready()
 
     (pod,) = space.pods()
-    (claim,) = space.kube.all(CLAIM, space.name)
+    (claim,) = space.kube.all(device_driver.CLAIM, space.name)
     (device,) = claim["status"]["allocation"]["devices"]["results"]
     assert device["driver"] == device_driver.DRIVER
     assert [user["uid"] for user in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]

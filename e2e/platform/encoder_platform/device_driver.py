@@ -13,12 +13,12 @@ from encoder_platform import manifests
 from encoder_platform.install import Platform
 from encoder_platform.kube import POD, Body, Kube
 
+CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
 DRIVER = "test-driver.cdi.k8s.io"
 DEVICE_CLASS = "encoder-device"
 NAMESPACE = "device-driver"
 NAME = "driver"
 
-_CLAIMS = ("resource.k8s.io/v1", "ResourceClaim")
 _SLICES = ("resource.k8s.io/v1", "ResourceSlice")
 _PROGRAM = "/tmp/driver"
 # where the kubelet looks for drivers, where they listen, and where the container runtime reads what a device is
@@ -112,7 +112,7 @@ def running(platform: Platform, devices: int) -> Iterator[None]:
     finally:
         try:
             # a pod whose device nobody takes back never ends
-            wait_for("devices given back", lambda: not kube.all(_CLAIMS, None), seconds=120)
+            wait_for("devices given back", lambda: not kube.all(CLAIM, None), seconds=120)
         finally:
             _remove(kube, made)
 

@@ -148,16 +148,13 @@ async def test_nothing_starts_after_the_end(looks: Looks) -> None:
 
 async def test_a_look_keeps_nothing_of_who_woke_it() -> None:
     event = contextvars.ContextVar("event", default="none")
-    seen: list[str] = []
+    seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def look(key: Key) -> None:
-        seen.append(event.get())
+        seen.set_result(event.get())
 
     found = WakeUps(look, concurrency=1)
     event.set("an event, with all of its object")
     found.wake(ONE, after=0)
-    async with asyncio.timeout(5):
-        while not seen:
-            await asyncio.sleep(0.01)
+    assert await asyncio.wait_for(seen, 5) == "none"
     await found.close()
-    assert seen == ["none"]
