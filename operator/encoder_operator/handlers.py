@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,20 +33,19 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_PAUSE = 8.0
 
 
-def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) -> kopf.OperatorRegistry:
+def registry(wakeups: WakeUps, horizon: Horizon) -> kopf.OperatorRegistry:
     """Return Kopf's handlers.
 
     Args:
         wakeups: what they wake.
         horizon: what they tell which versions have come.
-        gone: called with an EncoderModel that was deleted.
     """
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
 
     def came(kind: str, meta: Mapping[str, Any]) -> None:
         key = _key(kind, meta)
-        # the version of a deletion is that of the deletion
+        # the version of a deletion is that of the deletion, so a look that was under way is followed by one that finds nothing
         if horizon.brought(key, kind, meta["resourceVersion"]):
             wakeups.wake(key)
 
@@ -56,14 +55,8 @@ def registry(wakeups: WakeUps, horizon: Horizon, gone: Callable[[Key], None]) ->
     kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(listed).login)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="model_changed", registry=found)
-    async def model_changed(event: Any, meta: Any, **_: Any) -> None:
-        if event["type"] != "DELETED":
-            came(names.KIND, meta)
-            return
-        key = _key(names.KIND, meta)
-        horizon.brought(key, names.KIND, meta["resourceVersion"])
-        wakeups.forget(key)
-        gone(key)
+    async def model_changed(meta: Any, **_: Any) -> None:
+        came(names.KIND, meta)
 
     def child(kind: str) -> Any:
         async def child_changed(meta: Any, **_: Any) -> None:

@@ -65,8 +65,8 @@ class Reconciler:
             await self._say_unread(key, error)
             raise
         if view is None:
-            # an earlier look may have ended after the event of the deletion came
-            self.gone(key)
+            self._horizon.unsettled(key)
+            self._census.gone(key)
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
             if self._preps.has_place(key):
                 labels = {names.MODEL: name, names.COMPONENT: "prep"}
@@ -78,11 +78,6 @@ class Reconciler:
         except BaseException:
             self._horizon.unsettled(key)
             raise
-
-    def gone(self, key: Key) -> None:
-        """Forget an EncoderModel that was deleted."""
-        self._horizon.unsettled(key)
-        self._census.gone(key)
 
     def _note(self, key: Key, view: View) -> None:
         self._horizon.read(key, view.versions)

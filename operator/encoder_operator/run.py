@@ -131,7 +131,7 @@ async def _work(
     mine = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
-            registry=handlers.registry(wakeups, horizon, reconciler.gone),
+            registry=handlers.registry(wakeups, horizon),
             settings=handlers.settings(),
             memories=handlers.NoMemories(),
             clusterwide=not settings.namespaced,

@@ -83,15 +83,6 @@ class WakeUps:
         # whoever wakes may have much in its context, an event of Kopf's for instance: a timer, and the look, would keep it
         entry.timer = loop.call_at(due, self._start, key, context=contextvars.Context())
 
-    def forget(self, key: Key) -> None:
-        """Drop a key that is gone; a look that runs ends as it will."""
-        entry = self._entries.get(key)
-        if entry is not None and entry.timer is not None:
-            entry.timer.cancel()
-            entry.timer = None
-        if entry is not None and not entry.running:
-            del self._entries[key]
-
     async def close(self, grace: float = 0.0) -> None:
         """Start nothing more, and end what still runs after some seconds."""
         self._closed = True

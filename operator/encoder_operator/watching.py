@@ -90,6 +90,11 @@ class Horizon:
             self._expected[kind] = (newest, since)
 
     @property
+    def models(self) -> frozenset[Key]:
+        """Return the models that looks have read and have not found gone."""
+        return frozenset(self._read)
+
+    @property
     def behind(self) -> tuple[str, ...]:
         """Return the kinds whose watch is silent though there is something."""
         now = self._clock()
@@ -105,7 +110,7 @@ class Horizon:
 async def resync(
     cluster: Cluster, wakeups: WakeUps, horizon: Horizon, preps: Preps, *, period: float, namespaces: Iterable[str]
 ) -> None:
-    """Wake every EncoderModel once a period, group by group, until cancelled."""
+    """Wake every EncoderModel once a period, group by group, until cancelled; those too that are gone without an event."""
     known: set[str] = set()
     while True:
         await asyncio.sleep(period)
@@ -125,9 +130,12 @@ async def resync(
             continue
         horizon.expect(names.KIND, found)
         preps.seed(jobs)
-        groups = max(1, -(-len(found) // _GROUP))
-        for i, meta in enumerate(found):
-            wakeups.wake(Key(meta["namespace"], meta["name"]), after=period / 2 * (i // _GROUP) / groups)
+        keys = [Key(meta["namespace"], meta["name"]) for meta in found]
+        # a watch that begins again tells nothing of what was deleted meanwhile
+        keys += horizon.models.difference(keys)
+        groups = max(1, -(-len(keys) // _GROUP))
+        for i, key in enumerate(keys):
+            wakeups.wake(key, after=period / 2 * (i // _GROUP) / groups)
 
 
 def _number(version: str) -> int:

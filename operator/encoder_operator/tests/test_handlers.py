@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -23,8 +24,11 @@ class Woken(WakeUps):
     def wake(self, key: Key, after: float = 0.0) -> None:
         self.keys.append(key)
 
-    def forget(self, key: Key) -> None:
-        self.keys.append(Key("gone", key.name))
+
+def handlers_of(wakeups: WakeUps, horizon: Horizon) -> dict[str, Any]:
+    """The handlers by their names, without their fields."""
+    found = handlers.registry(wakeups, horizon)._watching.get_all_handlers()
+    return {str(entry.id).split("/")[0]: entry.fn for entry in found}
 
 
 @pytest.mark.complaint(22)
@@ -51,7 +55,7 @@ def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = handlers.registry(Woken(), Horizon(), lambda key: None)
+    registry = handlers.registry(Woken(), Horizon())
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
@@ -59,11 +63,7 @@ def test_handlers_leave_no_trace_on_objects() -> None:
 
 async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
     woken, horizon = Woken(), Horizon()
-    gone: list[Key] = []
-    registry = handlers.registry(woken, horizon, gone.append)
-    functions: dict[str, Any] = {
-        str(entry.id).split("/")[0]: entry.fn for entry in registry._watching.get_all_handlers()
-    }
+    functions = handlers_of(woken, horizon)
     meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
     changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
     await functions["model_changed"](**changed)
@@ -71,9 +71,31 @@ async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_sinc
     await functions["pods_changed"](**pod)
     horizon.read(Key("n", "other"), dict.fromkeys(WATCHED, "7"))
     await functions["pods_changed"](**pod)
-    await functions["model_changed"](**changed | {"event": {"type": "DELETED"}})
-    assert woken.keys == [Key("n", "m"), Key("n", "other"), Key("gone", "m")]
-    assert gone == [Key("n", "m")]
+    assert woken.keys == [Key("n", "m"), Key("n", "other")]
+
+
+async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() -> None:
+    horizon, key, looks = Horizon(), Key("n", "m"), 0
+    read, deleted, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def look(found: Key) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            return again.set()
+        horizon.read(found, dict.fromkeys(WATCHED, "7"))
+        read.set()
+        await deleted.wait()
+
+    wakeups = WakeUps(look, concurrency=1, news=horizon.news)
+    wakeups.wake(key, after=0)
+    async with asyncio.timeout(5):
+        await read.wait()
+        meta = {"namespace": "n", "name": "m", "resourceVersion": "9"}
+        await handlers_of(wakeups, horizon)["model_changed"](event={"type": "DELETED"}, meta=meta)
+        deleted.set()
+        await again.wait()
+    await wakeups.close()
 
 
 def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +108,7 @@ def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(handlers, "Login", Noted)
     woken, horizon = Woken(), Horizon()
-    handlers.registry(woken, horizon, lambda key: None)
+    handlers.registry(woken, horizon)
     assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
     for plural, tell in listed.items():
         child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}

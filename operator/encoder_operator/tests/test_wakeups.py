@@ -129,14 +129,6 @@ async def test_an_earlier_wake_up_wins(queue: WakeUps, looks: Looks) -> None:
     await looks.until(lambda: looks.keys == [ONE])
 
 
-async def test_a_forgotten_key_is_not_looked_at(queue: WakeUps, looks: Looks) -> None:
-    queue.wake(ONE, after=0.001)
-    queue.forget(ONE)
-    queue.wake(TWO, after=0.002)
-    await looks.until(lambda: TWO in looks.keys)
-    assert ONE not in looks.keys
-
-
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
     queue = WakeUps(looks, concurrency=1)
     queue.wake(ONE, after=0)

@@ -130,20 +130,25 @@ def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -
     assert not found.news(KEY)
 
 
+class Lists:
+    """Answers with these lists of EncoderModels, one after another, and has no Jobs."""
+
+    def __init__(self, *answers: Exception | list[dict[str, str]]) -> None:
+        self._answers = list(answers)
+
+    async def versions(self, kind: str, namespace: str) -> list[dict[str, str]]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def list(self, *_: Any) -> list[Any]:
+        return []
+
+
 @pytest.mark.parametrize("error", [Unavailable("away"), KeyError("items")])
 async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exception) -> None:
-    answers: list[Any] = [error, [{"name": "minilm", "namespace": "demo", "resourceVersion": "1"}]]
-
-    class Cluster:
-        async def versions(self, kind: str, namespace: str) -> Any:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        async def list(self, *_: Any) -> list[Any]:
-            return []
-
+    cluster: Any = Lists(error, [{"name": "minilm", "namespace": "demo", "resourceVersion": "1"}])
     looked = asyncio.Event()
 
     async def look(key: Key) -> None:
@@ -151,8 +156,24 @@ async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exce
         looked.set()
 
     wakeups = WakeUps(look, concurrency=1)
-    cluster: Any = Cluster()
     task = asyncio.create_task(resync(cluster, wakeups, Horizon(), Preps(1), period=0.01, namespaces=["*"]))
+    async with asyncio.timeout(5):
+        await looked.wait()
+    task.cancel()
+    await wakeups.close()
+
+
+async def test_a_resync_wakes_a_model_whose_deletion_nobody_told() -> None:
+    found, looked = Horizon(), asyncio.Event()
+    found.read(KEY, read_at("7"))
+
+    async def look(key: Key) -> None:
+        assert key == KEY
+        looked.set()
+
+    wakeups = WakeUps(look, concurrency=1)
+    cluster: Any = Lists([])
+    task = asyncio.create_task(resync(cluster, wakeups, found, Preps(1), period=0.01, namespaces=["*"]))
     async with asyncio.timeout(5):
         await looked.wait()
     task.cancel()
