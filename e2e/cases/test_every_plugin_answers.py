@@ -16,8 +16,8 @@ from encoder_checkpoints.samples import Sample
 from encoder_platform import client, manifests
 from encoder_platform.publish import publish
 from encoder_platform.space import Space
-from encoder_plugins import comparison
-from encoder_plugins.comparison import Batch, Finding, Parity, Reference
+from encoder_plugins.parity import verdict as comparison
+from encoder_plugins.parity.verdict import Batch, Finding, Parity, Reference
 from encoder_plugins.plugin import resolve
 
 CLIENTS = 16

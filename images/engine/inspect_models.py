@@ -58,7 +58,7 @@ def own() -> list[str]:
     from encoder_plugins import catalog
 
     encoder_plugins.register()
-    return [plugin.architecture for plugin in catalog.plugins().values() if plugin.architecture is not None]
+    return [name for plugin in catalog.plugins().values() for name in plugin.architectures]
 
 
 if __name__ == "__main__":

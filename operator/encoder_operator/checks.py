@@ -13,7 +13,7 @@ from encoder_operator.reasons import Reason
 from encoder_operator.settings import Settings
 from encoder_plugins.plugin import Plugin
 
-# seconds that a serving pod needs to finish what it has begun: its drain (encoder_plugins.drain), and a little to end
+# seconds that a serving pod needs to finish what it has begun: its drain (encoder_plugins.serving.graceful_shutdown), and a little to end
 GRACE_SECONDS = 90
 
 

@@ -18,18 +18,19 @@ def register() -> None:
     """
     import os
 
-    from encoder_plugins import catalog, supported
+    from encoder_plugins import catalog, compatibility
 
     found = catalog.plugins()
-    off = supported.disabled(found, os.environ)
+    off = compatibility.disabled(found, os.environ)
     own = [
-        (plugin.architecture, plugin.model)
+        registration
         for plugin in found.values()
-        if plugin.name not in off and plugin.architecture is not None and plugin.model is not None
+        if plugin.name not in off
+        for registration in plugin.architectures.items()
     ]
     if not own:
         return
-    if (reason := supported.refusal(supported.installed_vllm())) is not None:
+    if (reason := compatibility.refusal(compatibility.installed_vllm())) is not None:
         import logging
 
         logging.getLogger(__name__).error(reason)
@@ -49,11 +50,11 @@ def io_processor() -> str | None:
     """
     import os
 
-    from encoder_plugins import catalog, supported
+    from encoder_plugins import catalog, compatibility
 
     found = catalog.plugins()
-    if supported.refusal(supported.installed_vllm()) is not None or not set(found) - supported.disabled(
+    if compatibility.refusal(compatibility.installed_vllm()) is not None or not set(found) - compatibility.disabled(
         found, os.environ
     ):
         return None
-    return "encoder_plugins.processor.create"
+    return "encoder_plugins.serving.processor.create"

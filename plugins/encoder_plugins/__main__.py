@@ -13,15 +13,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins import catalog, serve
+from encoder_plugins import catalog
 from encoder_plugins.errors import PluginError, PrepareError
-from encoder_plugins.limits import Limits
+from encoder_plugins.serving import command as serve
+from encoder_plugins.serving.limits import Limits
 
 # commands whose modules bring the hub's client or an original library, and are imported only for them
 SEPARATE = {
-    "prepare": "encoder_plugins.prepare_command",
-    "record": "encoder_plugins.record_command",
-    "collect": "encoder_plugins.collect_command",
+    "prepare": "encoder_plugins.cli.prepare",
+    "record": "encoder_plugins.cli.record",
+    "collect": "encoder_plugins.cli.garbage_collect",
 }
 
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "list":
             return _list(parsed)
         if parsed.command == "doctor":
-            from encoder_plugins import doctor
+            from encoder_plugins.cli import doctor
 
             return doctor.run(as_json=parsed.json)
         if parsed.command in SEPARATE:
@@ -160,7 +161,7 @@ def _show(plan: serve.Plan, *, as_json: bool) -> None:
 
 
 def _parity(parsed: argparse.Namespace) -> int:
-    from encoder_plugins import parity
+    from encoder_plugins.parity import client as parity
 
     folder = parsed.artifact.absolute()
     target = parity.Target(

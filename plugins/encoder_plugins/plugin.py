@@ -1,4 +1,4 @@
-"""The declaration of an encoder family: one frozen object of strings, from which everything else follows.
+"""The declaration of an encoder family: one frozen object of strings and numbers, from which everything else follows.
 
 Standard library only: the operator reads declarations, and must never import torch or vLLM by doing so.
 """
@@ -6,7 +6,8 @@ Standard library only: the operator reads declarations, and must never import to
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Accelerator = Literal["cpu", "nvidia"]
@@ -14,47 +15,70 @@ Task = Literal["embed", "classify", "token_embed", "token_classify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One HTTP path that a plugin answers with ``POST``.
+
+    Attributes:
+        path: The path, e.g. ``/v1/embeddings``.
+        schema: Which of the processor's request shapes the body has; the processor gets it with every body.
+        summary: One sentence for the OpenAPI document.
+    """
+
+    path: str
+    schema: str
+    summary: str
+
+
+POOLING = Route(path="/pooling", schema="pooling", summary="Answer a request of this plugin's own shape.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """One encoder family, as its folder declares it.
 
-    References are ``"package.module:Name"`` strings, resolved only by who needs the object.
+    References are ``"package.module:Name"`` strings, resolved only by the process that needs the object.
 
     Attributes:
-        name: The folder's name, and what ``spec.plugin`` of an EncoderModel says.
+        name: The folder's name, and the value of ``spec.plugin`` in an EncoderModel.
         summary: One sentence for the documentation.
-        task: vLLM's pooling task of the engine. Never ``plugin``: vLLM's GPU runner does not know it.
-        io_processor: The class that turns request data into prompts, and pooled tensors into an answer.
-        reference: The function that runs the original library (imports torch; prep image only).
+        licence_note: What the checkpoints' licence forbids (commercial use, say); None where nothing is known.
+        task: vLLM's pooling task of the engine. Never ``plugin``: vLLM's GPU runner does not support it.
+        processor: The class that turns request bodies into prompts, and pooled tensors into responses.
+        checkpoint: The object that selects, checks and converts a checkpoint, and derives engine settings from it.
+        recorder: The object that records reference outputs of the original library (reference environment only).
         parity: The object that holds cases and tolerances (numpy only; the operator's image).
+        reference_library: The folder of ``images/reference`` that locks the original library.
         prep_version: Part of an artifact's key: raise it when prep would write something else.
-        prep_extra: The extra of our distribution that brings the original library.
-        dtypes: The default number format by accelerator.
-        engine_args: What vLLM needs for this family on every accelerator.
+        dtypes: The default dtype by accelerator.
+        engine_args: vLLM arguments that this family needs on every accelerator.
         example_model: A checkpoint to try it with.
-        architecture: The name to register with vLLM; None where vLLM's own model classes serve.
-        model: The model class for ``architecture``.
+        architectures: Model classes to register with vLLM, by architecture name. Only names that neither vLLM nor
+            transformers uses.
+        routes: The HTTP paths that the plugin answers.
     """
 
     name: str
     summary: str
+    licence_note: str | None = None
     task: Task
-    io_processor: str
-    reference: str
+    processor: str
+    checkpoint: str
+    recorder: str
     parity: str
+    reference_library: str
     prep_version: int
-    prep_extra: str
     dtypes: tuple[tuple[Accelerator, str], ...]
     engine_args: tuple[str, ...]
     example_model: str
-    architecture: str | None = None
-    model: str | None = None
+    architectures: Mapping[str, str] = field(default_factory=dict)
+    routes: tuple[Route, ...] = (POOLING,)
 
     def dtype(self, accelerator: Accelerator) -> str:
-        """Return the number format that this family is served in on ``accelerator``, unless told otherwise."""
+        """Return the default dtype of this family on ``accelerator``."""
         return dict(self.dtypes)[accelerator]
 
 
 def resolve(reference: str) -> Any:
-    """Import what a ``"package.module:Name"`` string names."""
+    """Import the object that a ``"package.module:Name"`` string names."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)

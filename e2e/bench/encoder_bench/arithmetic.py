@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins.gliner.config import KEY
+from encoder_plugins.families.gliner.config import KEY
 
 # operations a second, dense, bfloat16
 DATA_SHEETS: Mapping[str, float] = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins import artifact
-from encoder_plugins.gliner.config import KEY, GlinerConfig
+from encoder_plugins.artifact import manifest
+from encoder_plugins.families.gliner.config import KEY, GlinerConfig
 
 PACKAGES = ("forge", "kernels", "models", "plugins", "poolers", "vllm_factory")
 
@@ -89,7 +89,7 @@ def install(site: Path, folder: Path) -> Path:
 
 def prepare(source: Path, folder: Path, plugin: str) -> Path:
     """Write a model directory as its plugin reads it, from an artifact of ours."""
-    model = source / artifact.MODEL
+    model = source / manifest.MODEL
     encoder = json.loads((model / "config.json").read_text(encoding="utf-8"))
     head = GlinerConfig.from_dict(encoder[KEY])
     folder.mkdir(parents=True, exist_ok=True)

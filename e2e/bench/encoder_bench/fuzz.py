@@ -21,11 +21,12 @@ import aiohttp
 
 from encoder_bench import server
 from encoder_bench.fuzz_bodies import Body, Maker
-from encoder_plugins import catalog, comparison
-from encoder_plugins.comparison import Parity, Reference
-from encoder_plugins.limits import Limits
+from encoder_plugins import catalog
+from encoder_plugins.parity import verdict as comparison
+from encoder_plugins.parity.verdict import Parity, Reference
 from encoder_plugins.plugin import resolve
-from encoder_plugins.request import Envelope
+from encoder_plugins.serving.http.body import Envelope
+from encoder_plugins.serving.limits import Limits
 
 CLIENTS = 8
 MIB = 1 << 20
@@ -89,7 +90,7 @@ class Report:
 def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
     """Return what makes bodies for the plugin of a recorded reference."""
     plugin = catalog.get(reference.plugin)
-    data_type = resolve(plugin.io_processor).data_type
+    data_type = resolve(plugin.processor).data_type
     schema = Envelope[data_type].model_json_schema()  # type: ignore[valid-type]
     # a body that names the model is as good as one that does not
     data = schema["properties"]["data"]

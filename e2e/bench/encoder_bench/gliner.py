@@ -22,10 +22,10 @@ from tokenizers import Tokenizer
 from encoder_bench import arithmetic, factory, load, workload
 from encoder_bench.sides import SIDES, WAYS, Row, Sides, together
 from encoder_bench.workload import Shape
-from encoder_plugins import artifact
-from encoder_plugins.gliner.config import KEY, GlinerConfig
-from encoder_plugins.gliner.prompt import PromptBuilder
-from encoder_plugins.gliner.words import split
+from encoder_plugins.artifact import manifest as artifact
+from encoder_plugins.families.gliner.config import KEY, GlinerConfig
+from encoder_plugins.families.gliner.prompt import PromptBuilder
+from encoder_plugins.families.gliner.words import split
 
 
 @functools.cache

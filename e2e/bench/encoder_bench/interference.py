@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from encoder_bench import load, server, workload
-from encoder_plugins.limits import Limits
+from encoder_plugins.serving.limits import Limits
 
 SHORT_WORDS = 12
 

@@ -127,9 +127,9 @@ def _library(task: Task, name: str) -> Measure:
 
 def ours(task: Task) -> Measure:
     """Start ours without a server: it gets requests of so many texts, one behind the other."""
-    from encoder_plugins import offline
+    from encoder_plugins.offline import client
 
-    model = offline.Model(
+    model = client.Model(
         task.artifact,
         accelerator="cpu" if task.device == "cpu" else "nvidia",
         dtype=task.dtype,
@@ -180,8 +180,9 @@ def profiled(task: Task) -> Measure:
         os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     from vllm import LLM
 
-    from encoder_plugins import catalog, tuning
-    from encoder_plugins.artifact import MODEL, read
+    from encoder_plugins import catalog
+    from encoder_plugins.artifact.manifest import MODEL, read
+    from encoder_plugins.serving import tuning
 
     folder = Path(task.artifact)
     plugin = catalog.get(read(folder).plugin)

@@ -20,7 +20,7 @@ from typing import Any
 from encoder_bench import factory, load, server, workload
 from encoder_bench.peers import READY, TEXTS, Result, Task
 from encoder_bench.workload import THRESHOLD, Shape
-from encoder_plugins import artifact
+from encoder_plugins.artifact import manifest
 
 SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
 COUNTED = 64
@@ -52,7 +52,7 @@ class Sides:
         self._workers = workers
         self._library_texts: int = given.library_texts or given.texts
         self._counted = min(COUNTED, given.texts, self._library_texts)
-        self._plugin = artifact.read(given.artifact).plugin
+        self._plugin = manifest.read(given.artifact).plugin
         # several engines share a GPU: how much each may take is what vLLM compares with what is free
         self._arguments = ("--gpu-memory-utilization", str(given.memory_share)) if given.memory_share else ()
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from encoder_plugins import catalog
-from encoder_plugins.inputs import Inputs
-from encoder_plugins.prepare import prepare
-from encoder_plugins.prepare_request import Request
-from encoder_plugins.progress import Progress
-from encoder_plugins.reference import Recording
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.prep.pipeline import prepare
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Request
 
 # so that texts of 512 words and 25 labels fit every checkpoint, whatever the published ones take
 WORDS = 1024
@@ -51,7 +51,7 @@ def main(given: argparse.Namespace) -> int:
     positions = {} if given.plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}
     source = gliner.build(folder / "source", given.plugin, given.shape, encoder=positions, max_len=WORDS)
     built = time.monotonic()
-    plugin = replace(catalog.get(given.plugin), reference=f"{__name__}:record")
+    plugin = replace(catalog.get(given.plugin), recorder=f"{__name__}:record")
     done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress())
     seconds = time.monotonic() - built
     print(

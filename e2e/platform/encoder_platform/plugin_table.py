@@ -32,7 +32,7 @@ def table(plugins: Iterable[Plugin]) -> str:
 def _row(plugin: Plugin) -> str:
     page = f"../plugins/encoder_plugins/models/{plugin.name}/README.md"
     formats = ", ".join(f"{dtype} on {accelerator}" for accelerator, dtype in plugin.dtypes)
-    architecture = f"`{plugin.architecture}`" if plugin.architecture else "vLLM's own"
+    architecture = f"`{next(iter(plugin.architectures))}`" if plugin.architectures else "vLLM's own"
     cells = (
         f"[`{plugin.name}`]({page})",
         plugin.summary,

@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from encoder_operator import metrics, names
 from encoder_operator.settings import Settings
-from encoder_plugins import counting
+from encoder_plugins.serving.http import metrics as counting
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "encoder-operator"

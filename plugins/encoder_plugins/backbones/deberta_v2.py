@@ -25,9 +25,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from encoder_kernels.disentangled_attention import linear_index, log_bucket_index
 from encoder_plugins.backbones.attention import DisentangledAttention, PositionTables
+from encoder_plugins.backbones.config_checks import SwitchError, refuse, require
 from encoder_plugins.backbones.elementwise import ACTIVATIONS, LayerNorm, activation
-from encoder_plugins.backbones.switches import SwitchError, refuse, require
-from encoder_plugins.backbones.weights import Layout, Place, Shape
+from encoder_plugins.backbones.weight_loading import Layout, Place, Shape
 
 
 @dataclass(frozen=True, slots=True)

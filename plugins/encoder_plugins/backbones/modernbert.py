@@ -19,9 +19,9 @@ from vllm.model_executor.layers.attention import EncoderOnlyAttention
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from encoder_plugins.backbones.config_checks import refuse, require
 from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
-from encoder_plugins.backbones.switches import refuse, require
-from encoder_plugins.backbones.weights import Layout, Place, Shape
+from encoder_plugins.backbones.weight_loading import Layout, Place, Shape
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 # what transformers assumes where a configuration says nothing

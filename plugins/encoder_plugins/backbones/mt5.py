@@ -19,9 +19,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from encoder_kernels.relative_bias_attention import t5_bias
 from encoder_plugins.backbones.attention import RelativeBiasAttention
+from encoder_plugins.backbones.config_checks import SwitchError, require
 from encoder_plugins.backbones.elementwise import gated
-from encoder_plugins.backbones.switches import SwitchError, require
-from encoder_plugins.backbones.weights import Layout, Place, Shape
+from encoder_plugins.backbones.weight_loading import Layout, Place, Shape
 
 
 @dataclass(frozen=True, slots=True)

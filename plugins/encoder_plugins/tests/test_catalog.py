@@ -51,6 +51,8 @@ def test_the_parity_side_of_a_declaration_resolves_and_covers_its_dtypes(plugin:
 @pytest.mark.parametrize("plugin", EVERY)
 def test_the_parity_side_needs_no_torch(plugin: Plugin) -> None:
     module = plugin.parity.partition(":")[0]
-    code = f"import sys, encoder_plugins.parity, {module}; print('torch' in sys.modules or 'vllm' in sys.modules)"
+    code = (
+        f"import sys, encoder_plugins.parity.client, {module}; print('torch' in sys.modules or 'vllm' in sys.modules)"
+    )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "False"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins import catalog, supported
+from encoder_plugins import catalog, compatibility
 
 # vLLM imports torch by itself: what our side brings shows only beside a stand-in that has the version and the registry
 STAND_IN = """
@@ -33,12 +33,12 @@ print(json.dumps({
     "models": sorted(name for name in sys.modules if name.endswith(".model") and name.startswith("encoder_plugins")),
 }))
 """
-OWN = [(str(plugin.architecture), str(plugin.model)) for plugin in catalog.plugins().values() if plugin.architecture]
+OWN = [pair for plugin in catalog.plugins().values() for pair in plugin.architectures.items()]
 
 
-def registered(version: str = supported.VLLM, times: int = 1, **environment: str) -> tuple[dict[str, Any], str]:
+def registered(version: str = compatibility.VLLM, times: int = 1, **environment: str) -> tuple[dict[str, Any], str]:
     """Call the entry points in a process of their own; return what came of it, and what was said."""
-    kept = {name: value for name, value in os.environ.items() if name != supported.SWITCH}
+    kept = {name: value for name, value in os.environ.items() if name != compatibility.SWITCH}
     command = [sys.executable, "-c", STAND_IN, version, str(times)]
     done = subprocess.run(command, env=kept | environment, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
@@ -50,7 +50,7 @@ def test_registering_imports_nothing_heavy_and_no_model() -> None:
     assert found["calls"] == OWN
     assert OWN
     assert (found["heavy"], found["models"], said) == ([], [], "")
-    assert found["processor"] == "encoder_plugins.processor.create"
+    assert found["processor"] == "encoder_plugins.serving.processor.create"
 
 
 def test_registering_again_changes_nothing() -> None:
@@ -62,14 +62,14 @@ def test_registering_again_changes_nothing() -> None:
 def test_with_another_vllm_nothing_is_registered_and_one_line_says_why(version: str) -> None:
     found, said = registered(version)
     assert (found["calls"], found["processor"]) == ([], None)
-    assert said.splitlines() == [supported.refusal(version)]
+    assert said.splitlines() == [compatibility.refusal(version)]
     assert version in said
-    assert supported.VLLM in said
+    assert compatibility.VLLM in said
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.32.0+cu130"])
 def test_a_build_of_the_supported_version_is_the_supported_version(version: str) -> None:
-    assert supported.refusal(version) is None
+    assert compatibility.refusal(version) is None
 
 
 @pytest.mark.parametrize("value", ["1", "true", "all", " ON "])
@@ -84,13 +84,13 @@ def test_the_kill_switch_can_be_off(value: str) -> None:
 
 
 def test_the_kill_switch_turns_single_plugins_off() -> None:
-    names = [plugin.name for plugin in catalog.plugins().values() if plugin.architecture]
+    names = [plugin.name for plugin in catalog.plugins().values() if plugin.architectures]
     found, _ = registered(ENCODER_PLUGINS_DISABLED=f" {names[0]} , sentence_transformer,nobody")
     assert found["calls"] == OWN[1:]
     assert found["processor"] is not None
-    environment = {supported.SWITCH: f"{names[0]},nobody"}
-    assert supported.unknown_in_switch(catalog.plugins(), environment) == {"nobody"}
-    assert supported.disabled(catalog.plugins(), environment) == {names[0]}
+    environment = {compatibility.SWITCH: f"{names[0]},nobody"}
+    assert compatibility.unknown_in_switch(catalog.plugins(), environment) == {"nobody"}
+    assert compatibility.disabled(catalog.plugins(), environment) == {names[0]}
 
 
 # real vLLM, in a process of its own: what it knew before us, what after us, and whether a device was touched

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from encoder_bench import arithmetic, factory, gliner, interference, load, workload
 from encoder_bench.sides import Row
 from encoder_bench.workload import Shape
-from encoder_plugins import limits
+from encoder_plugins.serving import limits
 
 
 def test_texts_are_the_same_for_everybody_and_of_the_wanted_length() -> None:

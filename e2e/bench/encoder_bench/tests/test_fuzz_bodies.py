@@ -9,7 +9,7 @@ from pydantic import Field
 
 from encoder_bench.fuzz_bodies import Maker
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.request import Data, Envelope, parse_body
+from encoder_plugins.serving.http.body import Data, Envelope, parse_body
 
 BODY_BYTES = 20_000
 

@@ -118,14 +118,14 @@ def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided
         "from encoder_plugins import catalog\n"
         "from vllm.model_executor.models import registry\n"
         "encoder_plugins.register()\n"
-        "own = [plugin.architecture for plugin in catalog.plugins().values() if plugin.architecture]\n"
+        "own = [name for plugin in catalog.plugins().values() for name in plugin.architectures]\n"
         # asking a process of its own is what must not happen
         "registry._run_in_subprocess = None\n"
         "for name in ('BertModel', 'XLMRobertaModel', 'ModernBertModel', 'Qwen3ForCausalLM', *own):\n"
         "    print('known', registry.ModelRegistry.models[name].inspect_model_cls().architecture)\n"
     )
     printed = run_in_pod(cluster, provided[ENGINE], ["python", "-c", script])
-    own = [plugin for plugin in catalog.plugins().values() if plugin.architecture is not None]
+    own = [plugin for plugin in catalog.plugins().values() if plugin.architectures]
     assert printed.count("known") == 4 + len(own)
 
 
@@ -134,7 +134,7 @@ REFERENCE = (
     "import sys\n"
     "from encoder_plugins import catalog\n"
     "from encoder_plugins.plugin import resolve\n"
-    "print('finds', resolve(catalog.get(sys.argv[1]).reference).__name__)\n"
+    "print('finds', resolve(catalog.get(sys.argv[1]).recorder).__name__)\n"
 )
 
 
@@ -144,7 +144,7 @@ REFERENCE = (
         (ENGINE, ["encoder-plugins", "list"], PLUGIN),
         *(
             (f"prep-{plugin.name}", ["python", "-c", REFERENCE, plugin.name], "finds record")
-            for plugin in {plugin.prep_extra: plugin for plugin in catalog.plugins().values()}.values()
+            for plugin in {plugin.reference_library: plugin for plugin in catalog.plugins().values()}.values()
         ),
         ("operator", ["encoder-plugins", "list"], PLUGIN),
         (

@@ -9,7 +9,7 @@ from encoder_node import images, targets
 from encoder_plugins import catalog
 
 PLUGIN = next(iter(catalog.plugins().values()))
-OTHER = dataclasses.replace(PLUGIN, name="other_family", prep_extra="prep-other-family")
+OTHER = dataclasses.replace(PLUGIN, name="other_family", reference_library="other_library")
 
 
 def test_committed_bake_file_is_what_the_catalogue_says() -> None:
@@ -67,5 +67,5 @@ def test_docker_builds_the_same_target() -> None:
     found = {target.name: target for target in targets.targets([PLUGIN], "1.2.3")}
     command = images.docker_command(found[f"prep-{PLUGIN.name}"])
     assert command[:6] == ["docker", "build", "--quiet", "-f", "images/engine/Dockerfile", "--target"]
-    assert f"PREP_EXTRA={PLUGIN.prep_extra}" in command
+    assert "PREP_EXTRA=prep-gliner" in command
     assert command[-1] == "."

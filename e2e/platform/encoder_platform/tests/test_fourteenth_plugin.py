@@ -15,11 +15,12 @@ from encoder_checkpoints import samples
 from encoder_node import targets
 from encoder_operator import crd
 from encoder_platform import chart_reference, plugin_table
-from encoder_plugins import catalog, models, serve
+from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
 from encoder_plugins.plugin import Plugin, resolve
-from encoder_plugins.serve import Service
-from encoder_plugins.tuning import Tuning
+from encoder_plugins.serving import command as serve
+from encoder_plugins.serving.command import Service
+from encoder_plugins.serving.tuning import Tuning
 
 NAME = "fourteenth"
 FOLDER = {
@@ -30,16 +31,16 @@ PLUGIN = Plugin(
     name="fourteenth",
     summary="Whatever comes next.",
     task="token_classify",
-    io_processor="encoder_plugins.models.fourteenth.requests:Processor",
-    reference="encoder_plugins.models.fourteenth.reference:record",
+    processor="encoder_plugins.models.fourteenth.requests:Processor",
+    checkpoint="encoder_plugins.models.fourteenth.checkpoint",
+    recorder="encoder_plugins.models.fourteenth.reference:record",
     parity="encoder_plugins.models.fourteenth.parity:PARITY",
     prep_version=1,
-    prep_extra="prep-fourteenth",
+    reference_library="fourteenth",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     engine_args=("--no-enable-prefix-caching",),
     example_model="example/fourteenth",
-    architecture="FourteenthModel",
-    model="encoder_plugins.models.fourteenth.model:FourteenthModel",
+    architectures={"FourteenthModel": "encoder_plugins.models.fourteenth.model:FourteenthModel"},
 )
 ''',
     "requests.py": "class Processor:\n    def __init__(self, vllm_config, renderer):\n        self.config = vllm_config\n",
@@ -82,11 +83,11 @@ def test_the_engine_is_started_with_its_arguments(plugin: Plugin) -> None:
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
 def test_its_requests_are_dispatched_to_its_own_processor(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoder_plugins import processor
+    from encoder_plugins.serving import processor
 
     config = SimpleNamespace(additional_config={"encoder": {"plugin": NAME}})
     made = processor.create(config, SimpleNamespace())
-    assert type(made) is resolve(plugin.io_processor)
+    assert type(made) is resolve(plugin.processor)
     monkeypatch.setenv("ENCODER_PLUGINS_DISABLED", NAME)
     with pytest.raises(ValueError, match="switched off"):
         processor.create(config, SimpleNamespace())
@@ -130,7 +131,7 @@ def test_it_is_in_the_documentation(plugin: Plugin) -> None:
 
 
 def test_prep_and_parity_find_its_side_of_them(plugin: Plugin) -> None:
-    assert resolve(plugin.reference)("model") == "model"
+    assert resolve(plugin.recorder)("model") == "model"
     assert type(resolve(plugin.parity)) is object
 
 

@@ -29,7 +29,7 @@ def main(job: Path) -> None:
     """Start the engine that ``job`` describes, and ask it round by round."""
     from vllm import LLM, PoolingParams
 
-    from encoder_plugins.gliner.payload import encode
+    from encoder_plugins.families.gliner.payload import encode
 
     given = json.loads(job.read_text(encoding="utf-8"))
     llm = LLM(

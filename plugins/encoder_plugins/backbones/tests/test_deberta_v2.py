@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from transformers import DebertaV2Config, DebertaV2Model
 
     from encoder_plugins.backbones import deberta_v2
-    from encoder_plugins.backbones.switches import SwitchError
+    from encoder_plugins.backbones.config_checks import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

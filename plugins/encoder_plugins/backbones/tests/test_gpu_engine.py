@@ -102,7 +102,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         warnings.simplefilter("ignore")
         from gliner import GLiNER
 
-        from encoder_plugins.gliner.tests.library import MAX_WORDS, Library
+        from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 
         folder = tmp_path_factory.mktemp(request.param)
         encoder = ENCODERS.get(request.param)

@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from transformers import AutoConfig, ModernBertConfig, ModernBertModel
 
     from encoder_plugins.backbones import modernbert
-    from encoder_plugins.backbones.switches import SwitchError
+    from encoder_plugins.backbones.config_checks import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from transformers import MT5Config, T5EncoderModel
 
     from encoder_plugins.backbones import mt5
-    from encoder_plugins.backbones.switches import SwitchError
+    from encoder_plugins.backbones.config_checks import SwitchError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,7 +11,7 @@ import torch
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
-    from encoder_plugins.backbones.weights import NAMED, Layout, Place, WeightsError, join, load
+    from encoder_plugins.backbones.weight_loading import NAMED, Layout, Place, WeightsError, join, load
 
 
 class Model(torch.nn.Module):

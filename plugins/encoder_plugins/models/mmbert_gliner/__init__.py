@@ -7,16 +7,16 @@ PLUGIN = Plugin(
     summary="Zero-shot entity recognition by GLiNER checkpoints on ModernBERT and mmBERT.",
     # candidates, a row each: vLLM's GPU runner knows no task of ours
     task="token_classify",
-    io_processor="encoder_plugins.gliner.io_processor:GlinerProcessor",
-    reference="encoder_plugins.gliner.reference:record",
-    parity="encoder_plugins.gliner.parity:PARITY",
+    processor="encoder_plugins.families.gliner.io_processor:GlinerProcessor",
+    checkpoint="encoder_plugins.models.mmbert_gliner.checkpoint",
+    recorder="encoder_plugins.families.gliner.reference:record",
+    parity="encoder_plugins.families.gliner.parity:PARITY",
     prep_version=1,
-    prep_extra="prep-gliner",
+    reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     # every token sees every other: no prefix of a text can be taken from another request, and no text be cut in two.
     # Without chunks, vLLM makes a step at least as large as the longest text
     engine_args=("--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
     example_model="VAGOsolutions/SauerkrautLM-GLiNER",
-    architecture="MmbertGlinerModel",
-    model="encoder_plugins.models.mmbert_gliner.model:MmbertGlinerModel",
+    architectures={"MmbertGlinerModel": "encoder_plugins.models.mmbert_gliner.model:MmbertGlinerModel"},
 )

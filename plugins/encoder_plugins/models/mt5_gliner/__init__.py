@@ -7,16 +7,16 @@ PLUGIN = Plugin(
     summary="Zero-shot entity recognition by GLiNER checkpoints on the encoder of mT5, for a hundred languages.",
     # candidates, a row each: vLLM's GPU runner knows no task of ours
     task="token_classify",
-    io_processor="encoder_plugins.gliner.io_processor:GlinerProcessor",
-    reference="encoder_plugins.gliner.reference:record",
-    parity="encoder_plugins.gliner.parity:PARITY",
+    processor="encoder_plugins.families.gliner.io_processor:GlinerProcessor",
+    checkpoint="encoder_plugins.models.mt5_gliner.checkpoint",
+    recorder="encoder_plugins.families.gliner.reference:record",
+    parity="encoder_plugins.families.gliner.parity:PARITY",
     prep_version=1,
-    prep_extra="prep-gliner",
+    reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     # every token sees every other: no prefix of a text can be taken from another request, and no text be cut in two.
     # Without chunks, vLLM makes a step at least as large as the longest text
     engine_args=("--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
     example_model="knowledgator/gliner-x-large",
-    architecture="Mt5GlinerModel",
-    model="encoder_plugins.models.mt5_gliner.model:Mt5GlinerModel",
+    architectures={"Mt5GlinerModel": "encoder_plugins.models.mt5_gliner.model:Mt5GlinerModel"},
 )

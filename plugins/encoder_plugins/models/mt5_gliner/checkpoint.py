@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.gliner import checkpoint
-from encoder_plugins.gliner.checkpoint import Trunk
+from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner.checkpoint import Trunk
 
 TRUNK = Trunk(
     plugin="mt5_gliner",
@@ -35,6 +35,6 @@ def check(folder: Path, auxiliary: Mapping[str, Path]) -> None:
 
 def convert(folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
     """Write the artifact's model folder from the checkpoint in ``folder``."""
-    from encoder_plugins.gliner.conversion import convert as write
+    from encoder_plugins.families.gliner.conversion import convert as write
 
     write(TRUNK, folder, auxiliary, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vllm.model_executor.models.interfaces_base import attn_type, default_pooling_type
 
 from encoder_plugins.backbones import mt5
-from encoder_plugins.gliner.model import GlinerSpanModel
+from encoder_plugins.families.gliner.model import GlinerSpanModel
 
 
 @attn_type("encoder_only")

@@ -6,11 +6,12 @@ PLUGIN = Plugin(
     name="sentence_transformer",
     summary="Text embeddings of any sentence-transformers checkpoint on a trunk that vLLM has: MiniLM, E5, BGE, GTE, and others.",
     task="embed",
-    io_processor="encoder_plugins.models.sentence_transformer.io_processor:SentenceTransformerProcessor",
-    reference="encoder_plugins.models.sentence_transformer.reference:record",
+    processor="encoder_plugins.models.sentence_transformer.io_processor:SentenceTransformerProcessor",
+    checkpoint="encoder_plugins.models.sentence_transformer.checkpoint",
+    recorder="encoder_plugins.models.sentence_transformer.reference:record",
     parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
     prep_version=1,
-    prep_extra="prep-sentence-transformer",
+    reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 can't read a RoBERTa without it;
     # checkpoint.py refuses checkpoints that say something else there

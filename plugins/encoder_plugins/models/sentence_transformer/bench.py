@@ -26,7 +26,7 @@ from pathlib import Path
 import aiohttp
 from sentence_transformers import SentenceTransformer
 
-from encoder_plugins import artifact
+from encoder_plugins.artifact import manifest
 from encoder_plugins.models.sentence_transformer.parity import WORDS
 
 TEXTS_A_REQUEST = 64
@@ -59,7 +59,7 @@ def served(folder: Path, extra: Sequence[str]) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["serve", str(folder), "--digest", artifact.read(folder).digest, "--name", "bench"]
+    arguments = ["serve", str(folder), "--digest", manifest.read(folder).digest, "--name", "bench"]
     arguments += ["--port", str(port), "--accelerator", "cpu", "--", *extra]
     # a session of its own, so that the engine's second process ends with the first
     process = subprocess.Popen(
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=8, help="requests of a turn")
     parser.add_argument("extra", nargs="*", help="arguments for vLLM, after --")
     given = parser.parse_args()
-    library = SentenceTransformer(str(given.artifact / artifact.MODEL), device="cpu")
+    library = SentenceTransformer(str(given.artifact / manifest.MODEL), device="cpu")
     corpus = texts(given.requests * TEXTS_A_REQUEST, seed=1)
     batches = [corpus[start : start + TEXTS_A_REQUEST] for start in range(0, len(corpus), TEXTS_A_REQUEST)]
     size = best_batch_size(library, batches)

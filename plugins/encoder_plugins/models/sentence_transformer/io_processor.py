@@ -22,11 +22,11 @@ from vllm.inputs import PromptType, TokensPrompt
 from vllm.renderers import BaseRenderer
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.limits import Limits
 from encoder_plugins.models.sentence_transformer import checkpoint, vectors
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
-from encoder_plugins.processor import EncoderProcessor
-from encoder_plugins.request import Data
+from encoder_plugins.serving.http.body import Data
+from encoder_plugins.serving.limits import Limits
+from encoder_plugins.serving.processor import EncoderProcessor
 
 # controls that no text needs, and that usually mean that something binary was sent by mistake
 CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from encoder_plugins.comparison import Bound, Compared, Tolerance
+from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported, WrongAnswer
-from encoder_plugins.inputs import Inputs, complete
 from encoder_plugins.models.sentence_transformer import vectors
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
 from encoder_plugins.models.sentence_transformer.vectors import Vectors
+from encoder_plugins.parity.verdict import Bound, Compared, Tolerance
 
 # prompts of one checkpoint that get cases of their own
 MOST_PROMPTS = 12
@@ -155,7 +155,7 @@ def _words(count: int) -> str:
 
 
 class Embeddings:
-    """The plugin's side of a comparison; ``encoder_plugins.comparison`` says what each part is for."""
+    """The plugin's side of a comparison; ``encoder_plugins.parity.verdict`` says what each part is for."""
 
     tolerances: Mapping[str, Tolerance] = {
         # 24 bits of mantissa: the engine only sums in another order; what was measured on a CPU is 0.9999999 and 4e-7. On NVIDIA

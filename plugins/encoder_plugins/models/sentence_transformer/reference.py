@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from encoder_plugins.inputs import Inputs
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.parity import Case
-from encoder_plugins.reference import Recording
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 2 << 30

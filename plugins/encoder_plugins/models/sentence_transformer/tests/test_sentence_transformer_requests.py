@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins import request
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.limits import Limits
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
+from encoder_plugins.serving.http import body
+from encoder_plugins.serving.limits import Limits
 
 pytestmark = [
     pytest.mark.engine,
@@ -22,7 +22,7 @@ LIMITS = Limits(texts=3, characters_per_text=10, characters=20)
 def parsed(**data: Any) -> Any:
     from encoder_plugins.models.sentence_transformer.io_processor import Request
 
-    return request.parse_data(data, Request)
+    return body.parse_data(data, Request)
 
 
 def refusal(**data: Any) -> InvalidRequest:

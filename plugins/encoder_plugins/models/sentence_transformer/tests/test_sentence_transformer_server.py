@@ -19,9 +19,10 @@ import httpx
 import numpy as np
 import pytest
 
-from encoder_plugins import artifact, offline
+from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.models.sentence_transformer import vectors
+from encoder_plugins.offline import client as offline
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -67,7 +68,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "encoder_plugins", "serve", str(folder), "--digest", artifact.read(folder).digest]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(folder), "--digest", manifest.read(folder).digest]
     command += ["--name", "minilm", "--port", str(port), "--accelerator", "cpu", *arguments]
     process = subprocess.Popen(command, start_new_session=True)
     try:

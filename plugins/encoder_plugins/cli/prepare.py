@@ -1,0 +1,190 @@
+"""`encoder-plugins prepare`: arguments in, exit status and termination message out; what `record` does alike is here, too."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from encoder_plugins import catalog
+from encoder_plugins.artifact import cases as inputs
+from encoder_plugins.errors import AuthFailed, PrepareError, Transient, UnknownPlugin, Unsupported
+from encoder_plugins.prep import progress
+from encoder_plugins.prep.pipeline import Prepared, prepare
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Auxiliary, Credentials, Request
+from encoder_plugins.prep.sources import tls
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_SESSION = "AWS_SESSION_TOKEN"
+# kubelet keeps 4 KiB of a termination message
+_MESSAGE_LENGTH = 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plugin", help="whose checkpoint it is")
+    parser.add_argument(
+        "source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or an absolute folder"
+    )
+    parser.add_argument("output", type=Path, help="the artifact's folder, which must not hold anything else")
+    parser.add_argument("--revision", help="commit of the repository (40 hex), or digest of the folder (64 hex)")
+    parser.add_argument(
+        "--allow-mutable-revision", action="store_true", help="take a branch or a tag for the commit that it names now"
+    )
+    parser.add_argument(
+        "--sha256", metavar="HEX", help="of the tar, or of the list of files, behind an http(s) address"
+    )
+    parser.add_argument("--endpoint", help="address of the hub, or of the object store")
+    parser.add_argument("--region", help="region of the object store")
+    parser.add_argument("--token-file", type=Path, help="file with the hub's token")
+    parser.add_argument(
+        "--credentials-folder", type=Path, help=f"folder with the object store's {', '.join(_KEYS)} [and {_SESSION}]"
+    )
+    parser.add_argument("--ca-file", type=Path, help="certificates (PEM) to trust beside the public ones")
+    parser.add_argument("--allow-pickle", action="store_true", help="convert pickled weights where there are no others")
+    parser.add_argument(
+        "--auxiliary",
+        action="append",
+        default=[],
+        metavar="REPO@REVISION",
+        help="further repository of the same hub that the checkpoint needs, or an absolute folder; several are possible",
+    )
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="take the checkpoint's own Python code, and let it run"
+    )
+    parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
+    parser.add_argument("--inputs-sha256", metavar="HEX", help="what the file of inputs must hash to")
+    parser.add_argument("--stall-seconds", type=float, default=120.0, help="give up without a byte for so long")
+    add_report_arguments(parser)
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say how results are told."""
+    parser.add_argument("--termination-log", type=Path, help="also write the result to this file, as JSON")
+    parser.add_argument("--json", action="store_true", help="progress and result as lines of JSON, on a terminal too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepare, say what came of it, and return the exit status."""
+
+    def work(progress: Progress) -> Prepared:
+        if arguments.ca_file is not None:
+            tls.also(arguments.ca_file)
+        return prepare(_request(arguments), progress)
+
+    return report(arguments, work)
+
+
+def report(arguments: argparse.Namespace, work: Callable[[Progress], Prepared]) -> int:
+    """Do ``work``, end with one line about it, and return the exit status."""
+    # whoever ends the pod gets an answer, and the next attempt what is staged
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    emit = progress.to_stdout if arguments.json or not sys.stdout.isatty() else progress.to_terminal
+    try:
+        status, result = 0, _prepared(work(Progress(emit)))
+    except PrepareError as error:
+        status, result = error.exit_status, _failed(error.code, str(error))
+    except KeyboardInterrupt:
+        status, result = (
+            Transient.exit_status,
+            _failed("Interrupted", "prep was told to stop; the next one goes on from here"),
+        )
+    except OSError as error:
+        status, result = Transient.exit_status, _failed(Transient.code, str(error))
+    except Exception as error:
+        # the process boundary: an original library may raise anything, and the operator needs one line about it
+        traceback.print_exc()
+        status, result = PrepareError.exit_status, _failed(PrepareError.code, f"{type(error).__name__}: {error}")
+    emit(result)
+    if arguments.termination_log is not None:
+        _write(arguments.termination_log, result)
+    return status
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    """Build the request from the command line."""
+    try:
+        plugin = catalog.get(arguments.plugin)
+    except UnknownPlugin as error:
+        raise Unsupported(str(error)) from error
+    return Request(
+        plugin=plugin,
+        source=arguments.source,
+        output=arguments.output.absolute(),
+        revision=_revision(arguments),
+        allow_mutable_revision=arguments.allow_mutable_revision,
+        endpoint=arguments.endpoint,
+        region=arguments.region,
+        token=None if arguments.token_file is None else _secret(arguments.token_file),
+        credentials=_credentials(arguments.credentials_folder),
+        allow_pickle=arguments.allow_pickle,
+        trust_remote_code=arguments.trust_remote_code,
+        auxiliary=tuple(map(_auxiliary, arguments.auxiliary)),
+        inputs=() if arguments.inputs is None else inputs.read(arguments.inputs, arguments.inputs_sha256),
+        stall_seconds=arguments.stall_seconds,
+    )
+
+
+def _auxiliary(text: str) -> Auxiliary:
+    """Read `REPO@REVISION`, or a folder."""
+    if text.startswith("/"):
+        return Auxiliary(text)
+    source, _, revision = text.partition("@")
+    return Auxiliary(source, revision or None)
+
+
+def _revision(arguments: argparse.Namespace) -> str | None:
+    """Return what pins the source, by whichever name it was given."""
+    if arguments.sha256 and not arguments.source.startswith(("https://", "http://")):
+        raise Unsupported("--sha256 is for an http(s) address; a repository and a folder have --revision")
+    if arguments.revision and arguments.source.startswith(("https://", "http://", "s3://")):
+        raise Unsupported(
+            "--revision is for a repository or a folder; an http(s) address has --sha256, a bucket neither"
+        )
+    pinned: str | None = arguments.sha256 or arguments.revision
+    return pinned
+
+
+def _credentials(folder: Path | None) -> Credentials | None:
+    """Read an object store's credentials, one file for each, as a mounted Secret has them."""
+    if folder is None:
+        return None
+    access_key, secret_key = (_secret(folder / name) for name in _KEYS)
+    session = folder / _SESSION
+    return Credentials(access_key, secret_key, _secret(session) if session.exists() else None)
+
+
+def _secret(path: Path) -> str:
+    """Read a token or a key. What is none is never shown, for it may be one with a line too many."""
+    try:
+        secret = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AuthFailed(f"the file {path} can't be read: {type(error).__name__}") from error
+    if not secret or not secret.isprintable() or " " in secret:
+        raise AuthFailed(f"the file {path} does not hold one token or key")
+    return secret
+
+
+def _prepared(prepared: Prepared) -> dict[str, object]:
+    """Word a success."""
+    message = f"{prepared.files} files, {prepared.bytes} bytes, {prepared.cases} reference cases"
+    return {"code": "Prepared", "message": message, **asdict(prepared)}
+
+
+def _failed(code: str, message: str) -> dict[str, object]:
+    """Word a failure."""
+    return {"code": code, "message": message[:_MESSAGE_LENGTH]}
+
+
+def _write(path: Path, result: dict[str, object]) -> None:
+    """Leave the result where kubelet looks for it; a log that can't be written changes nothing."""
+    try:
+        path.write_text(json.dumps(result))
+    except OSError as error:
+        print(f"{path}: {error}", file=sys.stderr)

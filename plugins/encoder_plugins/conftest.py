@@ -1,0 +1,188 @@
+"""A tiny checkpoint, a real hub that serves it, and a plugin whose recorder needs no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+from encoder_plugins import catalog
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.plugin import Plugin
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Request
+from encoder_plugins.prep.tests import certificates, tiny_checkpoint
+
+HUB = Path(__file__).parents[2] / "e2e" / "hub" / "hub.py"
+Requested = Callable[..., Request]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of repositories with one in it."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_checkpoint.write(folder / "demo" / "tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny checkpoint of each plugin, built once."""
+    with warnings.catch_warnings():
+        # torch deprecates what transformers does at import
+        warnings.simplefilter("ignore")
+        from encoder_checkpoints import gliner as builder
+
+    built: dict[str, Path] = {}
+
+    def get(plugin: str) -> Path:
+        if plugin not in built:
+            built[plugin] = builder.build(tmp_path_factory.mktemp(plugin) / "published", plugin)
+        return built[plugin]
+
+    return get
+
+
+@pytest.fixture
+def checkpoint(models: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny checkpoint that a test may change."""
+    folder = tmp_path / "checkpoint"
+    tiny_checkpoint.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that is its own authority, and its key."""
+    return certificates.write(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory, for tests that prepare some hundred times: a prep brings each file to the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+class Hub:
+    """A running hub server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._revisions: dict[str, dict[str, str]] = self._get("/api")["repositories"]
+
+    @property
+    def revision(self) -> str:
+        """The tiny checkpoint's commit."""
+        return self.revision_of("demo/tiny")
+
+    @property
+    def second_revision(self) -> str:
+        """Another commit of the tiny checkpoint."""
+        return self.revision_of("demo/tiny", "v2")
+
+    def revision_of(self, repository: str, tag: str = "v1") -> str:
+        """The commit that a tag of a repository names."""
+        return self._revisions[repository][tag]
+
+    def requests(self, repository: str) -> dict[str, int]:
+        """How often each route was asked about a repository."""
+        return {route: count for route, count in self._get("/_requests").items() if route.endswith(f" {repository}")}
+
+    def _get(self, path: str) -> Any:
+        with urlopen(f"{self.address}{path}") as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def running_hub(*options: str) -> Iterator[Hub]:
+    """Run a hub server while the block lasts."""
+    command = [sys.executable, str(HUB), "--host", "127.0.0.1", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield Hub(server.stdout.readline().strip())
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="session")
+def run_hub() -> Callable[..., AbstractContextManager[Hub]]:
+    """Start a hub server with options of the test's own."""
+    return running_hub
+
+
+@pytest.fixture(scope="session")
+def hub(models: Path) -> Iterator[Hub]:
+    """The hub server that serves the tiny checkpoint."""
+    with running_hub("--models", str(models)) as server:
+        yield server
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Replace the original library by a function that only notes the folder it was given."""
+    calls: list[Path] = []
+
+    def record(model: Path, inputs: Inputs = ()) -> Recording:
+        calls.append(model)
+        width = json.loads((model / "1_Pooling" / "config.json").read_bytes())["word_embedding_dimension"]
+        return Recording(
+            cases=[{"id": "one", "texts": ["a"]}, {"id": "two", "texts": ["b", "c"]}],
+            expected={"one": np.zeros((1, width), np.float32), "two": np.ones((2, width), np.float32)},
+            about={"library": "none"},
+        )
+
+    module = ModuleType("recorder_of_the_tests")
+    module.record = record  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+@pytest.fixture
+def plugin() -> Plugin:
+    return replace(catalog.get("sentence_transformer"), recorder="recorder_of_the_tests:record")
+
+
+@pytest.fixture
+def requested(hub: Hub, plugin: Plugin, recorder: list[Path], tmp_path: Path) -> Requested:
+    """Build a request for the tiny checkpoint, or for what a test names instead."""
+
+    def request(source: str = "demo/tiny", **changes: Any) -> Request:
+        revision = None if source.startswith("/") else hub.revision
+        defaults: dict[str, Any] = {"revision": revision, "endpoint": hub.address, "stall_seconds": 20.0}
+        return Request(plugin=plugin, source=source, output=tmp_path / "volume" / "key", **defaults | changes)
+
+    return request
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let waits between two tries take no time, and return how long they would have been."""
+    waits: list[float] = []
+    monkeypatch.setattr("encoder_plugins.prep.sources.retry.time.sleep", waits.append)
+    return waits
+
+
+@pytest.fixture
+def lines() -> list[dict[str, object]]:
+    """What prep told while it worked."""
+    return []
+
+
+@pytest.fixture
+def progress(lines: list[dict[str, object]]) -> Progress:
+    return Progress(lines.append)

@@ -1,0 +1,1 @@
+"""What several plugins of one kind share."""

@@ -1,0 +1,424 @@
+"""The head against gliner's own forward pass, on the same weights and the same encoder rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    # vLLM warns of itself when it is imported
+    warnings.simplefilter("ignore")
+    from encoder_plugins.backbones import weight_loading as checkpoint_weights
+    from encoder_plugins.families.gliner.config import GlinerConfig
+    from encoder_plugins.families.gliner.heads import span as gliner_span
+    from encoder_plugins.families.gliner.heads.row_groups import Batch
+    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates, layout
+    from encoder_plugins.families.gliner.payload import encode
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ENCODER = 40
+ENT, SEP = 1, 2
+
+
+def config(**more: Any) -> GlinerConfig:
+    values = {
+        "hidden_size": 32,
+        "max_width": 5,
+        "max_words": 60,
+        "class_token": "<<ENT>>",
+        "class_token_id": ENT,
+        "separator_token": "<<SEP>>",
+        "separator_token_id": SEP,
+        "embed_class_token": True,
+        "lstm_layers": 1,
+        "projection": True,
+    }
+    return GlinerConfig(**{**values, **more})
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text as both sides get it.
+
+    Attributes:
+        ids: Token ids; ENT before each label.
+        words: The first token of each word, -1 where it was cut off.
+    """
+
+    ids: torch.Tensor
+    words: list[int]
+
+    @property
+    def labels(self) -> list[int]:
+        return (self.ids == ENT).nonzero().flatten().tolist()
+
+    def extra(self, threshold: float, classes: int = 0) -> dict[str, Any]:
+        return encode(self.words, self.labels, threshold, classes)
+
+
+def text(words: int, labels: int, *, lost: int = 0, seed: int = 0) -> Text:
+    """Make a text whose words and labels have one to three tokens; its last ``lost`` words have none."""
+    generator = np.random.default_rng(seed)
+    ids = [0]
+    for _ in range(labels):
+        ids += [ENT, *generator.integers(5, 90, generator.integers(1, 4)).tolist()]
+    ids.append(SEP)
+    first = []
+    for _ in range(words - lost):
+        first.append(len(ids))
+        ids += generator.integers(5, 90, generator.integers(1, 4)).tolist()
+    return Text(torch.tensor([*ids, 3]), first + [-1] * lost)
+
+
+class Rows(torch.nn.Module):
+    """An encoder that looks rows up, and mixes in where they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.words = torch.randn(100, ENCODER, generator=generator)
+        self.places = torch.randn(400, ENCODER, generator=generator)
+        self.config = SimpleNamespace(hidden_size=ENCODER)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words[ids] + 0.5 * self.places[: len(ids)]
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.stack([self.rows(row) for row in input_ids])
+
+
+class Library(torch.nn.Module):
+    """gliner's UniEncoderSpanModel with random weights, behind ``Rows``."""
+
+    def __init__(self, settings: GlinerConfig, seed: int = 0) -> None:
+        super().__init__()
+        from gliner.modeling.base import UniEncoderSpanModel
+        from gliner.modeling.layers import LstmSeq2SeqEncoder, create_projection_layer
+        from gliner.modeling.span_rep import SpanRepLayer
+
+        torch.manual_seed(seed)
+        size = settings.hidden_size
+        model = UniEncoderSpanModel.__new__(UniEncoderSpanModel)
+        torch.nn.Module.__init__(model)
+        model.config = SimpleNamespace(
+            hidden_size=size,
+            max_width=settings.max_width,
+            class_token_index=ENT,
+            embed_ent_token=settings.embed_class_token,
+            subtoken_pooling="first",
+        )
+        model.token_rep_layer = torch.nn.Module()
+        model.token_rep_layer.rows = Rows()
+        if settings.projection:
+            model.token_rep_layer.projection = torch.nn.Linear(ENCODER, size)
+        if settings.lstm_layers:
+            model.rnn = LstmSeq2SeqEncoder(model.config, num_layers=settings.lstm_layers)
+        model.span_rep_layer = SpanRepLayer(
+            span_mode="markerV0", hidden_size=size, max_width=settings.max_width, dropout=0.1
+        )
+        model.prompt_rep_layer = create_projection_layer(size, 0.1)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=1.6 * parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.3)
+        self.model = model.eval()
+        layer = model.token_rep_layer
+        project = layer.projection if settings.projection else (lambda rows: rows)
+        # how gliner calls its encoder
+        layer.forward = lambda ids, mask, **more: project(layer.rows(ids, mask))
+        self.calibrate()
+
+    @torch.no_grad()
+    def calibrate(self) -> None:
+        """Spread logits around 0, as those of trained checkpoints are."""
+        span, label = self.model.span_rep_layer.span_rep_layer.out_project[3], self.model.prompt_rep_layer[3]
+        for last in (span, label):
+            seen: list[torch.Tensor] = []
+            hook = last.register_forward_hook(lambda module, given, found, seen=seen: seen.append(found.flatten(0, -2)))
+            self.logits(text(30, 9, seed=77))
+            hook.remove()
+            last.bias -= seen[0].mean(0)
+        factor = 2.0 / self.logits(text(30, 9, seed=77))[0].std()
+        label.weight *= factor
+        label.bias *= factor
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.state_dict())
+
+    @torch.inference_mode()
+    def logits(self, *texts: Text) -> list[torch.Tensor]:
+        """Return `[words, widths, labels]` for each text of a padded batch."""
+        longest, most = max(len(one.ids) for one in texts), max(len(one.words) for one in texts)
+        ids = torch.stack([torch.nn.functional.pad(one.ids, (0, longest - len(one.ids)), value=4) for one in texts])
+        mask = torch.stack([(torch.arange(longest) < len(one.ids)).long() for one in texts])
+        words_mask = torch.zeros_like(ids)
+        for row, one in enumerate(texts):
+            for number, place in enumerate(one.words):
+                if place >= 0:
+                    words_mask[row, place] = number + 1
+        widths = self.model.config.max_width
+        starts = torch.arange(most).repeat_interleave(widths)
+        ends = starts + torch.arange(widths).repeat(most)
+        lengths = torch.tensor([[len(one.words)] for one in texts])
+        scores = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            words_mask=words_mask,
+            text_lengths=lengths,
+            span_idx=torch.stack([starts, ends], -1)[None].expand(len(texts), -1, -1),
+            span_mask=ends[None] < lengths,
+        ).logits
+        return [score[: len(one.words), :, : len(one.labels)] for score, one in zip(scores, texts, strict=True)]
+
+
+def pooler(library: Library, settings: GlinerConfig, **more: Any) -> GlinerSpanPooler:
+    ours = GlinerSpanPooler(ENCODER, settings, **more)
+    checkpoint_weights.load(ours.head, library.tensors().items(), layout(ENCODER, settings))
+    return ours
+
+
+def metadata(
+    lengths: Sequence[int], extras: Sequence[dict[str, Any] | None], scheduled: Sequence[int] | None = None
+) -> Any:
+    """Return what vLLM's runners give a pooler."""
+    from vllm import PoolingParams
+    from vllm.v1.pool.metadata import PoolingMetadata, PoolingStates
+
+    scheduled = scheduled or lengths
+    made = PoolingMetadata(
+        prompt_lens=torch.tensor(lengths),
+        prompt_token_ids=None,
+        prompt_token_ids_cpu=None,
+        pooling_params=[PoolingParams(task="token_classify", extra_kwargs=extra) for extra in extras],
+        pooling_states=[PoolingStates() for _ in lengths],
+    )
+    made.build_pooling_cursor(np.asarray(scheduled), torch.tensor(scheduled), torch.device("cpu"))
+    return made
+
+
+def ask(ours: GlinerSpanPooler, texts: Sequence[Text], extras: Sequence[dict[str, Any] | None]) -> list[np.ndarray]:
+    hidden = torch.cat([Rows().rows(one.ids) for one in texts])
+    return [rows.numpy() for rows in ours(hidden, metadata([len(one.ids) for one in texts], extras))]
+
+
+def dense(rows: np.ndarray, like: torch.Tensor) -> np.ndarray:
+    """Spread an answer's rows over `[words, widths, labels]`, NaN elsewhere."""
+    grid = np.full(like.shape, np.nan, np.float32)
+    at = rows[:, :3].astype(int)
+    assert len(np.unique(at, axis=0)) == len(at)
+    grid[at[:, 0], at[:, 1], at[:, 2]] = rows[:, 3]
+    return grid
+
+
+def inside(like: torch.Tensor) -> np.ndarray:
+    words, widths, _ = like.shape
+    spans = np.arange(words)[:, None] + np.arange(widths)[None] < words
+    return np.broadcast_to(spans[:, :, None], like.shape)
+
+
+TEXTS = [
+    text(7, 3, seed=1),
+    text(1, 1, seed=2),
+    text(23, 6, seed=3),
+    text(9, 2, lost=4, seed=4),
+    text(3, 5, lost=3, seed=5),
+    text(60, 1, seed=6),
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "no LSTM": {"lstm_layers": 0},
+    "two layers of LSTM": {"lstm_layers": 2},
+    "labels behind the class token": {"embed_class_token": False},
+    "no projection": {"projection": False, "hidden_size": ENCODER},
+    "width 1": {"max_width": 1},
+    "wider than some texts": {"max_width": 12},
+}
+
+
+@pytest.mark.parametrize("capacity", [1, 4096], ids=["all overflow", "none overflows"])
+@pytest.mark.parametrize("switches", SETTINGS.values(), ids=SETTINGS.keys())
+def test_logits_are_those_of_the_library(switches: dict[str, Any], capacity: int, record_property: Any) -> None:
+    settings = config(**switches)
+    library = Library(settings)
+    ours = pooler(library, settings, capacity=capacity)
+    together = ask(ours, TEXTS, [one.extra(0.0) for one in TEXTS])
+    batched = library.logits(*TEXTS)
+    worst = 0.0
+    for one, rows, expected in zip(TEXTS, together, batched, strict=True):
+        found = dense(rows, expected)
+        assert (np.isfinite(found) == inside(expected)).all()
+        alone = dense(ask(ours, [one], [one.extra(0.0)])[0], expected)
+        for reference in (expected, library.logits(one)[0]):
+            difference = np.abs(found - reference.numpy())[inside(expected)].max()
+            worst = max(worst, float(difference))
+        np.testing.assert_allclose(alone, found, atol=1e-5)
+    record_property("worst", worst)
+    assert worst <= 1e-4
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("capacity", [3, 4096])
+def test_candidates_are_those_above_the_threshold(threshold: float, capacity: int) -> None:
+    settings = config()
+    library = Library(settings)
+    ours = pooler(library, settings, capacity=capacity)
+    answers = ask(ours, TEXTS, [one.extra(threshold) for one in TEXTS])
+    assert threshold == 1.0 or any(len(rows) > 3 for rows in answers)
+    for rows, expected in zip(answers, library.logits(*TEXTS), strict=True):
+        probability = expected.sigmoid().numpy()
+        found = np.isfinite(dense(rows, expected))
+        # between the generous cut and the exact one either will do
+        sure = np.abs(probability - threshold) > 1e-4
+        assert (found == (probability > threshold) & inside(expected))[sure].all()
+
+
+@pytest.mark.parametrize("classes", [1, 3, 5])
+def test_the_best_classes_come_along(classes: int) -> None:
+    settings = config()
+    library = Library(settings)
+    answers = ask(pooler(library, settings), TEXTS, [one.extra(0.4, classes) for one in TEXTS])
+    for one, rows, expected in zip(TEXTS, answers, library.logits(*TEXTS), strict=True):
+        assert rows.shape[1] == 4 + 2 * classes
+        known = min(classes, len(one.labels))
+        for row in rows:
+            best, numbers = expected[int(row[0]), int(row[1])].topk(known)
+            pairs = row[4:].reshape(-1, 2)
+            np.testing.assert_allclose(pairs[:known, 1], best.numpy(), atol=1e-4)
+            assert pairs[:known, 0].tolist() == numbers.tolist()
+            assert (pairs[known:, 0] == -1).all()
+            assert np.isneginf(pairs[known:, 1]).all()
+
+
+def test_a_request_gets_the_same_rows_in_any_company() -> None:
+    settings = config()
+    ours = pooler(Library(settings), settings)
+    alone = [ask(ours, [one], [one.extra(0.3)])[0] for one in TEXTS]
+    for order in ([5, 2, 0, 1, 4, 3], [0, 0, 5, 5, 1, 2], [3]):
+        answers = ask(ours, [TEXTS[index] for index in order], [TEXTS[index].extra(0.3) for index in order])
+        for index, rows in zip(order, answers, strict=True):
+            key = np.lexsort(rows[:, :3].T[::-1])
+            other = np.lexsort(alone[index][:, :3].T[::-1])
+            np.testing.assert_allclose(rows[key], alone[index][other], atol=1e-5)
+
+
+ODD: dict[str, Any] = {
+    "no payload": None,
+    "another payload": {"something": 1},
+    "no words": encode([], [1], 0.5),
+    "no labels": encode([5], [], 0.5),
+    "a word behind the end": encode([10_000], [1], 0.5),
+    "a word before the start": encode([-7], [1], 0.5),
+    "a label behind the end": encode([5], [10_000], 0.5),
+    "bytes that are no numbers": {"words": b"abc", "labels": b"", "threshold": 0.5, "classes": 0},
+    "words that are no bytes": {"words": [1, 2], "labels": b"", "threshold": 0.5, "classes": 0},
+    "no threshold": {"words": b"", "labels": b""},
+    "a threshold that is no number": {**encode([5], [1], 0.5), "threshold": "high"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_an_odd_request_gets_nothing_and_disturbs_nobody(odd: dict[str, Any] | None) -> None:
+    settings = config()
+    ours = pooler(Library(settings), settings)
+    one = TEXTS[0]
+    expected = ask(ours, [one], [one.extra(0.4)])[0]
+    assert len(expected) > 0
+    answers = ask(ours, [TEXTS[2], one, TEXTS[3]], [odd, one.extra(0.4), odd])
+    assert answers[0].shape == answers[2].shape == (0, 4)
+    np.testing.assert_allclose(answers[1], expected, atol=1e-5)
+
+
+def test_a_request_that_is_not_whole_gets_nothing() -> None:
+    settings = config()
+    ours = pooler(Library(settings), settings)
+    one = TEXTS[0]
+    hidden = Rows().rows(one.ids)[:6]
+    answers = ours(hidden, metadata([len(one.ids)], [one.extra(0.4)], scheduled=[6]))
+    assert [tuple(rows.shape) for rows in answers] == [(0, 4)]
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(1, 1), (1, 3000), (7, 10_000)])
+def test_a_profile_run_uses_the_memory_of_a_real_one(
+    requests: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config()
+    ours = pooler(Library(settings), settings)
+    seen: list[Any] = []
+    real: Callable[..., Any] = vars(gliner_span)["span_scores"]
+
+    def spy(start: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+        seen.append(start.shape)
+        return real(start, *arguments, **more)
+
+    monkeypatch.setattr(gliner_span, "span_scores", spy)
+    length = tokens // requests
+    answers = ours(torch.randn(length * requests, ENCODER), metadata([length] * requests, [None] * requests))
+    assert [tuple(rows.shape) for rows in answers] == [(0, 4)] * requests
+    assert seen == [(requests * min(length, settings.max_words), 4 * settings.hidden_size)]
+
+
+@pytest.mark.parametrize("switches", SETTINGS.values(), ids=SETTINGS.keys())
+def test_the_layout_is_that_of_the_library(switches: dict[str, Any]) -> None:
+    settings = config(**switches)
+    expected = {name: tuple(tensor.shape) for name, tensor in Library(settings).tensors().items()}
+    assert dict(layout(ENCODER, settings).shapes) == expected
+
+
+def test_every_tensor_fills_a_part_of_its_own() -> None:
+    settings = config(lstm_layers=2)
+    library = Library(settings)
+    head = SpanHead(ENCODER, settings)
+    for parameter in head.parameters():
+        parameter.data.fill_(torch.nan)
+    loaded = checkpoint_weights.load(head, library.tensors().items(), layout(ENCODER, settings))
+    assert loaded == {name for name, _ in head.named_parameters()}
+    # only the end's half of the split layer has no bias
+    left = {
+        name: int(parameter.isnan().sum()) for name, parameter in head.named_parameters() if parameter.isnan().any()
+    }
+    assert left == {"span_in.bias": 4 * settings.hidden_size}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "part"),
+    [
+        ("token_rep_layer.projection.bias", "projection.bias", None),
+        ("rnn.lstm.weight_hh_l1_reverse", "lstm.1.weight_hidden", 1),
+        ("rnn.lstm.bias_ih_l0", "lstm.0.bias_input", 0),
+        ("span_rep_layer.span_rep_layer.project_start.0.weight", "marker_in.weight", 0),
+        ("span_rep_layer.span_rep_layer.project_end.3.bias", "marker_out.bias", 1),
+        ("span_rep_layer.span_rep_layer.out_project.0.weight", "span_in.weight", "columns"),
+        ("span_rep_layer.span_rep_layer.out_project.3.weight", "span_out.weight", None),
+        ("prompt_rep_layer.3.weight", "prompt_out.weight", None),
+    ],
+)
+def test_where_a_tensor_goes(name: str, parameter: str, part: int | str | None) -> None:
+    assert gliner_span.place(name) == (parameter, part)
+
+
+def test_numbers_that_are_none_are_no_candidates() -> None:
+    rows = all_candidates(torch.full((3, 2, 2), torch.nan), 0.0, 0)
+    assert rows.shape == (0, 4)
+
+
+@pytest.mark.parametrize("switches", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_warm_up_runs_with_every_head(switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pooler = gliner_span.GlinerSpanPooler(ENCODER, config(**switches))
+    tried: list[int] = []
+    run = pooler._answer
+
+    def counted(hidden: torch.Tensor, batch: Batch) -> list[gliner_span.Rows]:
+        tried.append(len(batch.requests))
+        return run(hidden, batch)
+
+    monkeypatch.setattr(pooler, "_answer", counted)
+    pooler.warm_up(torch.randn(100, ENCODER))
+    assert tried == []
+    pooler.warm_up(torch.randn(512, ENCODER))
+    assert tried == [1, 1, 1, 129]

@@ -1,0 +1,173 @@
+"""All three plugins on real vLLM in this process: equal to the library, and to themselves in any company."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from encoder_plugins.families.gliner.payload import encode
+
+pytestmark = [
+    pytest.mark.engine,
+    # vLLM, torch and transformers warn a lot about themselves
+    pytest.mark.filterwarnings("ignore"),
+]
+
+PLUGINS = ["deberta_gliner", "mmbert_gliner", "mt5_gliner"]
+WORDS = [
+    "Ada",
+    "Lovelace",
+    "met",
+    "Charles",
+    "Babbage",
+    "in",
+    "London",
+    ",",
+    "and",
+    "wrote",
+    "notes",
+    "on",
+    "his",
+    "engine",
+    "for",
+    "Scientific",
+    "Memoirs",
+]
+LABELS = ["person", "city", "magazine", "machine"]
+# more than the longest text, and than one step of the scheduler takes of the whole batch
+STEP = 10_000
+Prompt = tuple[list[int], dict[str, Any]]
+Ask = Callable[[Sequence[Prompt]], list[np.ndarray]]
+
+
+def texts() -> list[tuple[str, list[str]]]:
+    """Texts of 1 to 120 words, with 1 to 4 labels, some twice."""
+    counts = [1, 5, 17, 40, 3, 120, 64, 17, 2, 90, 11, 1]
+    return [
+        (" ".join((WORDS * 8)[number : number + count]), LABELS[: 1 + number % 4])
+        for number, count in enumerate(counts)
+    ]
+
+
+class Library:
+    """gliner itself with one checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        from gliner import GLiNER
+
+        self.model: Any = GLiNER.from_pretrained(str(folder), local_files_only=True).eval()
+
+    def prompt(self, text: str, labels: list[str], threshold: float) -> tuple[Prompt, np.ndarray]:
+        """Return what the engine gets for a text, and the library's logits `[words, widths, labels]`."""
+        import torch
+
+        prepared = self.model.prepare_batch([text], labels)
+        batch = self.model.collate_batch(prepared["input_x"], prepared["entity_types"])
+        ids = batch["input_ids"][0].tolist()
+        words = [-1] * int(batch["text_lengths"][0, 0])
+        for place, number in enumerate(batch["words_mask"][0].tolist()):
+            if number:
+                words[number - 1] = place
+        marked = [place for place, token in enumerate(ids) if token == self.model.config.class_token_index]
+        with torch.inference_mode():
+            logits = self.model.run_batch(batch).logits[0]
+        return (ids, encode(words, marked, threshold)), logits.float().numpy()
+
+
+def start(model: Path) -> Ask:
+    """Start an engine in this process; gives a function from prompts to the pooler's rows."""
+    from vllm import LLM, PoolingParams
+
+    llm = LLM(
+        str(model),
+        runner="pooling",
+        dtype="float32",
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        max_num_batched_tokens=STEP,
+        max_num_seqs=8,
+    )
+
+    def ask(prompts: Sequence[Prompt]) -> list[np.ndarray]:
+        outputs = llm.encode(
+            [{"prompt_token_ids": ids} for ids, _ in prompts],
+            [PoolingParams(task="token_classify", extra_kwargs=extra) for _, extra in prompts],
+            pooling_task="token_classify",
+            use_tqdm=False,
+        )
+        return [output.outputs.data.numpy() for output in outputs]
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def environment() -> Any:
+    """What an engine in this process needs of the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_PLUGINS": "encoder",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module", params=PLUGINS)
+def served(request: pytest.FixtureRequest, environment: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The library and the engine on one checkpoint, as it was published and as it was prepared."""
+    from encoder_checkpoints import gliner
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source = gliner.build(tmp_path_factory.mktemp("source"), request.param)
+        model = tmp_path_factory.mktemp("model")
+        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").convert(source, {}, model)
+        return Library(source), start(model)
+
+
+def test_logits_are_those_of_the_library(served: tuple[Library, Ask], record_property: Any) -> None:
+    library, ask = served
+    asked = [library.prompt(text, labels, 0.0) for text, labels in texts()]
+    worst = 0.0
+    for rows, (_, expected) in zip(ask([prompt for prompt, _ in asked]), asked, strict=True):
+        found = np.full(expected.shape, np.nan, np.float32)
+        at = rows[:, :3].astype(int)
+        found[at[:, 0], at[:, 1], at[:, 2]] = rows[:, 3]
+        words, widths, _ = expected.shape
+        inside = np.arange(words)[:, None] + np.arange(widths)[None] < words
+        assert (np.isfinite(found).all(-1) == inside).all()
+        worst = max(worst, float(np.abs(found - expected)[inside].max()))
+    record_property("worst", worst)
+    assert worst <= 1e-4
+
+
+def test_an_answer_is_the_same_in_any_company(served: tuple[Library, Ask]) -> None:
+    library, ask = served
+    prompts = [library.prompt(text, labels, 0.4)[0] for text, labels in texts()]
+    # beside odd ones, which get nothing
+    odd: list[Prompt] = [([5, 6, 7], {}), (prompts[0][0], encode([10_000], [1], 0.5))]
+    alone = [ask([prompt])[0] for prompt in prompts]
+    assert sum(len(rows) for rows in alone) > 20
+    order = np.random.default_rng(0).permutation(len(prompts)).tolist()
+    for company in (prompts, [prompts[index] for index in order], [odd[0], *prompts, odd[1], *prompts]):
+        for (ids, extra), rows in zip(company, ask(company), strict=True):
+            if (ids, extra) in odd:
+                assert rows.shape == (0, 4)
+                continue
+            expected = alone[next(i for i, prompt in enumerate(prompts) if prompt[0] == ids and prompt[1] == extra)]
+            by = [np.lexsort(table[:, 2::-1].T) for table in (rows, expected)]
+            assert (rows[by[0]][:, :3] == expected[by[1]][:, :3]).all()
+            logits, others = rows[by[0]][:, 3], expected[by[1]][:, 3]
+            # a batch of another size adds up in another order
+            np.testing.assert_allclose(logits, others, atol=5e-5)
+            np.testing.assert_allclose(1 / (1 + np.exp(-logits)), 1 / (1 + np.exp(-others)), atol=1e-5)

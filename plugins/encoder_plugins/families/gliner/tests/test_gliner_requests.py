@@ -1,0 +1,121 @@
+"""What a request may hold, without a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.gliner import request
+from encoder_plugins.families.gliner.request import Request
+from encoder_plugins.serving.http import body as bodies
+from encoder_plugins.serving.limits import Limits
+
+LIMITS = Limits(texts=3, characters_per_text=10, characters=20)
+
+
+def refused(**data: Any) -> tuple[str | None, str]:
+    """Return the path and the sentence of a refusal: of HTTP's body, and the same in process."""
+    body = json.dumps({"data": data}).encode()
+    parsers: tuple[Callable[[], Request], ...] = (
+        lambda: bodies.parse_body(body, Request).data,
+        lambda: bodies.parse_data(data, Request),
+    )
+    found = []
+    for parse in parsers:
+        with pytest.raises(InvalidRequest) as caught:
+            check(parse())
+        # pydantic calls a list of JSON an array
+        found.append((caught.value.param, str(caught.value).replace("array", "list")))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def check(data: Request) -> tuple[list[str], list[tuple[str, ...]]]:
+    texts = request.texts_of(data, LIMITS)
+    request.spans_of(data, len(texts))
+    return texts, request.labels_of(data, len(texts))
+
+
+def test_defaults_are_the_library_s() -> None:
+    data = Request(text="a", labels=["x"])
+    assert (data.threshold, data.flat_ner, data.multi_label, data.return_class_probs) == (0.5, True, False, False)
+    assert (data.input_spans, data.overflow) == (None, "refuse")
+
+
+@pytest.mark.parametrize("threshold", [0, 0.0, 1, 1.0, 0.25])
+def test_thresholds_between_0_and_1_are_taken(threshold: float) -> None:
+    assert check(Request(text="a", labels=["x"], threshold=threshold)) == (["a"], [("x",)])
+
+
+@pytest.mark.parametrize("threshold", [-1e-9, 1.0001, True, "0.5", None, [0.5]])
+def test_other_thresholds_are_refused(threshold: Any) -> None:
+    assert refused(text="a", labels=["x"], threshold=threshold)[0] == "data.threshold"
+
+
+@pytest.mark.parametrize("threshold", [math.nan, math.inf])
+def test_a_threshold_is_finite(threshold: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        bodies.parse_data({"text": "a", "labels": ["x"], "threshold": threshold}, Request)
+    assert caught.value.param == "data.threshold"
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "says"),
+    [
+        ({"labels": ["x"]}, "data.text", "neither text nor texts"),
+        ({"text": "a", "texts": ["a"], "labels": ["x"]}, "data.texts", "both"),
+        ({"texts": [], "labels": ["x"]}, "data.texts", "at least one"),
+        ({"texts": ["a"] * 4, "labels": ["x"]}, "data.texts", "4 texts; the limit is 3"),
+        ({"texts": ["a", "b" * 11], "labels": ["x"]}, "data.texts[1]", "11 characters; the limit is 10"),
+        ({"text": "b" * 11, "labels": ["x"]}, "data.text", "11 characters"),
+        ({"texts": ["b" * 10] * 3, "labels": ["x"]}, "data.texts", "30 characters in all; the limit is 20"),
+        ({"texts": ["a", 1], "labels": ["x"]}, "data.texts[1]", "string"),
+        ({"text": "a"}, "data.labels", "neither labels nor labels_per_text"),
+        ({"text": "a", "labels": ["x"], "labels_per_text": [["x"]]}, "data.labels_per_text", "both"),
+        ({"text": "a", "labels": "x"}, "data.labels", "list"),
+        ({"text": "a", "labels": ["x", "y", None]}, "data.labels[2]", "string"),
+        ({"text": "a", "labels": ["x", ""]}, "data.labels[1]", "blank"),
+        ({"text": "a", "labels": ["x", "y", " \n"]}, "data.labels[2]", "blank"),
+        ({"text": "a", "labels": ["x" * 257]}, "data.labels[0]", "257 characters; the limit is 256"),
+        ({"text": "a", "labels": [f"x{n}" for n in range(1001)]}, "data.labels", "1001 labels; the limit is 1000"),
+        ({"texts": ["a", "b"], "labels_per_text": [["x"]]}, "data.labels_per_text", "1 lists of labels for 2 texts"),
+        ({"texts": ["a", "b"], "labels_per_text": [["x"], ["y", ""]]}, "data.labels_per_text[1][1]", "blank"),
+        (
+            {"texts": ["a", "b"], "labels_per_text": [[f"x{n}" for n in range(600)], [f"y{n}" for n in range(600)]]},
+            "data.labels_per_text",
+            "1200 different labels",
+        ),
+        ({"text": "a", "labels": ["x"], "input_spans": [{"start": 0, "end": 1}]}, "data.input_spans[0]", "list"),
+        ({"text": "a", "labels": ["x"], "input_spans": []}, "data.input_spans", "0 lists of spans for 1 texts"),
+        (
+            {"text": "a", "labels": ["x"], "input_spans": [[{"start": -1, "end": 1}]]},
+            "data.input_spans[0][0].start",
+            "0",
+        ),
+        ({"text": "a", "labels": ["x"], "input_spans": [[{"start": 0}]]}, "data.input_spans[0][0].end", "required"),
+        ({"text": "a", "labels": ["x"], "overflow": "cut"}, "data.overflow", "refuse"),
+        ({"text": "a", "labels": ["x"], "flat_ner": 1}, "data.flat_ner", "boolean"),
+        ({"text": "a", "labels": ["x"], "flat": True}, "data.flat", "Extra"),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_field(data: dict[str, Any], path: str, says: str) -> None:
+    assert refused(**data)[0] == path
+    assert says in refused(**data)[1]
+
+
+def test_labels_count_once_at_their_first_place() -> None:
+    assert check(Request(texts=["a", "b"], labels=["x", "y", "x", "X", "z", "y"]))[1] == [("x", "y", "X", "z")] * 2
+    per_text = Request(texts=["a", "b"], labels_per_text=[["y", "x", "y"], []])
+    assert check(per_text)[1] == [("y", "x"), ()]
+    assert request.label_path(per_text, 0, "x") == "data.labels_per_text[0][1]"
+    assert request.label_path(Request(text="a", labels=["x", "x", "y"]), 0, "y") == "data.labels[2]"
+
+
+def test_texts_may_be_empty_and_hold_anything() -> None:
+    assert check(Request(texts=["", " ", "\x00\u202e"], labels=[]))[0] == ["", " ", "\x00\u202e"]

@@ -1,0 +1,249 @@
+"""The whole way: prepare, serve behind the door, and what clients get; the same without HTTP. One family stands for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from encoder_plugins.artifact import manifest
+from encoder_plugins.errors import EngineEnded, InvalidRequest
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
+from encoder_plugins.offline import client as offline
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+PLUGIN = "deberta_gliner"
+START_SECONDS = 300
+LABELS = ["person", "company", "city", "date of birth", "sports team", "country", "river"]
+TEXTS = [
+    "Tim Cook leads Apple in Cupertino, and Angela Merkel was born in Hamburg on 17 July 1954.",
+    "short",
+    " \n",
+    "👩‍🚀 İstanbul'da re\u0301sume\u0301\r\n東京は日本の首都。",
+    "The European Central Bank in Frankfurt raised its rate by 0.25 % in June. " * 6,
+]
+# sums over other batches end in other bits: a score this near to the threshold may be on either side
+SCORE = 2.5e-5
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, and the library on the checkpoint that it serves."""
+
+    library: Library
+    url: str
+
+    async def post(self, client: httpx.AsyncClient, **data: Any) -> httpx.Response:
+        headers = {"x-request-id": "the same for everybody"}
+        return await client.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, headers=headers)
+
+    def answer(self, **data: Any) -> Any:
+        response = httpx.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, timeout=120)
+        assert response.status_code == 200, response.text
+        return response.json()["data"]
+
+    def refusal(self, **data: Any) -> dict[str, Any]:
+        response = httpx.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, timeout=120)
+        assert response.status_code == 400, response.text
+        error: dict[str, Any] = response.json()["error"]
+        return error
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, Path]:
+    """The library on a checkpoint, and what the command of the prep image makes of it."""
+    folder = tmp_path_factory.mktemp(PLUGIN)
+    library = built(PLUGIN, folder / "checkpoint", for_prep=True)
+    output = folder / ("a" * 64)
+    command = [sys.executable, "-m", "encoder_plugins", "prepare", PLUGIN, str(library.folder), str(output)]
+    subprocess.run(command, check=True, capture_output=True)
+    return library, output
+
+
+@pytest.fixture(scope="module")
+def server(prepared: tuple[Library, Path]) -> Iterator[Server]:
+    """A server with the default limits."""
+    library, output = prepared
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(output), "--digest", manifest.read(output).digest]
+    command += ["--name", "ner", "--port", str(port), "--accelerator", "cpu"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        asyncio.run(healthy(f"http://127.0.0.1:{port}/health", process))
+        yield Server(library, f"http://127.0.0.1:{port}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    async with httpx.AsyncClient() as client, asyncio.timeout(START_SECONDS):
+        while process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(url)).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"the server ended with {process.returncode}")
+
+
+def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """Compare entities one by one and in order."""
+    assert [{**entity, "score": None, "class_probs": None} for entity in ours] == [
+        {**entity, "score": None, "class_probs": None} for entity in theirs
+    ]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["score"] == pytest.approx(other["score"], abs=SCORE)
+        assert mine.get("class_probs", {}) == pytest.approx(other.get("class_probs", {}), abs=SCORE)
+
+
+@pytest.mark.parametrize("flat_ner", [True, False])
+@pytest.mark.parametrize("multi_label", [True, False])
+def test_answers_are_the_library_s(server: Server, flat_ner: bool, multi_label: bool) -> None:
+    found = 0
+    for threshold in (0.1, 0.5):
+        options = {
+            "threshold": threshold,
+            "flat_ner": flat_ner,
+            "multi_label": multi_label,
+            "return_class_probs": True,
+        }
+        results = server.answer(texts=TEXTS, labels=LABELS, **options)["results"]
+        for text, result in zip(TEXTS, results, strict=True):
+            expected = server.library.entities(text, LABELS, **options)
+            assert_same(result["entities"], expected)
+            found += len(expected)
+    assert found > 10
+
+
+async def test_clients_get_their_own_answers(server: Server) -> None:
+    requests: list[dict[str, Any]] = []
+    for number in range(64):
+        labels = LABELS[number % 3 : number % 3 + 1 + number % 4]
+        text = TEXTS[number % 5] if number % 7 else f"{number} {TEXTS[0]}"
+        requests.append({"text": text, "labels": labels, "threshold": 0.2, "multi_label": bool(number % 2)})
+
+    async with httpx.AsyncClient(timeout=120) as client:
+
+        async def ask(data: dict[str, Any]) -> Any:
+            response = await server.post(client, **data)
+            assert response.status_code == 200, response.text
+            return response.json()["data"]["entities"]
+
+        together = await asyncio.gather(*map(ask, requests))
+    for data, found in zip(requests, together, strict=True):
+        options = {"threshold": data["threshold"], "multi_label": data["multi_label"]}
+        assert_same(found, server.library.entities(data["text"], data["labels"], **options))
+
+
+def test_long_texts_are_refused_cut_or_read_in_parts(server: Server) -> None:
+    text = TEXTS[4] * 3
+    data = {"text": text, "labels": LABELS, "threshold": 0.2}
+    assert f"the model takes {MAX_WORDS}" in server.refusal(**data)["message"]
+    cut = server.answer(**data, overflow="truncate")
+    assert_same(cut["entities"], server.library.entities(text, LABELS, threshold=0.2))
+    assert (cut["truncated"], cut["words_kept"]) == (True, MAX_WORDS)
+    parts = server.answer(**data, overflow="chunk")
+    assert parts["chunks"] > 1
+    assert max(entity["end"] for entity in parts["entities"]) > max(entity["end"] for entity in cut["entities"])
+
+
+def test_an_answer_that_is_too_large_is_refused_by_number(server: Server) -> None:
+    labels = [f"label {number}" for number in range(100)]
+    data = {"texts": [TEXTS[4]] * 20, "labels": labels, "multi_label": True, "flat_ner": False}
+    error = server.refusal(**data, threshold=0)
+    assert error["param"] == "data.threshold"
+    assert "more than 100000 entities" in error["message"]
+    assert server.answer(text="a b", labels=["x"])["usage"]["words"] == 2
+
+
+def test_refusals_name_the_field(server: Server) -> None:
+    assert server.refusal(text="a", labels=["x", "<<ENT>>"])["param"] == "data.labels[1]"
+    assert server.refusal(text="a", labels=["x"], threshold=2)["param"] == "data.threshold"
+    assert server.answer(text=" ", labels=["x"]) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
+    assert server.answer(text="a b", labels=[])["entities"] == []
+
+
+def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[Library, Path]) -> None:
+    texts = [f"{number} {text}" for number in range(20) for text in TEXTS]
+    requests: list[dict[str, Any]] = [
+        {"texts": texts[number : number + 7], "labels": LABELS[: 1 + number % 7], "threshold": 0.2}
+        for number in range(0, len(texts), 7)
+    ]
+    requests += [{"text": TEXTS[0], "labels": LABELS, "multi_label": True, "flat_ner": False, "threshold": 0.3}]
+    requests[3:3] = [{"text": "a", "labels": ["x", "<<ENT>>"]}, {"text": "a", "labels": "x"}, {"labels": ["x"]}]
+    with offline.Model(prepared[1], accelerator="cpu") as model:
+        answers = model.map(requests)
+        for number, data in enumerate(requests):
+            if number in (3, 4, 5):
+                with pytest.raises(InvalidRequest) as caught:
+                    next(answers)
+                assert caught.value.param == server.refusal(**data)["param"]
+                continue
+            found, expected = next(answers), server.answer(**data)
+            assert found["usage"] == expected["usage"]
+            for mine, theirs in zip(results(found), results(expected), strict=True):
+                assert_same(mine["entities"], theirs["entities"])
+        assert next(answers, None) is None
+        assert model.ask({"text": " ", "labels": ["x"]}) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
+        waiting = model.submit(requests[0])
+        assert len(waiting.result()["results"]) == 7
+        (engine,) = model._engines
+        lost = [model.submit(requests[0]) for _ in range(50)]
+        os.kill(engine._process.pid, signal.SIGKILL)
+        with pytest.raises(EngineEnded, match="before it had an answer"):
+            lost[-1].result()
+    with pytest.raises(EngineEnded):
+        model.ask(requests[0])
+
+
+def results(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer.get("results", [answer])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_in_process_each_text_gets_its_own_labels(
+    prepared: tuple[Library, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, output = prepared
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_PLUGINS": "encoder",
+        "VLLM_NO_USAGE_STATS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    from vllm import LLM
+
+    llm = LLM(
+        str(output / "model"),
+        runner="pooling",
+        dtype="float32",
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        enable_chunked_prefill=False,
+        io_processor_plugin="encoder",
+        additional_config={"encoder": {"plugin": PLUGIN}},
+    )
+    lists = [LABELS[: number + 1] for number in range(len(TEXTS))]
+    for threshold in (0.2, 0.5):
+        data = {"texts": TEXTS, "labels_per_text": lists, "threshold": threshold}
+        answer: Any = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
+        for text, labels, result in zip(TEXTS, lists, answer["results"], strict=True):
+            assert_same(result["entities"], library.entities(text, labels, threshold=threshold))

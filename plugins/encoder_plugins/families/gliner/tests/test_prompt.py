@@ -1,0 +1,198 @@
+"""Token ids and positions, against the library's processor with its own tokenizers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from encoder_plugins.families.gliner import prompt as prompts
+from encoder_plugins.families.gliner import words
+from encoder_plugins.families.gliner.prompt import LabelProblem, PromptBuilder, WordTokens
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
+from encoder_plugins.families.gliner.tests.test_words import SCRIPTS, TEXTS
+
+LABELS = (
+    ("person",),
+    ("person", "company", "city"),
+    ("date of birth", "Vor- und Nachname", "名前", "a  b", " leading", "trailing ", "🏳️‍🌈", "İ", "e\u0301"),
+    tuple(f"label number {number}" for number in range(25)),
+)
+# words that tokenizers drop, or make much of
+HARD = (
+    "\u200b",
+    "\ufeff",
+    "\x00",
+    "\u00ad",
+    "�",
+    "\ue000",
+    "a\u200bb",
+    "ﷺ",
+    "𝔸",
+    "<",
+    ">",
+    "▁",
+    "▁▁",
+    "supercalifragilistic" * 9,
+)
+
+
+def made(builder: PromptBuilder, text: str, labels: tuple[str, ...]) -> tuple[list[int], list[int], list[int]]:
+    asked = builder.labels(labels)
+    prompt = builder.build(asked, builder.word_tokens(words.split(text)[:MAX_WORDS]))
+    return prompt.tokens, prompt.words.tolist(), asked.positions.tolist()
+
+
+def tokens_of(library: Library, word: str) -> list[int]:
+    tokens: list[int] = library.tokenizer([word], add_special_tokens=False, is_split_into_words=True)["input_ids"]
+    return tokens
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=len)
+def test_prompts_are_the_library_s(library: Library, labels: tuple[str, ...]) -> None:
+    builder = library.builder()
+    for text in (*filter(str.strip, TEXTS), " ".join(HARD), "word " * 300, *(f"a {word} b" for word in HARD)):
+        expected = library.positions(text, labels)
+        # once from the tokenizer, once from what is remembered
+        assert made(builder, text, labels) == expected, text
+        assert made(builder, text, labels) == expected, text
+
+
+def test_any_text_and_labels_give_the_library_s_prompt(library: Library) -> None:
+    builder = library.builder()
+    ordinary = st.one_of(st.text(alphabet=SCRIPTS), st.text(max_size=80), st.text(alphabet="abc-_ .", max_size=200))
+    # what is between the markers' angles could be a marker, and is refused: test_labels_with_markers
+    labels = st.lists(ordinary.filter(lambda text: text.strip() and "<" not in text and "[" not in text), min_size=1)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(ordinary.filter(str.strip), labels.map(lambda items: tuple(dict.fromkeys(items))))
+    def check(text: str, labels: tuple[str, ...]) -> None:
+        kept = tuple(label for label in labels if tokens_of(library, label))
+        if kept != labels:
+            with pytest.raises(LabelProblem, match="leaves nothing"):
+                made(builder, text, labels)
+        assert made(builder, text, kept) == library.positions(text, kept)
+
+    check()
+
+
+@pytest.mark.parametrize("limit", [24, 25, 60])
+def test_the_tokenizer_s_limit_cuts_where_the_library_cuts(library: Library, limit: int) -> None:
+    labels = ("person", "company")
+    builder = library.builder(tokenizer_limit=limit)
+    before, library.tokenizer.model_max_length = library.tokenizer.model_max_length, limit
+    try:
+        for text in ("word " * 300, "Donaudampfschifffahrtsgesellschaftskapitän " * 5, "short", " ".join(HARD)):
+            assert made(builder, text, labels) == library.positions(text, labels)
+        tokens, positions, _ = made(builder, "word " * 300, labels)
+        assert len(tokens) == limit
+        assert positions[-1] == -1
+    finally:
+        library.tokenizer.model_max_length = before
+
+
+@pytest.fixture
+def dropping(library: Library) -> Iterator[Library]:
+    """The library with a tokenizer that drops zero-width spaces, as the published ones of DeBERTa and mT5 do."""
+    backend = library.tokenizer.backend_tokenizer
+    before = backend.normalizer
+    backend.normalizer = normalizers.Sequence([normalizers.Replace("\u200b", ""), *([before] if before else [])])
+    try:
+        yield library
+    finally:
+        backend.normalizer = before
+
+
+def test_a_word_without_tokens_moves_the_words_behind_it_as_in_the_library(dropping: Library) -> None:
+    builder = dropping.builder()
+    for text in ("\u200b", "\u200b a", "a \u200b b c", "a \u200b \u200b b\u200bc", "word \u200b " * 200):
+        assert made(builder, text, ("x", "y\u200b")) == dropping.positions(text, ("x", "y\u200b"))
+    _, positions, _ = made(builder, "a \u200b b c", ("x",))
+    assert [place >= 0 for place in positions] == [True, True, True, False]
+
+
+def test_a_label_without_tokens_is_refused(dropping: Library) -> None:
+    with pytest.raises(LabelProblem, match="leaves nothing") as refused:
+        dropping.builder().labels(("x", "\u200b"))
+    assert refused.value.position == 1
+
+
+def test_labels_with_markers_are_refused_by_name(library: Library) -> None:
+    builder = library.builder()
+    special = set(library.tokenizer.all_special_tokens) | {library.config.class_token, library.config.separator_token}
+    for marker in special:
+        for label in (marker, f"a {marker} b", f"a{marker}b"):
+            with pytest.raises(LabelProblem, match="means something to the model") as refused:
+                builder.labels(("fine", label))
+            assert refused.value.position == 1
+            assert marker in str(refused.value)
+
+
+def test_a_character_that_the_vocabulary_lacks_is_no_marker(library: Library) -> None:
+    builder = library.builder()
+    for label in ("𓀀", "\U0001f9ff\U0001fae0", "ꙮ"):
+        assert made(builder, "some text", ("x", label)) == library.positions("some text", ("x", label))
+
+
+def test_markers_in_texts_are_ordinary_words(library: Library) -> None:
+    text = "a <<ENT>> b <<SEP>> [SEP] <eos> </s> [UNK] c"
+    assert made(library.builder(), text, ("x",)) == library.positions(text, ("x",))
+
+
+def test_a_tokenizer_that_is_not_the_configuration_s_is_refused(one: Library) -> None:
+    tokenizer = one.tokenizer.backend_tokenizer
+    for wrong in (
+        replace(one.config, class_token_id=7),
+        replace(one.config, separator_token_id=7),
+        replace(one.config, class_token="[NOT THERE]"),
+    ):
+        with pytest.raises(ValueError, match=r"config\.json says"):
+            PromptBuilder(tokenizer, wrong)
+    with_word = Tokenizer.from_str(tokenizer.to_str())
+    with_word.add_special_tokens([AddedToken("ENT", special=True, normalized=False)])
+    number = with_word.token_to_id("ENT")
+    assert number is not None
+    with pytest.raises(ValueError, match="is a word"):
+        PromptBuilder(with_word, replace(one.config, class_token="ENT", class_token_id=number))
+
+
+def counting() -> WordTokens:
+    """Return the tokens of a tokenizer with one token per character."""
+    letters = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return WordTokens(tokenizer)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_CACHED_WORDS", 50)
+    tokens = counting()
+    plain = counting()
+    for start in range(0, 2000, 10):
+        batch = [f"w{number}" for number in range(start, start + 10)] + ["again", "x" * 65, "y" * 17]
+        assert tokens(batch) == plain.tokenize(batch)
+    assert len(tokens._young) < 50
+    assert len(tokens._old) < 70
+    assert "again" in tokens._young | tokens._old
+    assert not {"x" * 65, "y" * 17} & (tokens._young | tokens._old).keys()
+
+
+def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch, one: Library) -> None:
+    monkeypatch.setattr(prompts, "_CACHED_WORDS", 40)
+    builder = one.builder()
+    texts = [" ".join(f"word{number % 97} x{number}" for number in range(start, start + 40)) for start in range(60)]
+    expected = [library_prompt for library_prompt in (one.positions(text, ("a", "b")) for text in texts)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(5):
+                assert list(pool.map(lambda text: made(builder, text, ("a", "b")), texts)) == expected
+    finally:
+        sys.setswitchinterval(interval)

@@ -1,0 +1,62 @@
+"""Words and offsets, against the library's splitter."""
+
+from __future__ import annotations
+
+import pytest
+from gliner.data_processing.tokenizer import WhitespaceTokenSplitter, WordsSplitter
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from encoder_plugins.families.gliner import words
+
+SCRIPTS = (
+    "aZ09 _-–'’.,\t\r\n\u00a0\u200b\u200d\ufeff\u0301\u0130ıßﬁ京都東京한국어العربيةहिन्दीไทย🏳️‍🌈👩‍🚀\U0001d538\x00\x1c"
+)
+TEXTS = (
+    "Tim Cook leads Apple in Cupertino.",
+    "a--b a-b-c -a a- _a_-_b_ x_-y 2-3 a-–b",
+    "line one\r\nline two\r\n\r\nthree\u2028four\x85five",
+    "re\u0301sume\u0301 cafe\u0301 e\u0301-e\u0301",
+    "İstanbul'da İ ı I i\u0307",
+    "👩‍🚀 went to 🏳️‍🌈 on 🇩🇪",
+    "東京は日本の首都。नई दिल्ली भारत की राजधानी है।",
+    "\u200b\u200b \ufeff\x00\x01 \u3000end",
+    "",
+    " \t\n\x1c\u3000",
+)
+
+
+def by_library(text: str) -> list[tuple[str, int, int]]:
+    return list(WhitespaceTokenSplitter()(text))
+
+
+def by_us(text: str) -> list[tuple[str, int, int]]:
+    found = words.split(text)
+    return [(word, start, start + len(word)) for word, start in zip(found, words.starts(text, found), strict=True)]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_and_offsets_are_the_library_s(text: str) -> None:
+    assert by_us(text) == by_library(text)
+    assert all(text[start:end] == word for word, start, end in by_us(text))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.text(), st.text(alphabet=SCRIPTS), st.text(alphabet="ab-_ .")))
+@example("a-" * 50)
+def test_words_and_offsets_are_the_library_s_for_any_text(text: str) -> None:
+    assert by_us(text) == by_library(text)
+
+
+def test_the_first_words_have_the_offsets_that_they_have_among_all() -> None:
+    text = "to be, or not to be: to"
+    found = words.split(text)
+    every = words.starts(text, found)
+    assert every[-1] == text.rindex("to")
+    assert [words.starts(text, found, count) for count in range(len(found) + 1)] == [
+        every[:count] for count in range(len(found) + 1)
+    ]
+
+
+def test_the_library_knows_our_splitter_by_its_name() -> None:
+    assert isinstance(WordsSplitter(words.SPLITTER).splitter, WhitespaceTokenSplitter)

@@ -1,0 +1,1 @@
+"""An artifact without a server."""

@@ -1,0 +1,301 @@
+"""An artifact without a server: requests as ``POST /pooling`` takes them go in, the same answers come out, in order.
+
+    with offline.Model("artifacts/ner") as model:
+        for answer in model.map({"text": text, "labels": ["person", "city"]} for text in texts):
+            ...
+
+Each engine has a process of its own that tokenises what comes next, and decodes what came last, while the engine computes
+(``encoder_plugins.offline.worker``). Nothing of vLLM is imported here, and the environment of this process stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from encoder_plugins import compatibility
+from encoder_plugins.artifact import manifest
+from encoder_plugins.errors import EngineEnded, InvalidRequest
+from encoder_plugins.plugin import Accelerator
+from encoder_plugins.serving import command as serve
+from encoder_plugins.serving.limits import Limits
+
+# of what was given and has no answer yet, for each engine: a few steps of a large one
+MOST_BYTES = 8 << 20
+MOST_REQUESTS = 2048
+STOP_SECONDS = 30.0
+
+Answer = dict[str, Any]
+
+
+class Model:
+    """A prepared artifact on the accelerator that is here. For several threads at once.
+
+    Attributes:
+        engines: How many there are.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        accelerator: Accelerator | None = None,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        limits: Limits | None = None,
+        engines: int | None = None,
+        arguments: Sequence[str] = (),
+        digest: str | None = None,
+    ) -> None:
+        """Check the artifact, start its engines, and wait until they are ready.
+
+        Args:
+            folder: The prepared directory.
+            accelerator: What the engines run on; None takes what is there.
+            dtype: Their number format; None takes the plugin's own for the accelerator.
+            max_model_len: Tokens that they take of a text; None takes the checkpoint's.
+            limits: What one request may ask for; None takes those of a server.
+            engines: Engines on this accelerator; None leaves the choice to ``tuning``, as ``serve`` does.
+            arguments: Further arguments for vLLM; where they contradict ours, they win.
+            digest: What the artifact's digest must be; None where only its manifest can say what it should be.
+
+        Raises:
+            ChecksumMismatch: The artifact is not what it should be.
+            NotServable: This installation can't run it.
+            EngineEnded: An engine did not start; what it said is on standard error.
+        """
+        path = Path(folder).absolute()
+        manifest.verify(path, digest)
+        plugin = serve.plugin_of(path)
+        service = serve.Service(
+            artifact=path,
+            name=plugin.name,
+            port=0,
+            accelerator=accelerator or serve.this_accelerator(),
+            dtype=dtype,
+            max_model_len=max_model_len,
+            limits=limits or Limits(),
+            engines=engines,
+            api_servers=1,
+            arguments=tuple(arguments),
+        )
+        serve.check_servable(plugin, compatibility.installed_vllm(), os.environ)
+        machine = serve.this_machine()
+        tuning = serve.tuning_of(service, machine)
+        environment = serve.environment(os.environ, service, tuning, machine.cores)
+        environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        if service.accelerator == "cpu":
+            # the engine's process does the work itself, instead of starting another one for it
+            environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        line = serve.engine_arguments(service, plugin, tuning)
+        self.engines = tuning.engines
+        self._engines: list[_Engine] = []
+        try:
+            for _ in range(tuning.engines):
+                # one after the other: vLLM measures a GPU's memory at start, while nobody else may take any
+                self._engines.append(_Engine(line, environment))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, data: Mapping[str, Any]) -> Answer:
+        """Return the answer to one request.
+
+        Raises:
+            InvalidRequest: It can't be answered; ``param`` names the field.
+            EngineEnded: The engine ended before it had an answer.
+        """
+        return self.submit(data).result()
+
+    def submit(self, data: Mapping[str, Any]) -> Future[Answer]:
+        """Give one request to an engine; waits while as much as it may have is on its way.
+
+        Args:
+            data: What ``data`` is in the body of ``POST /pooling``.
+
+        Returns:
+            What will have the answer, or raise what ``ask`` raises.
+        """
+        return self._submit(pickle.dumps(dict(data), pickle.HIGHEST_PROTOCOL))
+
+    def map(self, requests: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
+        """Return the answers to ``requests``, in their order.
+
+        Only so many requests are read ahead of the answer that is taken next as keep the engines busy. A request that
+        can't be answered raises its error in its place, and whoever catches that gets the next one's answer after it.
+        """
+        return _Answers(self, requests)
+
+    def close(self) -> None:
+        """End the engines; requests without an answer get none."""
+        for engine in self._engines:
+            engine.hang_up()
+        for engine in self._engines:
+            engine.wait()
+
+    def _submit(self, body: bytes) -> Future[Answer]:
+        if not self._engines:
+            raise EngineEnded("there is no engine")
+        return min(self._engines, key=lambda engine: engine.waiting).submit(body)
+
+
+class _Answers(Iterator[Answer]):
+    """The answers of ``map``."""
+
+    def __init__(self, model: Model, requests: Iterable[Mapping[str, Any]]) -> None:
+        self._model = model
+        self._requests = iter(requests)
+        self._given: deque[tuple[Future[Answer], int]] = deque()
+        self._bytes = 0
+        self._most = model.engines
+
+    def __next__(self) -> Answer:
+        while self._bytes < MOST_BYTES * self._most and len(self._given) < MOST_REQUESTS * self._most:
+            data = next(self._requests, None)
+            if data is None:
+                break
+            body = pickle.dumps(dict(data), pickle.HIGHEST_PROTOCOL)
+            self._given.append((self._model._submit(body), len(body)))
+            self._bytes += len(body)
+        if not self._given:
+            raise StopIteration
+        future, size = self._given.popleft()
+        self._bytes -= size
+        return future.result()
+
+
+class _Engine:
+    """One engine's process, and the requests that it has."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it, and wait until it is ready.
+
+        Raises:
+            EngineEnded: It ended before that.
+        """
+        self._reader: threading.Thread | None = None
+        self._here, there = Pipe()
+        command = [sys.executable, "-m", "encoder_plugins.offline.worker", str(there.fileno()), *arguments]
+        # what it prints is no output of this program; its own group, so that nothing of it can stay behind
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            pass_fds=(there.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            process_group=0,
+        )
+        there.close()
+        # a process that it started may hold the connection open after it has gone
+        threading.Thread(target=self._watch, name="engine", daemon=True).start()
+        try:
+            self._here.recv()
+        except (EOFError, ConnectionError):
+            self.wait()
+            raise EngineEnded(f"the engine ended with {self._process.returncode} before it was ready") from None
+        except BaseException:
+            self.hang_up()
+            self.wait()
+            raise
+        self.waiting = 0
+        self._numbers = itertools.count()
+        self._futures: dict[int, tuple[Future[Answer], int]] = {}
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, args=(self._here,), name="answers", daemon=True)
+        self._reader.start()
+
+    def submit(self, body: bytes) -> Future[Answer]:
+        """Send a request; waits for room."""
+        future: Future[Answer] = Future()
+        size = len(body)
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._has_room(size))
+            if self._ended:
+                raise EngineEnded("the engine has ended")
+            number = next(self._numbers)
+            self._futures[number] = (future, size)
+            self.waiting += size
+        # where the process has gone, its last words are read by the thread, which then tells every future
+        with self._sending, contextlib.suppress(OSError):
+            self._here.send_bytes(number.to_bytes(8, "little") + body)
+        return future
+
+    def _has_room(self, size: int) -> bool:
+        return not self._futures or (self.waiting + size <= MOST_BYTES and len(self._futures) < MOST_REQUESTS)
+
+    def _read(self, connection: Connection) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                number, kind, value = connection.recv()
+                with self._changed:
+                    future, size = self._futures.pop(number)
+                    self.waiting -= size
+                    self._changed.notify()
+                _settle(future, kind, value)
+        with self._changed:
+            self._ended = True
+            left = [future for future, _ in self._futures.values()]
+            self._futures.clear()
+            self._changed.notify_all()
+        for future in left:
+            _settle(future, "ended", "the engine ended before it had an answer")
+
+    def _watch(self) -> None:
+        self._process.wait()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Let it end."""
+        # the connection itself is closed when the thread that reads from it has seen its end
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._here.fileno())) as both:
+            both.shutdown(socket.SHUT_RDWR)
+
+    def wait(self) -> None:
+        """Wait until it has ended; if it does not, end it."""
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        self._here.close()
+
+
+def _settle(future: Future[Answer], kind: str, value: Any) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if kind == "answer":
+        future.set_result(value)
+    elif kind == "refused":
+        message, param = value
+        future.set_exception(InvalidRequest(message, param=param))
+    else:
+        future.set_exception(EngineEnded(value) if kind == "ended" else RuntimeError(value))

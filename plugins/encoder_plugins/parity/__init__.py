@@ -1,0 +1,1 @@
+"""The comparison of a server with the original library."""

@@ -1,0 +1,1 @@
+"""From a published checkpoint to an artifact."""

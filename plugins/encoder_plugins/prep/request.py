@@ -1,0 +1,75 @@
+"""What a prep Job is asked to prepare, and from where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.plugin import Plugin
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who asks an object store.
+
+    Attributes:
+        access_key: The key's public half.
+        secret_key: Its other half.
+        session_token: What temporary keys have beside.
+    """
+
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Auxiliary:
+    """A further repository that a checkpoint needs: GLiNER's oldest leave their encoder's configuration there.
+
+    Attributes:
+        source: `org/name` on the same hub, or an absolute folder.
+        revision: A commit; None for a folder only.
+    """
+
+    source: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to prepare.
+
+    Attributes:
+        plugin: Whose checkpoint it is.
+        source: `org/name` on a hub, `s3://bucket/prefix`, an http(s) address, or an absolute folder.
+        output: The artifact's folder; its name is the artifact's key.
+        revision: A commit of the hub's repository, the sha256 of what the address leads to, or the folder's digest;
+            None takes what there is and records it.
+        allow_mutable_revision: Take a branch or a tag for the commit that it names at the moment, and record that.
+        endpoint: The hub's, or the object store's, address; None for the public one.
+        region: The object store's.
+        token: Sent to the hub and nowhere else.
+        credentials: Sign what the object store is asked; nothing of them is sent.
+        allow_pickle: Convert pickled weights where there are no others.
+        trust_remote_code: Take the repository's Python code, and let the original library run it.
+        auxiliary: Further repositories; only their configuration and tokenizer are taken.
+        inputs: The user's own cases, recorded beside the built-in ones.
+        stall_seconds: Without a byte for so long, the attempt ends.
+    """
+
+    plugin: Plugin
+    source: str
+    output: Path
+    revision: str | None = None
+    allow_mutable_revision: bool = False
+    endpoint: str | None = None
+    region: str | None = None
+    token: str | None = field(default=None, repr=False)
+    credentials: Credentials | None = field(default=None, repr=False)
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
+    auxiliary: tuple[Auxiliary, ...] = ()
+    inputs: Inputs = ()
+    stall_seconds: float = 120.0

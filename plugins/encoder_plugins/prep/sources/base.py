@@ -1,0 +1,105 @@
+"""Where a checkpoint may come from: a hub, an object store, a web server, or a folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from encoder_plugins.artifact.staging import Staging
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Auxiliary, Request
+from encoder_plugins.prep.sources.retry import Patience
+
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class Source(Protocol):
+    """Where a checkpoint comes from."""
+
+    def describe(self) -> dict[str, Any]:
+        """Say where the files came from, for the manifest; `revision` is the one that was listed, if there are any."""
+
+    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
+        """List every file."""
+
+    def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
+        """Return the file with what the listing did not tell of it."""
+
+    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
+        """Bring a file to ``partial``, checked."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def of(request: Request, staging: Staging) -> Source:
+    """Find where a request's checkpoint comes from.
+
+    Raises:
+        Unsupported: `source` is nothing that can be one, or names no revision for good.
+    """
+    # imported here: an artifact that is there already needs no client
+    patience = Patience(stall_seconds=request.stall_seconds)
+    if request.source.startswith("/"):
+        from encoder_plugins.prep.sources.local import FolderSource
+
+        return FolderSource(Path(request.source), request.revision)
+    if request.source.startswith("s3://"):
+        from encoder_plugins.prep.sources.s3 import ObjectStoreSource
+
+        return ObjectStoreSource(
+            request.source,
+            endpoint=request.endpoint,
+            region=request.region,
+            credentials=request.credentials,
+            patience=patience,
+        )
+    if request.source.startswith(("https://", "http://")):
+        from encoder_plugins.prep.sources.http import WebSource
+
+        return WebSource(request.source, request.revision, staging=staging, patience=patience)
+    if not _REPOSITORY.fullmatch(request.source):
+        raise Unsupported(
+            f"{request.source!r} is no repository (org/name), no s3://bucket/prefix, no http(s) address, and no absolute folder"
+        )
+    if not is_pinned(request):
+        raise Unsupported(
+            f"{request.revision!r} is no commit (40 hex) but something that may move: --allow-mutable-revision takes what it names now"
+        )
+    from encoder_plugins.prep.sources.huggingface import HubSource
+
+    return HubSource(
+        request.source, request.revision, endpoint=request.endpoint, token=request.token, patience=patience
+    )
+
+
+def is_pinned(request: Request) -> bool:
+    """Tell whether a request may be answered with what its revision names at the moment."""
+    return request.allow_mutable_revision or request.revision is None or bool(_COMMIT.fullmatch(request.revision))
+
+
+def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[str, Source]:
+    """Name an auxiliary repository, and find where it comes from: the same hub, or the one that is taken where none is named.
+
+    Raises:
+        Unsupported: It is not pinned.
+    """
+    if auxiliary.revision is None and not auxiliary.source.startswith("/"):
+        raise Unsupported(f"the auxiliary repository {auxiliary.source} is not pinned: say {auxiliary.source}@<commit>")
+    if auxiliary.source.startswith(("s3://", "https://", "http://")):
+        raise Unsupported(f"the auxiliary repository {auxiliary.source} must be one of a hub, or a folder")
+    # a store's or a server's address is no hub's
+    endpoint = None if "://" in request.source else request.endpoint
+    asked = replace(
+        request, source=auxiliary.source, revision=auxiliary.revision, endpoint=endpoint, allow_mutable_revision=False
+    )
+    if not is_pinned(asked):
+        raise Unsupported(
+            f"the auxiliary repository {auxiliary.source} is not pinned: {auxiliary.revision!r} is no commit"
+        )
+    return auxiliary.source, of(asked, staging)

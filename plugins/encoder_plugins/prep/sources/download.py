@@ -1,0 +1,64 @@
+"""Brings one file, going on from the bytes that an earlier request, or an earlier process, has brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
+from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checksums import check
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.sources.retry import Attempts, TryAgain
+
+# asks a source for a file from a byte on; gives the byte at which its answer really starts, and the answer's chunks
+Ask = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
+
+
+def receive(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progress: Progress) -> None:
+    """Bring a file to ``partial`` and check it.
+
+    Raises:
+        ChecksumMismatch: The bytes are not those that the source promised; they are removed.
+        PrepareError: The source refused, stalled, or failed for too long.
+    """
+    if partial.exists():
+        progress.skip(partial.stat().st_size)
+    attempts.run(lambda: _stream(file, partial, ask, attempts, progress), progress)
+    try:
+        check(file, partial)
+    except ChecksumMismatch:
+        partial.unlink()
+        raise
+
+
+def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progress: Progress) -> None:
+    """Make one request for what is missing of a file."""
+    start = partial.stat().st_size if partial.exists() else 0
+    if 0 <= file.size < start:
+        partial.unlink()
+        progress.skip(-start)
+        start = 0
+    if start == file.size and start:
+        return
+    with ask(start) as (begins, chunks), partial.open("ab") as target:
+        if begins != start:
+            # the source sends the whole file, whatever was asked for
+            target.truncate(0)
+            progress.skip(-start)
+            start = 0
+        for chunk in chunks:
+            start += len(chunk)
+            if 0 <= file.size < start:
+                break
+            target.write(chunk)
+            # whatever ends this process, the next one has every byte that came
+            target.flush()
+            progress.add(len(chunk))
+            attempts.hear(len(chunk))
+    if start < file.size:
+        raise TryAgain(DownloadFailed(f"{file.path} ended after {start} of {file.size} bytes"))
+    if 0 <= file.size < start:
+        partial.unlink()
+        raise ChecksumMismatch(f"{file.path} is longer than the {file.size} bytes that its source listed")

@@ -1,0 +1,195 @@
+"""Takes a checkpoint from a web server: one tar, or one folder whose files a list of sha256 sums names.
+
+The list is what `sha256sum` prints, and its files lie beside it. Either is pinned by its own sha256, which is
+compared before anything of it is read, so that the server is never trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, urljoin, urlsplit
+
+import httpx
+
+from encoder_plugins.artifact.manifest import is_inside
+from encoder_plugins.artifact.staging import Staging, discard, require_space
+from encoder_plugins.errors import AuthFailed, DownloadFailed, RateLimited, SourceFileNotFound, Unsupported
+from encoder_plugins.prep import checksums
+from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.sources import archive
+from encoder_plugins.prep.sources.download import receive
+from encoder_plugins.prep.sources.local import FolderSource
+from encoder_plugins.prep.sources.retry import Attempts, Patience, TryAgain, retry_after
+
+SCHEMES = ("https://", "http://")
+_LARGEST_INDEX = 4 << 20
+_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](\S.*)")
+
+
+class WebSource:
+    """One address, whose content has the sha256 that was asked for."""
+
+    def __init__(self, address: str, sha256: str | None, *, staging: Staging, patience: Patience) -> None:
+        """Take an address.
+
+        Raises:
+            Unsupported: It is not pinned, or carries a password.
+        """
+        if not sha256 or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise Unsupported("a tar or a list on a web server is pinned by its sha256 (64 hex)")
+        parts = urlsplit(address)
+        if parts.username or parts.password or not parts.hostname:
+            raise Unsupported("the address must have a host, and neither user nor password")
+        self._address, self._host, self._sha256 = address, parts.hostname, sha256
+        self._staging = staging
+        self._attempts = Attempts(patience)
+        self._timeout = httpx.Timeout(patience.silence, connect=min(patience.silence, 30.0))
+        self._client = httpx.Client(follow_redirects=True, timeout=self._timeout)
+        self._unpacked: FolderSource | None = None
+
+    def describe(self) -> dict[str, str]:
+        """Say where the files came from. Not the address: what has this sha256 is the same everywhere."""
+        return {"kind": "http", "revision": self._sha256}
+
+    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
+        """Bring the tar and unpack it, or bring the list, and tell what there is.
+
+        Raises:
+            PrepareError: The server refused, or could not be reached; or it is neither.
+        """
+        unpacked = self._staging.unpacked
+        if not unpacked.is_dir():
+            document = self._bring(progress)
+            if not archive.is_tar(document):
+                return tuple(self._read(document))
+            progress.start("unpack", document.stat().st_size)
+            unfinished = unpacked.with_name(f"{unpacked.name}.unfinished")
+            discard(unfinished)
+            unfinished.mkdir()
+            archive.unpack(document, unfinished, progress)
+            # only a whole folder has this name
+            unfinished.rename(unpacked)
+        discard(self._staging.document)
+        self._unpacked = FolderSource(archive.root_of(unpacked), None)
+        return self._unpacked.listing(progress)
+
+    def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
+        """Ask for a file's size, which a list does not tell; a server that does not tell it either leaves it open."""
+        if file.size >= 0:
+            return file
+
+        def ask() -> SourceFile:
+            with self._translated(file.path):
+                answer = self._client.head(self._url(file), headers={"Accept-Encoding": "identity"})
+            if answer.status_code in {405, 501}:
+                return file
+            self._refuse(answer, file.path)
+            length = answer.headers.get("Content-Length", "")
+            return replace(file, size=int(length)) if length.isdecimal() else file
+
+        return self._attempts.run(ask, progress)
+
+    def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
+        """Bring a file to ``partial``, checked.
+
+        Raises:
+            ChecksumMismatch: It is not what the list promised; it is removed.
+            PrepareError: The server refused, stalled, or failed for too long.
+        """
+        if self._unpacked is None:
+            receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
+            return
+        discard(partial)
+        found = self._unpacked.path(file)
+        try:
+            # the same bytes under a second name: a volume need not hold them twice
+            os.link(found, partial)
+        except OSError:
+            shutil.copyfile(found, partial)
+        progress.skip(file.size)
+        checksums.check(file, partial)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
+
+    def _bring(self, progress: Progress) -> Path:
+        """Bring what the address leads to, and check it."""
+        target = self._staging.document
+        wanted = SourceFile(path=Path(urlsplit(self._address).path).name or "index", size=-1, sha256=self._sha256)
+        if not target.exists() or checksums.sha256_of(target) != self._sha256:
+            wanted = self.completed(wanted, progress)
+            require_space(self._staging, wanted.size)
+            progress.start("download", max(wanted.size, 0))
+            receive(wanted, target, lambda start: self._ask(wanted, start), self._attempts, progress)
+        return target
+
+    def _read(self, document: Path) -> Iterator[SourceFile]:
+        """Read the list."""
+        if document.stat().st_size > _LARGEST_INDEX:
+            raise Unsupported(f"the address leads to no tar, and a list has at most {_LARGEST_INDEX} bytes")
+        seen: set[str] = set()
+        for number, line in enumerate(document.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            found = _LINE.fullmatch(line)
+            path = found[2].removeprefix("./") if found else ""
+            if found is None or not is_inside(path) or path in seen:
+                raise Unsupported(
+                    f"the address leads to no tar, and line {number} is not one of a list: <sha256>  <relative path>"
+                )
+            seen.add(path)
+            yield SourceFile(path=path, size=-1, sha256=found[1].lower())
+
+    @contextmanager
+    def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Ask for a file from a byte on."""
+        # compressed, the bytes that are missing could not be told by their number
+        headers = {"Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with self._translated(file.path), self._client.stream("GET", self._url(file), headers=headers) as answer:
+            if start and answer.status_code == 416:
+                # all of it is there already, or it became shorter: the check tells which
+                yield start, iter(())
+                return
+            self._refuse(answer, file.path)
+            partly = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+            yield (start if partly else 0), answer.iter_bytes()
+
+    def _url(self, file: SourceFile) -> str:
+        """Name a file's address: of the document itself, or of a file beside the list."""
+        if file.sha256 == self._sha256:
+            return self._address
+        return urljoin(self._address, quote(file.path))
+
+    def _refuse(self, answer: httpx.Response, what: str) -> None:
+        """Find the reason behind a status that is no success."""
+        status = answer.status_code
+        message = f"{what}: {answer.url.host} answered {status}"
+        if answer.is_success:
+            return
+        if status in {401, 403, 407}:
+            raise AuthFailed(message)
+        if status in {404, 410}:
+            raise SourceFileNotFound(message)
+        if status in {429, 503}:
+            raise TryAgain(RateLimited(message), retry_after(answer.headers.get("Retry-After")))
+        if status >= 500 or status == 408:
+            raise TryAgain(DownloadFailed(message))
+        raise Unsupported(message)
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn the client's errors into ours, without the addresses in them: a redirect's may be signed."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise self._attempts.timed_out(what, self._host) from error
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error

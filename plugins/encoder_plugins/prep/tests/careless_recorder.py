@@ -1,0 +1,22 @@
+"""A recorder that tells a secret to a process that it starts: the tests of secrets must see it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.artifact.reference import Recording
+
+
+def record(model: Path, inputs: Inputs = ()) -> Recording:
+    """Record nothing worth having, carelessly."""
+    import dying_prep  # type: ignore[import-not-found]
+
+    naps = "import time; time.sleep(1)"
+    subprocess.run(
+        [sys.executable, "-c", naps, "kX9wQzArgument"], env={"CARELESS": "kX9wQzVariable"}, check=True, timeout=30
+    )
+    found: Recording = dying_prep.record(model, inputs)
+    return found

@@ -1,0 +1,142 @@
+"""A user's file of cases, and what prep and record tell while they work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_plugins.artifact import cases as inputs
+from encoder_plugins.cli.prepare import _auxiliary
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
+from encoder_plugins.models.sentence_transformer import parity
+from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
+from encoder_plugins.prep import progress
+from encoder_plugins.prep.request import Auxiliary
+
+MODEL = Checkpoint(
+    dimensions=4,
+    normalize=True,
+    max_tokens=256,
+    max_positions=512,
+    padding_token=None,
+    lower_case=False,
+    prompts={"query": "q: "},
+    default_prompt=None,
+)
+
+
+def write(folder: Path, content: str) -> Path:
+    path = folder / "inputs.json"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_a_list_of_objects_is_read_and_held_against_its_hash(tmp_path: Path) -> None:
+    content = '[{"text": "a"}, {}]'
+    path = write(tmp_path, content)
+    right = hashlib.sha256(content.encode()).hexdigest()
+    assert inputs.read(path, right) == inputs.read(path) == ({"text": "a"}, {})
+    with pytest.raises(ChecksumMismatch, match="changed"):
+        inputs.read(path, "0" * 64)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "[[]]", "null", '[{"threshold": NaN}]', "[" * 100_000])
+def test_anything_else_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(Unsupported, match=r"inputs\.json"):
+        inputs.read(write(tmp_path, content))
+
+
+def test_too_much_is_refused_with_the_number(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=f"257 cases; the limit is {inputs.MOST_CASES}"):
+        inputs.read(write(tmp_path, json.dumps([{}] * 257)))
+    with pytest.raises(Unsupported, match=str(inputs.MOST_BYTES)):
+        inputs.read(write(tmp_path, json.dumps([{"text": "a" * inputs.MOST_BYTES}])))
+    with pytest.raises(SourceFileNotFound, match=r"missing\.json"):
+        inputs.read(tmp_path / "missing.json")
+
+
+def test_equal_cases_have_one_name_however_they_are_written() -> None:
+    assert inputs.fingerprint([{"a": 1, "b": 2}]) == inputs.fingerprint([{"b": 2, "a": 1}])
+    assert inputs.fingerprint([{"a": 1}]) != inputs.fingerprint([{"a": 2}])
+    assert inputs.fingerprint([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "named"),
+    [
+        ({"text": 1}, "text"),
+        ({}, "text"),
+        ({"text": "a", "prompt_name": "passage"}, "passage"),
+        ({"text": "a", "dimensions": 5}, "dimensions"),
+        ({"text": "a", "normalize": "yes"}, "normalize"),
+        ({"text": "a", "labels": []}, "labels"),
+        ({"text": "a", "id": "sentence"}, "sentence"),
+        ({"text": "a", "id": ""}, "id"),
+        ({"text": "a", "id": "x" * 65}, "id"),
+    ],
+)
+def test_a_case_that_a_sentence_transformer_has_no_answer_to_is_refused(case: dict[str, Any], named: str) -> None:
+    with pytest.raises(Unsupported, match=named):
+        parity.user_cases([case], parity.cases(MODEL), MODEL)
+
+
+def test_a_users_case_of_a_sentence_transformer_means_what_a_request_means() -> None:
+    (plain, full) = parity.user_cases(
+        [{"text": "a"}, {"text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False, "id": "b"}],
+        [],
+        MODEL,
+    )
+    assert plain == {"id": "user-0", "text": "a", "prompt_name": None, "dimensions": None, "normalize": None}
+    assert full == {"id": "b", "text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("org/base@" + "a" * 40, Auxiliary("org/base", "a" * 40)),
+        ("org/base", Auxiliary("org/base")),
+        ("/mnt/a@b", Auxiliary("/mnt/a@b")),
+    ],
+)
+def test_an_auxiliary_argument_is_a_pinned_repository_or_a_folder(text: str, found: Auxiliary) -> None:
+    assert _auxiliary(text) == found
+
+
+def test_a_person_gets_progress_and_result_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    told = progress.Progress(progress.to_terminal)
+    told.start("download", 3_000_000)
+    told.add(3_000_000)
+    told.note("slow")
+    progress.to_terminal({"code": "Prepared", "message": "9 files", "digest": "sha256:1"})
+    shown = capsys.readouterr()
+    assert shown.out == "Prepared: 9 files\nsha256:1\n"
+    assert shown.err.splitlines() == [
+        "download  0.0 of 3.0 MB",
+        "download  3.0 of 3.0 MB",
+        "download  3.0 of 3.0 MB  slow",
+    ]
+
+
+def test_a_line_tells_how_fast_bytes_come_and_counts_only_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("encoder_plugins.prep.progress.time.monotonic", lambda: now[0])
+    lines: list[dict[str, object]] = []
+    told = progress.Progress(lines.append)
+    told.start("download", 10_000)
+    # an earlier attempt brought these
+    told.skip(5_000)
+    now[0] += 4
+    told.add(2_000)
+    assert lines[-1] == {**lines[-1], "phase": "download", "bytes": 7_000, "total": 10_000, "bytesPerSecond": 500}
+    now[0] += 2
+    told.add(3_000)
+    assert (lines[-1]["bytes"], lines[-1]["bytesPerSecond"]) == (10_000, 1_500)
+    assert datetime.fromisoformat(str(lines[-1]["at"])).tzinfo is not None
+    assert "bytesPerSecond" not in lines[0] or lines[0]["bytesPerSecond"] == 0
+    told.start("seal")
+    assert "bytesPerSecond" not in lines[-1]

@@ -1,0 +1,107 @@
+"""prep from a folder of the user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from encoder_plugins import errors
+from encoder_plugins.artifact import manifest
+from encoder_plugins.prep.pipeline import prepare
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Request
+
+Requested = Callable[..., Request]
+
+
+def test_a_folder_is_copied_and_named_by_its_content(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    request = requested(str(checkpoint))
+    prepared = prepare(request, progress)
+    assert manifest.verify(request.output).source == {"kind": "pvc", "revision": prepared.revision}
+    assert len(prepared.revision) == 64
+    copied = request.output / "model" / "model.safetensors"
+    assert copied.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+
+
+def test_a_complete_artifact_does_not_need_its_source(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    first = prepare(requested(str(checkpoint)), progress)
+    assert prepare(requested("/nowhere"), progress) == first
+
+
+def test_content_decides_the_revision_and_the_place_does_not(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    revision = prepare(requested(str(checkpoint)), progress).revision
+    moved = checkpoint.rename(checkpoint.with_name("moved"))
+    other = Request(
+        **{name: getattr(requested(str(moved)), name) for name in Request.__slots__}
+        | {"output": checkpoint.with_name("other")}
+    )
+    assert prepare(other, progress).revision == revision
+    (moved / "vocab.txt").write_text("changed")
+    changed = Request(
+        **{name: getattr(other, name) for name in Request.__slots__} | {"output": checkpoint.with_name("third")}
+    )
+    assert prepare(changed, progress).revision != revision
+
+
+def test_another_content_than_the_one_asked_for_is_refused(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    with pytest.raises(errors.ChecksumMismatch, match="expected 00"):
+        prepare(requested(str(checkpoint), revision="0" * 64), progress)
+
+
+def test_links_to_files_of_the_folder_are_followed(requested: Requested, progress: Progress, checkpoint: Path) -> None:
+    (checkpoint / "vocab.txt").rename(checkpoint / "real")
+    (checkpoint / "vocab.txt").symlink_to("real")
+    request = requested(str(checkpoint))
+    prepare(request, progress)
+    assert not (request.output / "model" / "vocab.txt").is_symlink()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "/etc", "onnx", "nowhere/at/all"])
+def test_links_that_leave_the_folder_are_refused(
+    requested: Requested, progress: Progress, checkpoint: Path, target: str
+) -> None:
+    (checkpoint.parent / "outside").write_text("secret")
+    (checkpoint / "link.json").symlink_to(target)
+    with pytest.raises(errors.Unsupported, match=r"link\.json"):
+        prepare(requested(str(checkpoint)), progress)
+
+
+def test_a_missing_folder_is_not_found(requested: Requested, progress: Progress, tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(errors.SourceFileNotFound):
+            prepare(requested(str(path)), progress)
+
+
+def test_code_of_the_repository_is_refused(
+    requested: Requested, progress: Progress, checkpoint: Path, recorder: list[Path]
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling.Model"}}))
+    with pytest.raises(errors.RemoteCodeRefused, match="auto_map"):
+        prepare(requested(str(checkpoint)), progress)
+    assert recorder == []
+
+
+def test_the_plugin_refuses_before_the_weights_are_fetched(
+    requested: Requested, progress: Progress, checkpoint: Path, lines: list[dict[str, object]]
+) -> None:
+    (checkpoint / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 8, "pooling_mode": "max"})
+    )
+    request = requested(str(checkpoint))
+    with pytest.raises(errors.Unsupported, match="pooling_mode"):
+        prepare(request, progress)
+    assert not request.output.exists()
+    assert list((request.output.parent / ".staging").iterdir()) == []

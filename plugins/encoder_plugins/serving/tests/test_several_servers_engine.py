@@ -1,0 +1,162 @@
+"""Several API servers behind one port are one server to clients: ready, limited and counted together, stopped without a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+IN_FLIGHT = 4
+ROOT = Path(__file__).parents[4]
+BODY = {"data": {"texts": ["word " * 30] * 16, "dimensions": 2}}
+
+
+@pytest.fixture(params=[1])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A tiny model behind two API servers of each engine, by the command alone: no digest, no name, no accelerator."""
+    samples = [sys.executable, "-m", "encoder_checkpoints.samples", str(tmp_path), "sentence_transformer"]
+    subprocess.run(samples, check=True, capture_output=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(tmp_path / "artifacts" / "sentence_transformer")]
+    command += ["--port", str(port), "--api-servers", "2", "--max-in-flight", str(IN_FLIGHT)]
+    command += ["--engines", str(request.param)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        asyncio.run(healthy(url, process, tmp_path / "log"))
+        yield url, process
+    finally:
+        # engines have process groups of their own, and a supervisor that is killed can't end them
+        for pid in family(process, "pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        process.wait()
+
+
+async def healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    async with httpx.AsyncClient() as client:
+        while process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(f"{url}/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def family(process: subprocess.Popen[bytes], column: str) -> list[str]:
+    """What `ps` says, in one of its columns, of the server and of all that it started."""
+    command = ["ps", "-o", f"{column}=", "-s", str(process.pid)]
+    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+
+
+def api_servers(process: subprocess.Popen[bytes]) -> int:
+    """Count the processes of the server that listen to clients, by the names that vLLM gives them."""
+    return sum("APIServer" in line for line in family(process, "args"))
+
+
+def documented() -> set[str]:
+    """Return the engine's own metrics that the documentation and the chart speak of."""
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "charts").rglob("*.json"), *(ROOT / "charts").rglob("*.yaml")]
+    return {name for file in files for name in re.findall(r"\bvllm:[a-z_]+", file.read_text())}
+
+
+async def numbers(url: str) -> dict[str, float]:
+    """Return what the metrics page says, asked on a connection of its own: whichever server gets that answers."""
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(f"{url}/metrics")).text
+    found: defaultdict[str, float] = defaultdict(float)
+    wanted = documented()
+    for metric in text_string_to_metric_families(page):
+        for sample in metric.samples:
+            if sample.name.startswith("encoder_serving_") or sample.name in wanted:
+                # the engine's are split by engine and by how a request ended
+                found[sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", "")] += sample.value
+    return dict(found)
+
+
+async def the_page_is_that_of_both(url: str) -> None:
+    """Ask on so many connections that both servers get some, and compare what either says of all of them."""
+    bodies = [BODY] * 12 + [{"data": {"texts": []}}, {"data": {"texts": ["a"]}, "model": "another"}]
+    for body in bodies:
+        async with httpx.AsyncClient(timeout=120) as client:
+            await client.post(f"{url}/pooling", json=body)
+    pages = [await numbers(url) for _ in range(8)]
+    assert all(page == pages[0] for page in pages)
+    found = pages[0]
+    assert (found["requests_total"], found["in_flight"], found["in_flight_limit"]) == (14, 0, IN_FLIGHT)
+    assert (found["rejected_totalinvalid"], found["rejected_totalunknown_model"]) == (1, 1)
+    assert found["tokens_total"] == found["vllm:prompt_tokens_total"] > 12 * 16 * 30
+    # as docs/autoscaling.md has it, and with the names that the chart's dashboard asks for
+    assert documented() <= set(found)
+    assert found["vllm:request_success_total"] == 12 * 16
+    assert found["vllm:num_requests_waiting"] == found["vllm:num_requests_running"] == 0
+
+
+async def test_two_servers_are_one_to_their_clients(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    url, process = served
+    assert api_servers(process) == 2
+    await the_page_is_that_of_both(url)
+    answers: Counter[int] = Counter()
+    lost: list[str] = []
+    enough = asyncio.Event()
+    stopping = asyncio.Event()
+
+    async def client() -> None:
+        # a connection each: they spread over both servers
+        async with httpx.AsyncClient(timeout=120) as session:
+            while not enough.is_set():
+                try:
+                    response = await session.post(f"{url}/pooling", json=BODY)
+                except httpx.ConnectError:
+                    # nobody listens any more; no request was taken
+                    assert stopping.is_set()
+                    return
+                except httpx.HTTPError as error:
+                    lost.append(repr(error))
+                    return
+                answers[response.status_code] += 1
+                if response.status_code == 503:
+                    assert response.headers["retry-after"] == "1"
+                    await asyncio.sleep(0.05)
+
+    clients = [asyncio.create_task(client()) for _ in range(12)]
+    while answers[200] < 60 or not answers[503]:
+        await asyncio.sleep(0.05)
+        assert process.poll() is None
+    # two servers that count at the same moment may both let one more in
+    assert (await numbers(url))["in_flight"] <= IN_FLIGHT + 2
+    stopping.set()
+    process.terminate()
+    before = answers[200]
+    while answers[200] < before + 20 and not all(task.done() for task in clients):
+        await asyncio.sleep(0.05)
+    enough.set()
+    await asyncio.gather(*clients)
+    assert lost == []
+    assert set(answers) == {200, 503}
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, process.wait, 90) == 0
+
+
+@pytest.mark.parametrize("served", [2], indirect=True)
+async def test_two_engines_are_counted_as_one(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+    url, process = served
+    assert api_servers(process) == 4
+    await the_page_is_that_of_both(url)
