@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
 CASES = [
     {"id": f"c{n}", "text": f"text {n}", "prompt_name": None, "dimensions": None, "normalize": None} for n in range(5)
 ]
-EXPECTED = {str(case["id"]): np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
+EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
 
 
 @pytest.fixture
