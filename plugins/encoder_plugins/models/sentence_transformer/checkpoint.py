@@ -302,6 +302,8 @@ def _transformer(folder: Path) -> dict[str, Any]:
         value = config.get(field)
         if value is not None and value not in neutral:
             raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not supported")
+    if config.get("max_seq_length") is not None:
+        integer(name, config, "max_seq_length")
     modalities = config.get("modality_config")
     if modalities is not None and set(modalities) != {"text"}:
         raise Unsupported(
