@@ -106,7 +106,10 @@ def test_a_recorder_imports_of_ours_only_what_its_environment_can_have(plugin: s
 def fake(folder: Path, library: str) -> Path:
     """Make an environment that is this process's own interpreter."""
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").symlink_to(sys.executable)
+    python = folder / "bin" / "python"
+    # a link would lose the packages of this interpreter's virtual environment
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     (folder / "library").write_text(library)
     return folder
 
