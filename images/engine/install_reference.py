@@ -66,7 +66,9 @@ def main(library: str) -> None:
     subprocess.run([*command, "--requirements", str(requirements)], env=environment, check=True)
     requirements.unlink()
     # links are left out: what they lead to has its bytecode
-    own = [str(path) for path in packages(ENVIRONMENT).iterdir() if not path.is_symlink() and path.name != "__pycache__"]
+    own = [
+        str(path) for path in packages(ENVIRONMENT).iterdir() if not path.is_symlink() and path.name != "__pycache__"
+    ]
     compiling = [str(ENVIRONMENT / "bin" / "python"), "-m", "compileall", "-qq", "-j", "0"]
     # some packages carry files that are not Python of this version: they are never imported
     subprocess.run([*compiling, "--invalidation-mode", "unchecked-hash", *own], check=False)

@@ -85,9 +85,7 @@ RECORDER = GlinerRecorder()
 
 
 @contextmanager
-def offline(
-    checkpoint: Path, auxiliary: Mapping[str, Path]
-) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
+def offline(checkpoint: Path, auxiliary: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
     """Give a folder that the library can load without network, and what is changed in it.
 
     The oldest checkpoints leave tokenizer and encoder configuration in another repository, and name it in ``model_name``. For

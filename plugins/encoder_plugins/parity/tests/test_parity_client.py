@@ -36,7 +36,12 @@ def prepared(tmp_path: Path) -> Path:
         artifact.FileEntry(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()
     ]
     manifest = artifact.Manifest(
-        key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}, files=tuple(sorted(entries))
+        key="k",
+        plugin="sentence_transformer",
+        prep_version=1,
+        licence_note=None,
+        source={"revision": "r"},
+        files=tuple(sorted(entries)),
     )
     (tmp_path / artifact.MANIFEST).write_bytes(manifest.encode())
     return tmp_path

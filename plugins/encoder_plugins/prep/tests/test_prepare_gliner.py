@@ -279,7 +279,10 @@ def test_an_auxiliary_repository_of_a_hub_is_pinned_and_gives_no_weights(
         pinned = (Auxiliary("example/deberta-v3", commit),)
         first = prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=pinned, record=nothing, **changes)
         asked = hub.requests("example/deberta-v3")
-        assert prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=pinned, record=nothing, **changes) == first
+        assert (
+            prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=pinned, record=nothing, **changes)
+            == first
+        )
         assert hub.requests("example/deberta-v3") == asked
         other = (Auxiliary("example/deberta-v3", "0" * 40),)
         with pytest.raises(Unsupported, match=commit):
@@ -598,7 +601,11 @@ class Listed:
 @pytest.mark.parametrize(
     ("listing", "kind", "named"),
     [
-        (Listed("config.json", "encoder_config/config.json", config={"model_type": "extractor"}), Unsupported, "GLiNER2"),
+        (
+            Listed("config.json", "encoder_config/config.json", config={"model_type": "extractor"}),
+            Unsupported,
+            "GLiNER2",
+        ),
         (Listed("config.json", "model.safetensors"), SourceFileNotFound, r"gliner_config\.json is missing"),
         (Listed("modules.json", "model.safetensors"), Unsupported, "sentence_transformer serves it"),
         (Listed("gliner_config.json", "model.onnx"), Unsupported, r"ONNX only \(model\.onnx\)"),

@@ -137,7 +137,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (change("config.json", architectures=...), Unsupported, "architectures"),
         (change("config.json", architectures=["BertModel", "BertModel"]), Unsupported, "architectures"),
         (change("config.json", hidden_size=8, num_attention_heads=3), Unsupported, "num_attention_heads is 3"),
-        (change("config.json", hidden_size="8"), Unsupported, "hidden_size is \"8\""),
+        (change("config.json", hidden_size="8"), Unsupported, 'hidden_size is "8"'),
         (change("config.json", num_attention_heads=None), Unsupported, "num_attention_heads is null"),
         (change("sentence_bert_config.json", max_seq_length="128"), Unsupported, "max_seq_length"),
         (modules(f"{MODELS}.Transformer", "pylate.models.Dense.Dense"), Unsupported, "PyLate"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins.errors import InvalidRequest
 from encoder_checkpoints.original import original
+from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.serving.http import body
 from encoder_plugins.serving.limits import Limits
