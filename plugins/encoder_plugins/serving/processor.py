@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving.limits import RequestLimits
@@ -17,7 +17,7 @@ from encoder_plugins.serving.limits import RequestLimits
 if TYPE_CHECKING:
     from torch import Tensor
 
-Primitive: TypeAlias = "str | bytes | int | float | bool | None | Sequence[Primitive] | Mapping[str, Primitive]"
+Primitive: TypeAlias = "str | bytes | int | float | bool | Sequence[Primitive] | Mapping[str, Primitive] | None"
 
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
@@ -78,6 +78,18 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Schema(NamedTuple):
+    """What a route takes and gives, for the OpenAPI document.
+
+    Attributes:
+        request: The type of the request's body.
+        response: The type of a JSON response.
+    """
+
+    request: Any
+    response: Any
+
+
 class Engine(Protocol):
     """What a processor sees of vLLM."""
 
@@ -97,12 +109,18 @@ class Engine(Protocol):
         Args:
             function: What to call; it must be safe in a thread.
             arguments: Its arguments.
-            size: About the number of characters or bytes that it handles.
+            size: About how many microseconds of one core it takes; the order of magnitude is enough.
         """
 
 
 class Processor(Protocol[RequestT]):
-    """One plugin's requests. Built as ``Processor(context: ServingContext)``; used by several threads at once."""
+    """One plugin's requests. Built as ``Processor(context: ServingContext)``; used by several threads at once.
+
+    Attributes:
+        schemas: The types behind the ``schema`` of each of the plugin's routes.
+    """
+
+    schemas: ClassVar[Mapping[str, Schema]]
 
     @property
     def limits(self) -> RequestLimits:

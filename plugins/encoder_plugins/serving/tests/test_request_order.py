@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-
 from encoder_plugins.serving.http.body import Data
 
 pytestmark = [
