@@ -76,14 +76,14 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise InvalidRequest("the JSON is nested too deeply", param="body") from None
 
 
-def encode(data: object) -> bytes:
+def encode(data: object, *, lora: str | None = None) -> bytes:
     """Return the body of ``POST /pooling`` with ``data`` in it; for requests that do not come as bytes.
 
     Raises:
         InvalidRequest: ``data`` holds something that JSON has not, such as a lone surrogate.
     """
     try:
-        return msgspec.json.encode({"data": data}, enc_hook=_plain)
+        return msgspec.json.encode({"data": data, "lora": lora}, enc_hook=_plain)
     except UnicodeEncodeError:
         path = _surrogate(data, ("data",))
         raise InvalidRequest("the text holds a lone surrogate, which is not a character", param=_path(path)) from None

@@ -104,6 +104,7 @@ def command(service: Service, plugin: Plugin, tuning: Tuning, python: str) -> li
         *SERVER,
         *(part for pair in arguments.items() for part in pair),
         *("--disable-fastapi-docs", "--disable-uvicorn-access-log"),
+        *_adapter_modules(service.adapters),
         *engine_arguments(service, plugin, tuning),
     ]
 
@@ -155,8 +156,11 @@ def _adapter_arguments(adapters: Sequence[Adapter]) -> list[str]:
         "--enable-lora",
         *("--max-loras", str(len(adapters))),
         *("--max-lora-rank", str(lora_rank(max(adapter.rank for adapter in adapters)))),
-        *("--lora-modules", *(f"{adapter.name}={adapter.path}" for adapter in adapters)),
     ]
+
+
+def _adapter_modules(adapters: Sequence[Adapter]) -> list[str]:
+    return ["--lora-modules", *(f"{adapter.name}={adapter.path}" for adapter in adapters)] if adapters else []
 
 
 # the values that vLLM's --max-lora-rank takes

@@ -61,7 +61,13 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
     if tuning.processes > 1:
         named = CountersFile(path="COUNTERS", processes=tuning.processes)
         counters = named if dry else worker_counters.new(tuning.processes)
-    serving = Settings(plugin=plugin.name, limits=dict(service.limits), digest=read.digest, counters=counters)
+    serving = Settings(
+        plugin=plugin.name,
+        limits=dict(service.limits),
+        digest=read.digest,
+        adapters={adapter.name: str(adapter.path) for adapter in service.adapters},
+        counters=counters,
+    )
     wanted = command.environment(given, service, tuning, host.cores, serving)
     line = tuple(command.command(service, plugin, tuning, sys.executable))
     return Plan(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving.limits import RequestLimits
@@ -78,16 +78,17 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Schema(NamedTuple):
+class Schema:
     """What a route takes and gives, for the OpenAPI document.
 
     Attributes:
         request: The type of the request's body.
-        response: The type of a JSON response.
+        responses: The types that the body of a JSON response can have.
     """
 
-    request: Any
-    response: Any
+    def __init__(self, request: Any, *responses: Any) -> None:
+        self.request = request
+        self.responses = responses
 
 
 class Engine(Protocol):

@@ -30,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The value of every limit of the plugin."""
     digest: str = ""
     """The artifact's digest."""
+    adapters: dict[str, str] = {}
+    """The folder of each LoRA adapter by name."""
     counters: CountersFile | None = None
     """None where a single process serves."""
 
