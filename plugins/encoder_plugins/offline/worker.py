@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -94,17 +94,28 @@ class TokenBudget:
         )
 
 
+class Inline(Executor):
+    """Calls in the thread of the caller."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Call ``function``; it raises nothing."""
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments, **named))
+        return done
+
+
 class EngineLoop:
     """Runs a plugin's processor on an engine: many requests at once, each in as many rounds as it needs."""
 
-    def __init__(self, engine: LLMEngine, settings: Settings, send: Send) -> None:
+    def __init__(self, engine: LLMEngine, settings: Settings, send: Send, *, parsers: int | None = None) -> None:
         """Use an engine.
 
         Args:
             engine: It, with nothing to do.
             settings: What is served on it.
             send: Gets the number of a request, ``answer``, ``refused`` or ``failed``, and the response's body, media type and
-                headers, (message, field), or what happened; called from several threads.
+                headers, (error, message, field), or what happened; called from several threads.
+            parsers: Threads that check and tokenise; 0 does that, and makes the responses, in the calling thread.
         """
         self._engine = engine
         self._send = send
@@ -116,9 +127,12 @@ class EngineLoop:
         self._ready: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._in_flight: dict[str, tuple[Work, int]] = {}
         self._rounds = 0
-        parsers = min(MOST_PARSERS, len(os.sched_getaffinity(0)))
-        self._parsing = ThreadPoolExecutor(parsers, thread_name_prefix="parse")
-        self._answering = ThreadPoolExecutor(1, thread_name_prefix="answer")
+        if parsers is None:
+            parsers = min(MOST_PARSERS, len(os.sched_getaffinity(0)))
+        # what nobody else makes room for must not be waited for
+        self._waits = parsers > 0
+        self._parsing: Executor = ThreadPoolExecutor(parsers, thread_name_prefix="parse") if parsers else Inline()
+        self._answering: Executor = ThreadPoolExecutor(1, thread_name_prefix="answer") if parsers else Inline()
 
     def take(self, number: int, body: bytes) -> None:
         """Begin a request; its answer, or why there is none, is sent later."""
@@ -160,7 +174,7 @@ class EngineLoop:
     def _begin(self, number: int, body: bytes) -> None:
         request = self._processor.parse(POOLING, body)
         running: Running = self._processor.run(request, ENGINE)
-        self._follow(number, running, advance(running), wait=True)
+        self._follow(number, running, advance(running), wait=self._waits)
 
     def _continue(self, work: Work) -> None:
         pooled: Any = work.pooled

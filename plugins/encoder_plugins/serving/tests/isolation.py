@@ -1,7 +1,7 @@
-"""`python isolation.py FOLDER RUNNER`: asks each prepared artifact below FOLDER in many ways, and prints how far answers differ.
+"""`python isolation.py FOLDER RUNNER`: sends each prepared artifact below FOLDER requests in many ways, and prints how far answers differ.
 
 A process of its own, since the model runner (`v1`, `v2`) is chosen by the environment that vLLM is imported in. The engine
-is driven step by step, so that requests come while others are at work, and steps hold parts of several requests.
+takes one step at a time, so that requests come while others are in flight, and batches hold parts of several requests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from encoder_plugins.errors import WrongAnswer
+from encoder_plugins.inputs import body as bodies
 from encoder_plugins.parity import verdict
 
 SEED = 3
@@ -38,70 +39,41 @@ class Engine:
     """A real engine in this process, and its plugin's processor."""
 
     def __init__(self, artifact: Path) -> None:
-        from vllm import LLM
-
         from encoder_plugins import catalog
+        from encoder_plugins.offline.worker import EngineLoop, start
         from encoder_plugins.plugin import resolve
-        from encoder_plugins.serving import processor
+        from encoder_plugins.serving import limits
+        from encoder_plugins.serving.settings import Settings
 
         self.reference = verdict.read_reference(artifact)
         plugin = catalog.get(self.reference.plugin)
         self.parity = resolve(plugin.parity)
-        overrides = plugin.engine_args
-        self.llm = LLM(
-            str(artifact / "model"),
-            runner="pooling",
-            dtype="float32",
-            enforce_eager=True,
-            enable_prefix_caching=False,
-            hf_overrides=json.loads(overrides[overrides.index("--hf-overrides") + 1])
-            if "--hf-overrides" in overrides
-            else {},
-            **({"enable_chunked_prefill": False} if "--no-enable-chunked-prefill" in overrides else {}),
-            io_processor_plugin="encoder",
-            additional_config={"encoder": {"plugin": plugin.name}},
-            max_num_seqs=8,
-        )
-        engine = self.llm.llm_engine
-        self.processor = processor.create(engine.vllm_config, engine.renderer)
-        self._ids = itertools.count()
-        self._waiting: dict[str, tuple[int, int]] = {}
-        self._done: dict[int, dict[int, Any]] = {}
-        self._prepared: dict[int, tuple[Any, int]] = {}
+        arguments = ["--model", str(artifact / "model"), "--runner", "pooling", "--dtype", "float32", "--enforce-eager"]
+        self.engine = start([*arguments, "--max-num-seqs", "8", *plugin.engine_args])
+        settings = Settings(plugin=plugin.name, limits=limits.defaults(plugin))
+        self.loop = EngineLoop(self.engine, settings, self._answered, parsers=0)
+        self._numbers = itertools.count()
+        self._answers: dict[int, tuple[str, Any]] = {}
+
+    def _answered(self, number: int, kind: str, value: Any) -> None:
+        self._answers[number] = (kind, value)
 
     def add(self, data: Mapping[str, Any]) -> int:
         """Give a request to the engine; returns its number."""
-        from encoder_plugins.serving.http.body import parse_data
-        from vllm import PoolingParams
-
-        prepared = self.processor.prepare(parse_data(data, self.processor.data_type))
-        prompts = self.processor.prompts(prepared)
-        pooling = self.processor.pooling_params(prepared)
-        each = [pooling.clone() for _ in prompts] if isinstance(pooling, PoolingParams) else list(pooling)
-        number = next(self._ids)
-        self._prepared[number], self._done[number] = (prepared, len(prompts)), {}
-        for place, (prompt, params) in enumerate(zip(prompts, each, strict=True)):
-            name = f"{number}-{place}"
-            self._waiting[name] = (number, place)
-            self.llm.llm_engine.add_request(name, prompt, params)
+        number = next(self._numbers)
+        self.loop.take(number, bodies.encode(data))
         return number
-
-    def step(self) -> None:
-        """Let the engine take one step."""
-        for output in self.llm.llm_engine.step():
-            if output.finished:
-                number, place = self._waiting.pop(output.request_id)
-                self._done[number][place] = output
 
     def answers(self, numbers: Iterable[int]) -> list[Any]:
         """Step until all is done; return the answers to ``numbers``."""
-        while self._waiting:
-            self.step()
+        wanted = list(numbers)
+        while not all(number in self._answers for number in wanted):
+            self.loop.step()
         found = []
-        for number in numbers:
-            prepared, count = self._prepared.pop(number)
-            outputs = self._done.pop(number)
-            found.append(self.processor.answer(prepared, [outputs[place] for place in range(count)]))
+        for number in wanted:
+            kind, value = self._answers.pop(number)
+            assert kind == "answer", value
+            found.append(json.loads(value[0])["data"])
         return found
 
 
@@ -142,12 +114,12 @@ def isolation(engine: Engine) -> dict[str, Any]:
         "shuffled": answered([add(*order)]),
         "side by side": answered([add(place) for place in order]),
     }
-    # requests come while others are at work; each is between different neighbours, some of them twice
+    # requests come while others are in flight; each is between different neighbours, some of them twice
     asked = []
     for count, place in enumerate([*order[::-1], *order[:FEW]]):
         asked.append(add(place))
         if count % 3 == 2:
-            engine.step()
+            engine.loop.step()
     ways["overlapping"] = answered(asked)
     tolerance = parity.tolerances["float32"]
     findings = {
@@ -243,7 +215,7 @@ def main() -> None:
         start = time.monotonic()
         try:
             engine = Engine(artifact)
-            used = engine.llm.llm_engine.vllm_config.use_v2_model_runner
+            used = engine.engine.vllm_config.use_v2_model_runner
             result = {"runner": "v2" if used else "v1", **isolation(engine)}
             # the next engine wants the process's state as it was
             del engine

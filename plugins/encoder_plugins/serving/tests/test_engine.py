@@ -132,7 +132,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
     from encoder_plugins.serving import engine
 
     def priority(milliseconds: int, tokens: int) -> int:
-        monkeypatch.setattr(engine.time, "monotonic", lambda: milliseconds / 1000)
+        monkeypatch.setattr("encoder_plugins.serving.engine.time.monotonic", lambda: milliseconds / 1000)
         return engine.priority(tokens)
 
     return priority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Library:
             found: list[dict[str, Any]] = self.model.inference([text], list(labels), **options)[0]
         return found
 
-    def pooled(self, tokens: Sequence[int], extra: dict[str, Any]) -> torch.Tensor:
+    def pooled(self, tokens: Sequence[int], extra: Mapping[str, Any] | None) -> torch.Tensor:
         """Answer a prompt as our pooler does, from the library's logits for the same tokens."""
         item = payload.decode(extra)
         assert item is not None

@@ -17,8 +17,8 @@ from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
-from encoder_plugins.serving.processor import ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Response, Round, Running, advance
+from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
 # the library and torch warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
