@@ -1,7 +1,7 @@
-"""Runs several engines behind one port, and is to whoever started it like a single server.
+"""Runs several engines behind one port, as if they were a single server.
 
 The engines are started one after the other: the first fills the cache of compiled graphs for the next, and vLLM measures a
-GPU's memory at start, which only works while nobody else takes any. A signal goes to all; when one ends, all do.
+GPU's memory at start, which only works while no other process takes any. A signal goes to all; when one ends, all do.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ class Supervisor:
         Args:
             commands: One command line for each engine.
             environment: Of all of them.
-            listening: Tells whether so many engines, the first ones, are ready.
-            stop_seconds: How long engines that were told to stop may take.
+            listening: Returns whether the given number of engines is ready.
+            stop_seconds: How long engines may take to stop.
         """
         self._commands = commands
         self._environment = dict(environment)
         self._listening = listening
         self._stop_seconds = stop_seconds
         self._running: list[subprocess.Popen[bytes]] = []
-        self._told: int | None = None
+        self._signal: int | None = None
 
     def run(self) -> int:
-        """Run until one ends or a signal comes; return the exit status: 0 only after a signal that all obeyed."""
+        """Run until an engine ends or a signal comes; return the exit status: 0 only after a signal that ended all of them."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         try:
-            while self._told is None and not self._ended():
+            while self._signal is None and not self._ended():
                 if len(self._running) < len(self._commands) and self._listening(len(self._running)):
                     self._start(self._commands[len(self._running)])
                 time.sleep(POLL_SECONDS)
-            if self._told is None:
+            if self._signal is None:
                 first = self._ended()[0]
                 print(f"engine {first.args!r} ended with {first.returncode}: stopping all", file=sys.stderr)
-                self._tell(signal.SIGTERM)
+                self._send(signal.SIGTERM)
             return self._wait()
         finally:
             for process in self._running:
@@ -66,16 +66,20 @@ class Supervisor:
 
     def _start(self, command: Sequence[str]) -> None:
         # a group of its own, so that a terminal's interrupt reaches it once, through us
-        self._running.append(subprocess.Popen(command, env=self._environment, process_group=0))
+        process = subprocess.Popen(command, env=self._environment, process_group=0)
+        self._running.append(process)
+        if self._signal is not None and process.poll() is None:
+            # it came while the process was being started, and was sent to the others only
+            process.send_signal(self._signal)
 
     def _ended(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self._running if process.poll() is not None]
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._told = number
-        self._tell(number)
+        self._signal = number
+        self._send(number)
 
-    def _tell(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -87,7 +91,9 @@ class Supervisor:
                 process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 return 1
-        failed = [process.returncode for process in self._running if process.returncode != 0]
-        if self._told is None:
-            return next((status for status in failed if status > 0), 1)
-        return 1 if failed else 0
+        statuses = [process.returncode for process in self._running]
+        if self._signal is None:
+            return next((status for status in statuses if status > 0), 1)
+        # one that had no handler yet was ended by the signal itself
+        wanted = {0, -self._signal, 128 + self._signal}
+        return 0 if wanted.issuperset(statuses) else 1

@@ -85,7 +85,7 @@ def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Ser
     command += ["--name", name, "--port", str(port), "--accelerator", "cpu", *arguments]
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        asyncio.run(_healthy(f"http://127.0.0.1:{port}/health", process))
+        asyncio.run(healthy(f"http://127.0.0.1:{port}/health", process))
         yield Server(folder, f"http://127.0.0.1:{port}", process)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -93,7 +93,8 @@ def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Ser
         process.wait()
 
 
-async def _healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+async def healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers."""
     async with httpx.AsyncClient() as client, asyncio.timeout(START_SECONDS):
         while process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):

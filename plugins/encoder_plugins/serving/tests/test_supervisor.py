@@ -1,4 +1,4 @@
-"""Several processes that look like one: started in turn, told together, ended together. Real processes, in a few lines each."""
+"""Several processes that look like one: started in turn, signalled together, ended together. Real processes, in a few lines each."""
 
 import subprocess
 import sys
@@ -32,6 +32,9 @@ while True:
     time.sleep(0.05)
 """
 DIE = "import sys; sys.exit(7)"
+# a signal comes while the supervisor starts an engine that handles none yet
+SIGNAL = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+STUBBORN = SERVE.replace("sys.exit(0)", "sys.exit(3)")
 
 
 def supervise(folder: Path, *children: str) -> subprocess.Popen[bytes]:
@@ -68,3 +71,16 @@ def test_a_stop_before_all_have_started_is_a_stop(tmp_path: Path, children: tupl
     process.terminate()
     assert process.wait(30) == 0
     assert (tmp_path / "stopped-0").exists()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_signal_during_the_start_of_an_engine_reaches_it(tmp_path: Path, others: int) -> None:
+    process = supervise(tmp_path, *[SERVE] * others, SIGNAL)
+    assert process.wait(30) == 0
+
+
+def test_an_engine_that_fails_while_it_stops_is_a_failure(tmp_path: Path) -> None:
+    process = supervise(tmp_path, SERVE, STUBBORN)
+    wait_for(tmp_path / "ready-1", process)
+    process.terminate()
+    assert process.wait(30) == 1
