@@ -19,7 +19,7 @@ import httpx
 
 from encoder_plugins.artifact import manifest
 
-START_SECONDS = 300
+START_SECONDS = 600
 JSON = {"content-type": "application/json"}
 
 
