@@ -149,17 +149,21 @@ def test_addresses_beyond_two_to_the_31() -> None:
 
 
 @quiet
-@pytest.mark.parametrize(
-    ("buckets", "farthest"), [(256, 512), (32, 48), (32, 128), (64, 1024), (128, 512), (256, 2048)]
-)
-def test_log_buckets_are_transformers(buckets: int, farthest: int) -> None:
+@pytest.mark.skipif(INTERPRETED, reason="no kernel is involved")
+@pytest.mark.parametrize("buckets", [2, 3, 4, 5, 16, 32, 33, 64, 100, 128, 160, 256, 512])
+def test_log_buckets_are_transformers(buckets: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    index = log_bucket_index(buckets, farthest)
-    limit = len(index) // 2
-    distances = torch.arange(-5000, 5001)
-    theirs = (make_log_bucket_position(distances, buckets, farthest).long() + buckets).clamp(0, 2 * buckets - 1)
-    assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), theirs)
+    distances = torch.arange(-9000, 9001)
+    for farthest in {buckets // 2 + 2, buckets + 3, 48, 128, 200, 512, 1280, 2048, 4096}:
+        if farthest - 1 <= buckets // 2:
+            continue
+        index = log_bucket_index(buckets, farthest)
+        limit = len(index) // 2
+        theirs = (make_log_bucket_position(distances, buckets, farthest).long() + buckets).clamp(0, 2 * buckets - 1)
+        assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), theirs), farthest
+        # the kernel reads the rows between those of the nearest and the farthest key
+        assert (index.diff() >= 0).all(), farthest
 
 
 @quiet

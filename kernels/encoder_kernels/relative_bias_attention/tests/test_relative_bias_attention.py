@@ -48,27 +48,21 @@ def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[n
     run(form, close, [19, 66], heads=1, head_size=head_size)
 
 
-@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (32, 64)])
-def test_bias_is_transformers(buckets: int, farthest: int) -> None:
-    from transformers import MT5Config
+@pytest.mark.skipif(INTERPRETED, reason="no kernel is involved")
+@pytest.mark.parametrize("buckets", [4, 6, 8, 16, 20, 22, 32, 64, 128, 256])
+def test_bias_is_transformers(buckets: int) -> None:
     from transformers.models.mt5.modeling_mt5 import MT5Attention
 
-    config = MT5Config(
-        d_model=64,
-        d_kv=32,
-        num_heads=2,
-        relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=farthest,
-        is_encoder_decoder=False,
-    )
-    module = MT5Attention(config, has_relative_attention_bias=True).eval()
-    with torch.no_grad():
-        module.relative_attention_bias.weight.copy_(torch.arange(buckets)[:, None] + torch.tensor([0.25, 0.5]))
-        theirs = module.compute_bias(600, 600)[0]
-    bias = t5_bias(module.relative_attention_bias.weight, max_distance=farthest)
-    limit = bias.shape[1] // 2
-    distances = torch.arange(600)[None, :] - torch.arange(600)[:, None]
-    assert torch.equal(bias[:, distances.clamp(-limit, limit) + limit], theirs)
+    distances = torch.arange(-3000, 3001)
+    # a value of its own for every bucket and head
+    table = torch.arange(buckets)[:, None] + torch.tensor([0.25, 0.5])
+    for farthest in {buckets // 4 + 1, buckets, 20, 40, 100, 128, 160, 400, 1000, 2048}:
+        if farthest <= buckets // 4:
+            continue
+        bias = t5_bias(table, max_distance=farthest)
+        limit = bias.shape[1] // 2
+        theirs = table[MT5Attention._relative_position_bucket(distances, True, buckets, farthest)].t()
+        assert torch.equal(bias[:, distances.clamp(-limit, limit) + limit], theirs), farthest
 
 
 @pytest.mark.skipif(INTERPRETED, reason="float64 needs the reference")
