@@ -36,7 +36,9 @@ def t5_bias(table: torch.Tensor, *, max_distance: int = 128) -> torch.Tensor:
     if max_distance <= exact:
         raise ValueError(f"max_distance: expected more than {exact}, found {max_distance}")
     distances = torch.arange(max_distance + 1)
-    grown = exact + (torch.log(distances.float() / exact) / math.log(max_distance / exact) * (half - exact)).to(torch.long)
+    grown = exact + (torch.log(distances.float() / exact) / math.log(max_distance / exact) * (half - exact)).to(
+        torch.long
+    )
     buckets = torch.where(distances < exact, distances, grown.clamp(max=half - 1))
     rows = torch.cat([buckets.flip(0)[:-1], buckets[:1], half + buckets[1:]])
     return table.detach().float()[rows.to(table.device)].t().contiguous()

@@ -32,7 +32,7 @@ WARM_UP_TOKENS = (32, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Borders(AttentionMetadata):  # type: ignore[misc]
+class VarlenMetadata(AttentionMetadata):  # type: ignore[misc]
     """Where the sequences of a packed batch begin and end.
 
     Attributes:
@@ -46,7 +46,7 @@ class Borders(AttentionMetadata):  # type: ignore[misc]
     tokens: int
 
 
-class BordersBuilder(AttentionMetadataBuilder[Borders]):  # type: ignore[misc]
+class VarlenMetadataBuilder(AttentionMetadataBuilder[VarlenMetadata]):  # type: ignore[misc]
     """Takes the borders from what vLLM's model runner knows; everything is on the host already or stays on the device."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
@@ -54,11 +54,11 @@ class BordersBuilder(AttentionMetadataBuilder[Borders]):  # type: ignore[misc]
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> Borders:
+    ) -> VarlenMetadata:
         """Return the borders of one batch, shared by all layers."""
         del common_prefix_len, fast_build
         sequences = common_attn_metadata.num_reqs
-        return Borders(
+        return VarlenMetadata(
             cu_seqlens=common_attn_metadata.query_start_loc[: sequences + 1],
             max_seqlen=int(common_attn_metadata.max_query_len),
             tokens=int(common_attn_metadata.query_start_loc_cpu[sequences]),
@@ -81,9 +81,9 @@ class EncoderBackend(AttentionBackend):  # type: ignore[misc]
         return EncoderImpl
 
     @staticmethod
-    def get_builder_cls() -> type[BordersBuilder]:
+    def get_builder_cls() -> type[VarlenMetadataBuilder]:
         """Return the class that makes the metadata of a batch."""
-        return BordersBuilder
+        return VarlenMetadataBuilder
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
@@ -91,7 +91,7 @@ class EncoderBackend(AttentionBackend):  # type: ignore[misc]
         return bool(attn_type == AttentionType.ENCODER_ONLY)
 
 
-class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
+class EncoderImpl(AttentionImpl[VarlenMetadata]):  # type: ignore[misc]
     """Runs the layer's kernel over the sequences of a batch."""
 
     def __init__(
@@ -133,7 +133,7 @@ class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
         key: Tensor,
         value: Tensor,
         kv_cache: Tensor,
-        attn_metadata: Borders | None,
+        attn_metadata: VarlenMetadata | None,
         output: Tensor,
         output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
@@ -183,14 +183,14 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         for tokens in WARM_UP_TOKENS:
             rows = torch.zeros(tokens, self.num_heads, self.head_size, dtype=dtype, device=device)
             ends = torch.tensor([0, tokens], dtype=torch.int32, device=device)
-            self.attend(rows, rows, rows, Borders(ends, tokens, tokens), torch.empty_like(rows))
+            self.attend(rows, rows, rows, VarlenMetadata(ends, tokens, tokens), torch.empty_like(rows))
 
     @abstractmethod
     def prepare(self) -> None:
         """Compute what depends on weights only."""
 
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
 
 
@@ -237,7 +237,7 @@ class DisentangledAttention(EncoderAttention):
             return None
         return table.view(-1, self.num_heads, self.head_size).transpose(0, 1).contiguous()
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
         disentangled_attention(
             query,
@@ -246,8 +246,8 @@ class DisentangledAttention(EncoderAttention):
             self.position_key,
             self.position_query,
             self.position_index,
-            borders.cu_seqlens,
-            borders.max_seqlen,
+            metadata.cu_seqlens,
+            metadata.max_seqlen,
             scale=self.scale,
             out=output,
         )
@@ -275,8 +275,8 @@ class RelativeBiasAttention(EncoderAttention):
         """Spread the bucket table over distances."""
         self.bias = self._bias()
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
         relative_bias_attention(
-            query, key, value, self.bias, borders.cu_seqlens, borders.max_seqlen, scale=self.scale, out=output
+            query, key, value, self.bias, metadata.cu_seqlens, metadata.max_seqlen, scale=self.scale, out=output
         )

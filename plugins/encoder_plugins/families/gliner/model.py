@@ -1,4 +1,4 @@
-"""What the models of all GLiNER plugins do alike in the engine: an encoder, the span head, and strict loading of both."""
+"""The models of all GLiNER plugins in the engine: an encoder, the span head, and strict loading of both."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig
+from vllm.model_executor.models.interfaces_base import attn_type, default_pooling_type
 from vllm.model_executor.models.utils import maybe_prefix
 
-from encoder_plugins.backbones import weight_loading as checkpoint_weights
-from encoder_plugins.backbones.weight_loading import Layout
+from encoder_plugins.backbones import weight_loading
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
-from encoder_plugins.families.gliner.heads import span
-
-# where gliner has its encoder
-ENCODER = "token_rep_layer.bert_layer.model."
+from encoder_plugins.families.gliner.heads import span, span_layout
 
 
+@attn_type("encoder_only")
+@default_pooling_type(tok_pooling_type="ALL")
 class GlinerSpanModel(nn.Module):
-    """An encoder of ours with GLiNER's span head; subclasses name the encoder.
+    """An encoder with GLiNER's span head. vLLM needs one class per architecture: a subclass names its encoder.
 
     Attributes:
-        encoder_class: The encoder, a module of vLLM's.
-        encoder_layout: From the configuration to what the encoder's checkpoint holds.
+        encoder_class: The encoder.
+        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
     """
 
     is_pooling_model = True
     encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[..., Layout]]
+    encoder_layout: ClassVar[Callable[[Any], CheckpointLayout]]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -55,12 +55,8 @@ class GlinerSpanModel(nn.Module):
         return hidden
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint that holds exactly what the configuration asks for; raises WeightsError for any other."""
-        return checkpoint_weights.load(self, weights, self.layout())
-
-    def layout(self) -> Layout:
-        """Return what the checkpoint must hold."""
-        head = span.layout(self.config.hidden_size, self.pooler.config)
-        return checkpoint_weights.join(
-            type(self).encoder_layout(self.config).under(ENCODER, "encoder."), head.under("", "pooler.head.")
+        """Load a checkpoint that holds exactly what the configuration requires; raises WeightsError for any other."""
+        encoder = type(self).encoder_layout(self.config)
+        return weight_loading.load(
+            self, weights, span_layout.layout(encoder, self.config.hidden_size, self.pooler.config)
         )

@@ -16,7 +16,6 @@ one dense pass with one more wait each.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,9 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.pooler.abstract import Pooler
 from vllm.v1.pool.metadata import PoolingMetadata
 
-from encoder_kernels.bidirectional_lstm import bidirectional_lstm
 from encoder_kernels.span_scores import span_logits, span_scores
-from encoder_plugins.backbones.weight_loading import Layout, Place, Shape
 from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.heads.layers import BiLSTM, StackedLinear
 from encoder_plugins.families.gliner.heads.row_groups import Batch, plan
 from encoder_plugins.families.gliner.payload import COLUMNS, Item, decode
 
@@ -41,52 +39,6 @@ CAPACITY = 512
 _DUMMY_LABELS = 25
 
 
-class Pair(nn.Module):
-    """Two linear layers of one shape, for start and end, computed together."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2, outputs, inputs), requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(2, outputs), requires_grad=False)
-        for parameter in (self.weight, self.bias):
-            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
-
-    def both(self, hidden: Tensor) -> Tensor:
-        """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
-        return torch.baddbmm(self.bias[:, None], hidden, self.weight.mT)
-
-    def each(self, hidden: Tensor) -> Tensor:
-        """Apply both to the same `[words, inputs]`: `[2, words, outputs]`."""
-        joined = nn.functional.linear(hidden, self.weight.flatten(0, 1), self.bias.flatten())  # [words, 2 * outputs]
-        return joined.view(-1, *self.bias.shape).transpose(0, 1)
-
-
-def _load_half(parameter: nn.Parameter, tensor: Tensor, part: int | str) -> None:
-    """Fill the start's or the end's half, or for "columns" both from one matrix over `[start; end]`."""
-    if part == "columns":
-        parameter.data.copy_(tensor.view(len(tensor), 2, -1).transpose(0, 1))
-    else:
-        parameter.data[int(part)].copy_(tensor)
-
-
-class Recurrence(nn.Module):
-    """One layer of a bidirectional LSTM; the forward direction's weights lie before the backward one's."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.weight_input = nn.Parameter(torch.zeros(2, 4 * hidden, inputs), requires_grad=False)
-        self.weight_hidden = nn.Parameter(torch.zeros(2, 4 * hidden, hidden), requires_grad=False)
-        self.bias_input = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
-        self.bias_hidden = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
-        for parameter in self.parameters():
-            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
-
-    def forward(self, words: Tensor, offsets: Tensor, order: Tensor) -> Tensor:
-        """Return `[words, 2 * hidden]` for `[words, inputs]`."""
-        bias = self.bias_input + self.bias_hidden
-        return bidirectional_lstm(words, self.weight_input, self.weight_hidden, bias, offsets, order)
-
-
 class SpanHead(nn.Module):
     """All learned layers behind the encoder."""
 
@@ -94,11 +46,11 @@ class SpanHead(nn.Module):
         super().__init__()
         size = config.hidden_size
         self.projection = nn.Linear(encoder_size, size) if config.projection else None
-        self.lstm = nn.ModuleList(Recurrence(size, size // 2) for _ in range(config.lstm_layers))
-        self.marker_in = Pair(size, 4 * size)
-        self.marker_out = Pair(4 * size, size)
+        self.lstm = nn.ModuleList(BiLSTM(size, size // 2) for _ in range(config.lstm_layers))
+        self.marker_in = StackedLinear(size, 4 * size)
+        self.marker_out = StackedLinear(4 * size, size)
         # the bias belongs to the start; the end's half stays zero
-        self.span_in = Pair(size, 4 * size)
+        self.span_in = StackedLinear(size, 4 * size)
         self.span_out = nn.Linear(4 * size, size)
         self.prompt_in = nn.Linear(size, 4 * size)
         self.prompt_out = nn.Linear(4 * size, size)
@@ -290,63 +242,3 @@ def all_candidates(dense: Tensor, threshold: float, classes: int) -> Rows:
         columns += [pairs.T, padding.T]
     rows: Rows = torch.cat(columns).T.contiguous().numpy()
     return rows
-
-
-def layout(encoder_size: int, config: GlinerConfig) -> Layout:
-    """Return what a checkpoint of gliner's holds beside its encoder; the parameters are ``SpanHead``'s."""
-    size, half = config.hidden_size, config.hidden_size // 2
-    shapes: dict[str, Shape] = {}
-
-    def linear(name: str, rows: int, columns: int) -> None:
-        shapes[f"{name}.weight"] = (rows, columns)
-        shapes[f"{name}.bias"] = (rows,)
-
-    if config.projection:
-        linear("token_rep_layer.projection", size, encoder_size)
-    for layer in range(config.lstm_layers):
-        for direction in ("", "_reverse"):
-            shapes[f"rnn.lstm.weight_ih_l{layer}{direction}"] = (4 * half, size if layer == 0 else 2 * half)
-            shapes[f"rnn.lstm.weight_hh_l{layer}{direction}"] = (4 * half, half)
-            for name in ("bias_ih", "bias_hh"):
-                shapes[f"rnn.lstm.{name}_l{layer}{direction}"] = (4 * half,)
-    markers = "span_rep_layer.span_rep_layer"
-    for name, inputs in (("project_start", size), ("project_end", size), ("out_project", 2 * size)):
-        linear(f"{markers}.{name}.0", 4 * size, inputs)
-        linear(f"{markers}.{name}.3", size, 4 * size)
-    linear("prompt_rep_layer.0", 4 * size, size)
-    linear("prompt_rep_layer.3", size, 4 * size)
-    return Layout(shapes=shapes, place=place)
-
-
-# 0 and 3: the linear layers of gliner's Sequential(Linear, ReLU, Dropout, Linear)
-_PLACES = {
-    "token_rep_layer.projection.weight": Place("projection.weight"),
-    "token_rep_layer.projection.bias": Place("projection.bias"),
-    "span_rep_layer.span_rep_layer.project_start.0.weight": Place("marker_in.weight", 0),
-    "span_rep_layer.span_rep_layer.project_start.0.bias": Place("marker_in.bias", 0),
-    "span_rep_layer.span_rep_layer.project_start.3.weight": Place("marker_out.weight", 0),
-    "span_rep_layer.span_rep_layer.project_start.3.bias": Place("marker_out.bias", 0),
-    "span_rep_layer.span_rep_layer.project_end.0.weight": Place("marker_in.weight", 1),
-    "span_rep_layer.span_rep_layer.project_end.0.bias": Place("marker_in.bias", 1),
-    "span_rep_layer.span_rep_layer.project_end.3.weight": Place("marker_out.weight", 1),
-    "span_rep_layer.span_rep_layer.project_end.3.bias": Place("marker_out.bias", 1),
-    "span_rep_layer.span_rep_layer.out_project.0.weight": Place("span_in.weight", "columns"),
-    "span_rep_layer.span_rep_layer.out_project.0.bias": Place("span_in.bias", 0),
-    "span_rep_layer.span_rep_layer.out_project.3.weight": Place("span_out.weight"),
-    "span_rep_layer.span_rep_layer.out_project.3.bias": Place("span_out.bias"),
-    "prompt_rep_layer.0.weight": Place("prompt_in.weight"),
-    "prompt_rep_layer.0.bias": Place("prompt_in.bias"),
-    "prompt_rep_layer.3.weight": Place("prompt_out.weight"),
-    "prompt_rep_layer.3.bias": Place("prompt_out.bias"),
-}
-
-
-_LSTM = re.compile(r"rnn\.lstm\.(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
-
-
-def place(name: str) -> Place:
-    """Return where the head's tensor ``name`` goes."""
-    if found := _LSTM.fullmatch(name):
-        kind, source, layer, backward = found.groups()
-        return Place(f"lstm.{layer}.{kind}_{'input' if source == 'ih' else 'hidden'}", 1 if backward else 0)
-    return _PLACES[name]

@@ -15,11 +15,12 @@ import torch
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
-    from encoder_plugins.backbones import weight_loading as checkpoint_weights
+    from encoder_plugins.backbones import weight_loading
     from encoder_plugins.families.gliner.config import GlinerConfig
     from encoder_plugins.families.gliner.heads import span as gliner_span
     from encoder_plugins.families.gliner.heads.row_groups import Batch
-    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates, layout
+    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates
+    from encoder_plugins.families.gliner.heads.span_layout import head_layout, slot
     from encoder_plugins.families.gliner.payload import encode
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -179,7 +180,7 @@ class Library(torch.nn.Module):
 
 def pooler(library: Library, settings: GlinerConfig, **more: Any) -> GlinerSpanPooler:
     ours = GlinerSpanPooler(ENCODER, settings, **more)
-    checkpoint_weights.load(ours.head, library.tensors().items(), layout(ENCODER, settings))
+    weight_loading.load(ours.head, library.tensors().items(), head_layout(ENCODER, settings))
     return ours
 
 
@@ -367,7 +368,7 @@ def test_a_profile_run_uses_the_memory_of_a_real_one(
 def test_the_layout_is_that_of_the_library(switches: dict[str, Any]) -> None:
     settings = config(**switches)
     expected = {name: tuple(tensor.shape) for name, tensor in Library(settings).tensors().items()}
-    assert dict(layout(ENCODER, settings).shapes) == expected
+    assert dict(head_layout(ENCODER, settings).shapes) == expected
 
 
 def test_every_tensor_fills_a_part_of_its_own() -> None:
@@ -376,7 +377,7 @@ def test_every_tensor_fills_a_part_of_its_own() -> None:
     head = SpanHead(ENCODER, settings)
     for parameter in head.parameters():
         parameter.data.fill_(torch.nan)
-    loaded = checkpoint_weights.load(head, library.tensors().items(), layout(ENCODER, settings))
+    loaded = weight_loading.load(head, library.tensors().items(), head_layout(ENCODER, settings))
     assert loaded == {name for name, _ in head.named_parameters()}
     # only the end's half of the split layer has no bias
     left = {
@@ -398,8 +399,8 @@ def test_every_tensor_fills_a_part_of_its_own() -> None:
         ("prompt_rep_layer.3.weight", "prompt_out.weight", None),
     ],
 )
-def test_where_a_tensor_goes(name: str, parameter: str, part: int | str | None) -> None:
-    assert gliner_span.place(name) == (parameter, part)
+def test_the_slot_of_a_tensor(name: str, parameter: str, part: int | str | None) -> None:
+    assert slot(name) == (parameter, part)
 
 
 def test_numbers_that_are_none_are_no_candidates() -> None:
