@@ -28,7 +28,7 @@ class GlinerSpanModel(nn.Module):
 
     is_pooling_model = True
     encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[[Any], CheckpointLayout]]
+    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
