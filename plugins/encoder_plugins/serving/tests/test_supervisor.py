@@ -15,9 +15,10 @@ from encoder_plugins.serving.supervisor import Supervisor
 folder, stop_before, children = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 commands = [[sys.executable, "-c", child, str(folder), str(number)] for number, child in enumerate(children)]
 def listening(engines):
-    if engines == stop_before:
+    ready = len(list(folder.glob("ready-*"))) >= engines
+    if ready and engines == stop_before:
         os.kill(os.getpid(), signal.SIGTERM)
-    return len(list(folder.glob("ready-*"))) >= engines
+    return ready
 sys.exit(Supervisor(commands, {}, listening, stop_seconds=20).run())
 """
 SERVE = """
