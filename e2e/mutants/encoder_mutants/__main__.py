@@ -34,16 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants of the selected modules, write their scores and the page; return the exit status."""
     options = _parser().parse_args(arguments)
     groups, equivalents = table.read()
-    if options.check:
-        return _check(groups)
+    if options.page or options.check:
+        return _page(groups, check=options.check)
     for group, module in table.select(groups, options.only):
         if not (table.ROOT / module).exists():
             print(f"{module} is not in this tree: passed over", file=sys.stderr)
             continue
         score = _module(group, module, equivalents, options)
-        known = scores.read()
-        scores.write({**known, module: score})
-        scores.PAGE.write_text(scores.page(groups, {**known, module: score}), "utf-8")
+        scores.write({**scores.read(), module: score})
+        _page(groups, check=False)
     return 0
 
 
@@ -53,15 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--level", choices=("unit", "all"), default="unit", help="which tests run (default: unit)")
     parser.add_argument("--limit", type=int, help="at most this many mutants of a module, chosen by chance")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests at the same time")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the page again")
     parser.add_argument("--check", action="store_true", help="run nothing; fail when the page is not up to date")
     return parser
 
 
-def _check(groups: Sequence[Group]) -> int:
-    if scores.PAGE.exists() and scores.PAGE.read_text("utf-8") == scores.page(groups, scores.read()):
-        return 0
-    print(f"{scores.PAGE.relative_to(table.ROOT)} is not what the scores say: run `make generate`", file=sys.stderr)
-    return 1
+def _page(groups: Sequence[Group], *, check: bool) -> int:
+    text = scores.page(groups, scores.read())
+    if not check:
+        scores.PAGE.write_text(text, "utf-8")
+    elif not scores.PAGE.exists() or scores.PAGE.read_text("utf-8") != text:
+        print(f"{scores.PAGE.name} is not what the scores say: run `make generate`", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _module(group: Group, module: str, equivalents: Sequence[Equivalent], options: argparse.Namespace) -> Score:
@@ -89,7 +92,7 @@ def _level(
     """Return the mutants that survive a level's tests."""
     (baseline,) = workers.run([Task("", "", tests, level, BASELINE_SECONDS)])
     if baseline.status != "passed":
-        raise SystemExit(f"{module}: without any mutant, {baseline.by or 'a test'} {baseline.status}")
+        raise SystemExit(f"{baseline.log}\n{module}: without any mutant, {baseline.by or 'a test'} {baseline.status}")
     # the fastest first: most mutants are killed by any test at all
     ordered = sorted(tests, key=lambda file: baseline.durations.get(file, 0.0))
     timeout = TIMES_LONGER * baseline.seconds + SECONDS_MORE

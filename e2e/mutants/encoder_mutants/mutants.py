@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import parso
 from cosmic_ray.ast import ast_nodes
 from cosmic_ray.mutating import mutate_code
+from parso.tree import NodeOrLeaf
 
 from encoder_mutants.operators import OPERATORS
+
+ARITHMETIC = ("arith_expr", "term")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,24 @@ def mutants(original: str) -> list[Mutant]:
     nodes = list(ast_nodes(parso.parse(original)))
     found = []
     for name, operator in OPERATORS.items():
-        positions = [start for node in nodes for start, _ in operator().mutation_positions(node)]
-        found += [Mutant(name, number, line, lines[line - 1].strip()) for number, (line, _) in enumerate(positions)]
+        # the number counts places that are passed over as well: cosmic-ray finds them again by it
+        positions = [(node, start) for node in nodes for start, _ in operator().mutation_positions(node)]
+        found += [
+            Mutant(name, number, line, lines[line - 1].strip())
+            for number, (node, (line, _)) in enumerate(positions)
+            if _matters(node)
+        ]
     return sorted(found, key=lambda mutant: (mutant.line, mutant.operator, mutant.occurrence))
+
+
+def _matters(node: NodeOrLeaf) -> bool:
+    """Return whether a change of a node could be noticed: not that of a decorator's options, nor of a parameter list's asterisk."""
+    if node.type == "operator" and node.parent is not None and node.parent.type not in ARITHMETIC:
+        return False
+    ancestor = node.parent
+    while ancestor is not None and ancestor.type != "decorator":
+        ancestor = ancestor.parent
+    return ancestor is None
 
 
 def sample(found: Sequence[Mutant], limit: int | None, module: str) -> list[Mutant]:

@@ -26,6 +26,8 @@ import pytest
 PR_SET_CHILD_SUBREAPER = 36
 MARKERS = {"unit": "not engine and not cluster and not gpu and not soak", "all": "not gpu and not soak"}
 POLL_SECONDS = 0.01
+LOG = Path("mutant.log")
+LOG_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ class Outcome:
         by: The first test that failed; empty where none did.
         seconds: How long it took.
         durations: Seconds by file of tests, where all passed.
+        log: The end of what the tests printed, where they failed.
     """
 
     status: str
     by: str = ""
     seconds: float = 0.0
     durations: dict[str, float] = field(default_factory=dict)
+    log: str = ""
 
 
 class _Recorder:
@@ -135,18 +139,21 @@ def _forked(task: Task, begin: float) -> Outcome:
     notes: dict[str, Any] = json.loads(line or "{}")
     if os.waitstatus_to_exitcode(status) == 0:
         return Outcome("passed", seconds=seconds, durations=notes.get("durations", {}))
-    return Outcome("failed", notes.get("by") or f"status {os.waitstatus_to_exitcode(status)}", seconds)
+    by = notes.get("by") or f"status {os.waitstatus_to_exitcode(status)}"
+    return Outcome("failed", by, seconds, log=LOG.read_text(errors="replace")[-LOG_CHARACTERS:])
 
 
 def _child(task: Task, writing: int) -> None:
     code = 70
     try:
-        log = os.open("mutant.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         recorder = _Recorder()
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", MARKERS[task.level]]
+        # what was imported before the fork has no rewritten assertions
+        options = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        options += ["-x", "-q", "-m", MARKERS[task.level]]
         code = int(pytest.main([*options, *task.tests], plugins=[recorder]))
         # nothing collected, as where a file has engine tests only
         code = 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code

@@ -35,7 +35,8 @@ def test_filters_keep_everything() -> None:
         "if TYPE_CHECKING:\n    import a\n",
         'log.info("a message")\n',
         "x: int | None = None\n",
-        "def f(a: list[str]) -> None: ...\n",
+        "def f(a: list[str], *, b: str) -> None: ...\n",
+        "@dataclass(frozen=True)\nclass A: ...\n",
     ],
 )
 def test_what_no_test_could_notice_is_left_alone(source: str) -> None:
@@ -83,6 +84,14 @@ def test_mutants_know_their_line() -> None:
         ("ConditionIsTrue", 2, "if a:"),
         ("DropStatement", 3, "check()"),
     ]
+    # the asterisk of the parameters is no product, and yet counts when the place is found again
+    source = "def f(*, a): return a * 3\n"
+    assert changed(source, "Mul_Div") == ["def f(*, a): return a / 3\n"]
+
+
+def test_a_mutant_has_a_diff() -> None:
+    source = "if a:\n    check()\n"
+    found = mutants.mutants(source)
     assert "-    check()\n+    pass\n" in found[-1].diff(source, "module.py")
 
 
