@@ -13,7 +13,7 @@ PYTEST := $(RUN)python -m pytest
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
-.PHONY: help setup lock test lint unit engine-tests generate e2e e2e-node e2e-api soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
+.PHONY: help setup lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
+	$(RUN)python -m encoder_mutants --page $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
@@ -74,6 +75,9 @@ e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases
+
+mutants: setup ## change one expression at a time and see whether a test fails; writes docs/mutants.md (ONLY=a module or group, LEVEL=all, LIMIT=number)
+	$(RUN)python -m encoder_mutants $(ONLY) $(if $(LEVEL),--level $(LEVEL)) $(if $(LIMIT),--limit $(LIMIT))
 
 tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
 	@$(RUN)python -m encoder_node build
