@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size
-from vllm.model_executor.layers.attention import EncoderOnlyAttention
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from encoder_plugins.backbones.attention import WindowAttention
 from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
 from encoder_plugins.backbones.modernbert_settings import LOCAL, Settings
 
@@ -51,12 +51,11 @@ class ModernBertAttention(nn.Module):
             prefix=f"{prefix}.Wqkv",
         )
         self.rotation = rotation(heads, settings.head_size, theta=settings.thetas[kind], positions=settings.positions)
-        self.attention = EncoderOnlyAttention(
+        self.attention = WindowAttention(
             heads,
             settings.head_size,
             settings.head_size**-0.5,
-            # vLLM counts the token itself
-            per_layer_sliding_window=settings.window + 1 if kind == LOCAL else None,
+            window=settings.window if kind == LOCAL else None,
             prefix=f"{prefix}.attention",
         )
         self.Wo = RowParallelLinear(
