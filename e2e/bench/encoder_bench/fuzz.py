@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from encoder_bench import server
 from encoder_bench.fuzz_bodies import Body, Maker
@@ -25,8 +26,7 @@ from encoder_plugins import catalog
 from encoder_plugins.parity import verdict as comparison
 from encoder_plugins.parity.verdict import Parity, Reference
 from encoder_plugins.plugin import resolve
-from encoder_plugins.serving.http.body import Envelope
-from encoder_plugins.serving.limits import Limits
+from encoder_plugins.serving import limits
 
 CLIENTS = 8
 MIB = 1 << 20
@@ -90,15 +90,19 @@ class Report:
 def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
     """Return what makes bodies for the plugin of a recorded reference."""
     plugin = catalog.get(reference.plugin)
-    data_type = resolve(plugin.processor).data_type
-    schema = Envelope[data_type].model_json_schema()  # type: ignore[valid-type]
-    # a body that names the model is as good as one that does not
-    data = schema["properties"]["data"]
-    if "$ref" in data:
-        schema["properties"]["data"] = schema["$defs"][data["$ref"].rpartition("/")[2]]
+    schema = schema_of(resolve(plugin.processor).schemas["pooling"].request)
     short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
     good: list[Mapping[str, Any]] = [parity.data([case], "float") for case in short if parity.weight(case) <= 8]
     return Maker(schema, good, seed, body_bytes)
+
+
+def schema_of(request: Any) -> dict[str, Any]:
+    """Return the JSON schema of a request's type, with that of its ``data`` in place."""
+    schema = msgspec.json.schema(request)
+    kinds = schema["$defs"]
+    envelope = dict(kinds[schema["$ref"].rpartition("/")[2]])
+    data = kinds[envelope["properties"]["data"]["$ref"].rpartition("/")[2]]
+    return {**envelope, "properties": {**envelope["properties"], "data": data}, "$defs": kinds}
 
 
 async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel: Sentinel) -> Report:
@@ -128,12 +132,13 @@ async def _post(session: aiohttp.ClientSession, at: server.Server, body: Body, r
     try:
         async with session.post(f"{at.url}/pooling", data=body.content, headers=headers) as response:
             status, content = response.status, await response.read()
+            binary = response.content_type == "application/octet-stream"
     except aiohttp.ClientError as error:
         report.statuses[body.kind, 0] += 1
         report.wrong.append(f"{body.kind}: {type(error).__name__} for {body.content[:200]!r}")
         return
     report.statuses[body.kind, status] += 1
-    problem = _problem(status, content, report)
+    problem = None if binary and status == 200 else _problem(status, content, report)
     if problem is not None:
         report.wrong.append(f"{body.kind}: {problem}; the body was {body.content[:300]!r}")
 
@@ -189,7 +194,7 @@ def run(artifact: Path, count: int, seed: int, log: Path) -> Report:
     """Serve an artifact on the CPU, attack it, and return what came of it."""
     reference = comparison.read_reference(artifact)
     parity: Parity = resolve(catalog.get(reference.plugin).parity)
-    made = maker(reference, parity, seed, Limits().body_bytes)
+    made = maker(reference, parity, seed, limits.defaults(catalog.get(reference.plugin))["body_bytes"])
     with server.served(artifact, log, "--accelerator", "cpu") as at:
         return asyncio.run(attack(at, made.bodies(count), count, Sentinel(reference, parity)))
 

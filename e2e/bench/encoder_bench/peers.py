@@ -190,10 +190,10 @@ def profiled(task: Task) -> Measure:
     limits = {"texts": 100_000, "characters": 1 << 30}
     arguments: dict[str, Any] = {"enforce_eager": True}
     if task.device == "cuda":
-        tokens = max(tuning.STEP_TOKENS, config.get("max_position_embeddings", 0))
+        tokens = max(tuning.BATCH_TOKENS, config.get("max_position_embeddings", 0))
         arguments = {
             "max_num_batched_tokens": tokens,
-            "max_num_seqs": tuning.STEP_SEQUENCES,
+            "max_num_seqs": tuning.BATCH_SEQUENCES,
             "compilation_config": {"cudagraph_capture_sizes": list(tuning.graph_sizes(tokens))},
         }
     llm = LLM(

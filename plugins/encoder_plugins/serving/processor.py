@@ -84,11 +84,13 @@ class Schema:
     Attributes:
         request: The type of the request's body.
         responses: The types that the body of a JSON response can have.
+        binary: Whether a response can be binary instead.
     """
 
-    def __init__(self, request: Any, *responses: Any) -> None:
+    def __init__(self, request: Any, *responses: Any, binary: bool = False) -> None:
         self.request = request
         self.responses = responses
+        self.binary = binary
 
 
 class Engine(Protocol):

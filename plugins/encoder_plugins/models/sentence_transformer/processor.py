@@ -73,7 +73,7 @@ class Usage(msgspec.Struct, frozen=True):
 class Embeddings(msgspec.Struct, frozen=True):
     """The vectors of a request, in the order of its texts."""
 
-    embeddings: list[list[float]] | list[str]
+    embeddings: list[list[float] | str]
     dimensions: int
     encoding: EncodingField
     usage: Usage
@@ -156,7 +156,7 @@ class SentenceTransformerProcessor:
     """Serves the embeddings of one sentence-transformers checkpoint."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[Request], Answer),
+        "pooling": Schema(Envelope[Request], Answer, binary=True),
         "openai": Schema(EmbeddingsRequest, EmbeddingsResponse),
     }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
+
+import msgspec
 
 from encoder_plugins.serving.limits import RequestLimits
 
@@ -103,15 +104,25 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
+class Error(msgspec.Struct, frozen=True):
+    """What was wrong with a request."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of a refusal, in the shape that OpenAI's API and vLLM have."""
+
+    error: Error
+
+
 def error_body(refusal: Refusal) -> bytes:
-    """Return a refusal in the shape that OpenAI's API and vLLM have for errors."""
-    error = {
-        "message": refusal.message,
-        "type": _TYPES.get(refusal.status, "BadRequestError"),
-        "param": refusal.param,
-        "code": refusal.status,
-    }
-    return json.dumps({"error": error}).encode()
+    """Return the body of a refusal."""
+    kind = _TYPES.get(refusal.status, "BadRequestError")
+    return msgspec.json.encode(ErrorBody(Error(refusal.message, kind, refusal.param, refusal.status)))
 
 
 async def send_refusal(refusal: Refusal, send: Send) -> None:

@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.plugin import Plugin, Route
 from encoder_plugins.serving import settings as serving_settings
 from encoder_plugins.serving.graceful_shutdown import Drain
-from encoder_plugins.serving.http import connection, worker_counters
+from encoder_plugins.serving.http import connection, openapi, worker_counters
 from encoder_plugins.serving.http.admission import (
     App,
     ClientDisconnected,
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 # what vLLM's own application answers
 PASSED = frozenset({"/health", "/metrics", "/v1/models", "/version"})
+
+OPENAPI = "/openapi.json"
 
 # bodies up to this size are parsed on the event loop: below a millisecond, where a thread would cost more than it gives
 INLINE_BYTES = 1024
@@ -118,12 +122,15 @@ class Application:
                 await self._answer(scope, receive, send)
             else:
                 await send_refusal(Refusal(405, f"{method} {path} is not served; use POST"), send)
+        elif path == OPENAPI and method == "GET":
+            found = openapi.document(self._serving.plugin, self._serving.processor.schemas)
+            await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
         elif path == "/health" and not self._serving.counters.complete():
             await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
         elif path in PASSED:
             await self._app(scope, receive, send)
         else:
-            known = ", ".join(sorted({*self._routes, *PASSED}))
+            known = ", ".join(sorted({*self._routes, *PASSED, OPENAPI}))
             await send_refusal(Refusal(404, f"no such path; there is: {known}"), send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -22,7 +22,7 @@ from encoder_plugins.serving.http.app import INLINE_BYTES, Application, Serving
 from encoder_plugins.serving.http.metrics import Counts
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 from encoder_plugins.serving.limits import RequestLimits
-from encoder_plugins.serving.processor import Engine, Prompt, Response
+from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema
 
 JSON = {"content-type": "application/json"}
 OTHER = Route(path="/v1/embeddings", schema="openai", summary="Another route.")
@@ -53,7 +53,7 @@ class FakeEngine:
 class FakeProcessor:
     """Repeats the body, and notes in which thread it was parsed; a few bodies fail in their own ways."""
 
-    schemas: Any = {}
+    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(str, int), "openai": Schema(int, str)}
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
@@ -171,6 +171,16 @@ async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
     server = Server()
     assert (await server.client.get(path)).status_code == 200
     assert server.passed == [path]
+
+
+async def test_the_openapi_document_describes_the_routes() -> None:
+    server = Server()
+    found = (await server.client.get("/openapi.json")).json()
+    assert found["info"]["title"] == server.name
+    assert list(found["paths"]) == [POOLING.path, OTHER.path]
+    operation = found["paths"][OTHER.path]["post"]
+    assert operation["requestBody"]["content"]["application/json"]["schema"] == {"type": "integer"}
+    assert operation["responses"]["200"]["content"]["application/json"]["schema"] == {"type": "string"}
 
 
 async def test_a_route_is_for_post_only() -> None:
