@@ -5,13 +5,15 @@ SHELL := bash
 export UV_PYTHON_PREFERENCE ?= system
 # vLLM's imports take half as long the second time; where bytecode is never written there is no second time
 unexport PYTHONDONTWRITEBYTECODE
-EXTRAS := --extra operator --extra serving-cpu --extra prep-sentence-transformer --extra prep-gliner
+EXTRAS := --extra operator --extra serving-cpu --extra prep
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
 RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest
 
-.PHONY: help setup test lint unit engine-tests generate e2e e2e-node e2e-api soak demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
+REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
+
+.PHONY: help setup lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +24,21 @@ setup: .venv/.synced ## make the virtual environment from uv.lock
 	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
 	@$(UV) sync --frozen --quiet $(EXTRAS)
 	@touch $@
+
+lock: ## resolve dependencies again: uv.lock, and requirements.lock of each reference library
+	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@$(UV) lock
+	@# where a library allows vLLM's torch, it gets the same files: uv links them instead of copying, and an image holds them once
+	@shared=$$(mktemp); trap 'rm -f "$$shared"' EXIT; \
+	$(UV) export --quiet --frozen --no-dev --no-emit-project --no-header --no-annotate --no-hashes --extra serving-cpu \
+	  | sed -n -E 's/^((torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==[^ ;]+).*/\1/p' > "$$shared"; \
+	for library in $(REFERENCE_LIBRARIES); do \
+	  folder=images/reference/$$library; constraint=; \
+	  if grep -qxF "$$(grep '^torch==' "$$shared")" $$folder/requirements.in; then constraint="--constraint $$shared"; fi; \
+	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 \
+	    --python-platform x86_64-unknown-linux-gnu $$constraint \
+	    --output-file $$folder/requirements.lock $$folder/requirements.in; \
+	done
 
 test: lint unit engine-tests ## lint, types, import contracts, unit tests, and the plugins on real vLLM
 
@@ -46,6 +63,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
+	$(RUN)python -m encoder_mutants --page $(CHECK)
 
 e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
@@ -58,6 +76,9 @@ e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases
+
+mutants: setup ## change one expression at a time and see whether a test fails; writes docs/mutants.md (ONLY=a module or group, LEVEL=all, LIMIT=number)
+	$(RUN)python -m encoder_mutants $(ONLY) $(if $(LEVEL),--level $(LEVEL)) $(if $(LIMIT),--limit $(LIMIT))
 
 tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
 	@$(RUN)python -m encoder_node build

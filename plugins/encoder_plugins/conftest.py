@@ -6,12 +6,9 @@ import json
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.request import urlopen
 
@@ -19,9 +16,9 @@ import numpy as np
 import pytest
 
 from encoder_plugins import catalog
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.plugin import Plugin
+from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 from encoder_plugins.prep.tests import certificates, tiny_checkpoint
@@ -39,19 +36,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A tiny checkpoint of each plugin, built once."""
-    with warnings.catch_warnings():
-        # torch deprecates what transformers does at import
-        warnings.simplefilter("ignore")
-        from encoder_checkpoints import gliner as builder
-
-    built: dict[str, Path] = {}
+def published() -> Callable[[str], Path]:
+    """The folder of a tiny GLiNER checkpoint of each plugin; copy it before you change it."""
 
     def get(plugin: str) -> Path:
-        if plugin not in built:
-            built[plugin] = builder.build(tmp_path_factory.mktemp(plugin) / "published", plugin)
-        return built[plugin]
+        from encoder_checkpoints import gliner_builder
+        from encoder_checkpoints.original import built
+
+        builder = f"{gliner_builder.__name__}:build_cached"
+        return built("gliner", builder, plugin, "tiny", auxiliary=False) / "checkpoint"
 
     return get
 
@@ -137,24 +130,32 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the original library by a function that only notes the folder it was given."""
     calls: list[Path] = []
 
-    def record(model: Path, inputs: Inputs = ()) -> Recording:
-        calls.append(model)
-        width = json.loads((model / "1_Pooling" / "config.json").read_bytes())["word_embedding_dimension"]
+    def record(
+        plugin: Plugin,
+        checkpoint: Path,
+        auxiliary: Mapping[str, Path],
+        cases: Sequence[Case],
+        *,
+        trust_remote_code: bool = False,
+    ) -> Recording:
+        calls.append(checkpoint)
+        width = json.loads((checkpoint / "1_Pooling" / "config.json").read_bytes())["word_embedding_dimension"]
         return Recording(
             cases=[{"id": "one", "texts": ["a"]}, {"id": "two", "texts": ["b", "c"]}],
-            expected={"one": np.zeros((1, width), np.float32), "two": np.ones((2, width), np.float32)},
+            outputs={
+                "one": {"vector": np.zeros((1, width), np.float32)},
+                "two": {"vector": np.ones((2, width), np.float32)},
+            },
             about={"library": "none"},
         )
 
-    module = ModuleType("recorder_of_the_tests")
-    module.record = record  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(reference_environment, "record", record)
     return calls
 
 
 @pytest.fixture
 def plugin() -> Plugin:
-    return replace(catalog.get("sentence_transformer"), recorder="recorder_of_the_tests:record")
+    return catalog.get("sentence_transformer")
 
 
 @pytest.fixture

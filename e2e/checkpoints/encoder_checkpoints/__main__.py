@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shapes = gliner.FAMILIES[given.plugin].shapes
     if given.shape not in shapes:
         parser.error(f"{given.plugin} has the shapes {', '.join(shapes)}")
-    weights: gliner.Weights = "pickle" if given.pickle else "safetensors"
+    weights = "pickle" if given.pickle else "safetensors"
     print(
         gliner.build(
             given.folder, given.plugin, given.shape, seed=given.seed, weights=weights, auxiliary=given.auxiliary

@@ -4,8 +4,8 @@ Standard library only: the engine's entry point runs the check before anything e
 
     <key>/model/                             the checkpoint, as the engine loads it
     <key>/reference/cases.json               inputs of the comparison with the original library
-    <key>/reference/expected.safetensors     its outputs, fp32
-    <key>/reference/about.json               which versions gave them
+    <key>/reference/expected.safetensors     its outputs, float32 arrays called <case>/<name>
+    <key>/reference/about.json               versions of the software that computed them
     <key>/MANIFEST.json                      every file above with size and sha256
 
 An artifact's digest is the sha256 of its MANIFEST.json, which is canonical JSON: one content, one digest.
@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,7 @@ from typing import Any
 
 from encoder_plugins.errors import ChecksumMismatch, Unsupported
 
-LAYOUT = 1
+LAYOUT = 2
 MANIFEST = "MANIFEST.json"
 MODEL = "model"
 REFERENCE = "reference"
@@ -54,13 +54,17 @@ class Manifest:
         key: The artifact's name on the volume, computed by the operator.
         plugin: The plugin whose prep made it.
         prep_version: That plugin's prep version.
-        source: Where the checkpoint came from; ``revision`` is always there, ``auxiliary`` where there was more.
+        licence_note: What the plugin declares about the licence of its checkpoints; None where it declares nothing.
+        source: Where the checkpoint came from. Always has ``revision`` and ``published`` (the digest of the files as
+            published); has ``auxiliary`` where there was more, and ``changed`` where the original library could only load
+            a copy with these fields changed.
         files: Every file but the manifest, sorted by path.
     """
 
     key: str
     plugin: str
     prep_version: int
+    licence_note: str | None
     source: Mapping[str, Any]
     files: tuple[FileEntry, ...]
 
@@ -72,6 +76,7 @@ class Manifest:
                 "key": self.key,
                 "plugin": self.plugin,
                 "prep_version": self.prep_version,
+                "licence_note": self.licence_note,
                 "source": dict(self.source),
                 "files": _plain(self.files),
             }
@@ -111,18 +116,28 @@ def is_inside(path: str) -> bool:
     return plain and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
 
 
-def build(root: Path, *, key: str, plugin: str, prep_version: int, source: Mapping[str, Any]) -> Manifest:
+def build(
+    root: Path, *, key: str, plugin: str, prep_version: int, licence_note: str | None, source: Mapping[str, Any]
+) -> Manifest:
     """Hash every file below ``root`` into a manifest; nothing is written.
 
     Raises:
         ChecksumMismatch: There is a link or another thing that is no regular file.
     """
     files = tuple(sorted(_hash_all(root, [path for path in _walk(root)[0] if path != MANIFEST])))
-    return Manifest(key=key, plugin=plugin, prep_version=prep_version, source=source, files=files)
+    return Manifest(
+        key=key, plugin=plugin, prep_version=prep_version, licence_note=licence_note, source=source, files=files
+    )
+
+
+def tree_digest(root: Path, only: Collection[str] | None = None) -> str:
+    """Return a digest of paths and contents of the files below ``root``, of all or of some; raises as ``build``."""
+    paths = _walk(root)[0] if only is None else only
+    return digest(canonical_json(_plain(sorted(_hash_all(root, paths)))))
 
 
 def read(artifact: Path) -> Manifest:
-    """Read an artifact's manifest, without looking at its files.
+    """Read an artifact's manifest, without reading its files.
 
     Raises:
         ChecksumMismatch: There is none, or it is damaged.
@@ -225,6 +240,7 @@ def _parse(content: bytes, artifact: Path) -> Manifest:
             key=raw["key"],
             plugin=raw["plugin"],
             prep_version=raw["prep_version"],
+            licence_note=raw["licence_note"],
             source=raw["source"],
             files=tuple(FileEntry(entry["path"], entry["size"], entry["sha256"]) for entry in raw["files"]),
         )

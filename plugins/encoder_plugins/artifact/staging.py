@@ -56,9 +56,14 @@ class Staging:
         return self.root / "artifact"
 
     @property
-    def checkpoint(self) -> Path:
-        """A checkpoint that is converted into the artifact's model."""
-        return self.root / "checkpoint"
+    def published(self) -> Path:
+        """The checkpoint as it was published: what the original library loads."""
+        return self.root / "published"
+
+    @property
+    def unpickled(self) -> Path:
+        """The same with safetensors in the place of pickled weights."""
+        return self.root / "unpickled"
 
     @property
     def auxiliary(self) -> Path:
@@ -84,11 +89,6 @@ class Staging:
     def unpacked(self) -> Path:
         """The files of a tar."""
         return self.root / "unpacked"
-
-    @property
-    def pickles(self) -> Path:
-        """Files that are converted and then left behind."""
-        return self.root / "pickles"
 
     def publish(self) -> None:
         """Make the artifact durable, then visible, in one rename."""

@@ -1,6 +1,6 @@
-"""Asks a server what the original library was asked, and says Passed, Failed or Inconclusive.
+"""Send the reference inputs to a server, and return the verdict.
 
-Runs in the operator's image: neither torch nor vLLM. What is asked and how it is judged is in ``comparison``.
+Runs in the operator's image: neither torch nor vLLM. ``plan`` decides what is sent, and ``verdict`` judges.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from encoder_plugins import catalog
-from encoder_plugins.errors import Unmeasurable, WrongAnswer
-from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Batch, Finding, Parity, Reference, Verdict
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.errors import PrepareError, Unmeasurable, WrongAnswer
+from encoder_plugins.parity import plan as plans
+from encoder_plugins.parity import verdict as verdicts
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Parity
+from encoder_plugins.parity.verdict import Finding, Verdict
 from encoder_plugins.plugin import resolve
 
-# more than 256 vectors of 8 192 numbers, written out
-ANSWER_BYTES = 64 * 1024 * 1024
+# more than 256 vectors of 8 192 numbers, written as decimals
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 EXIT = {"Passed": 0, "Failed": 1, "Inconclusive": 2}
 
 
@@ -32,11 +37,11 @@ class Target:
 
     Attributes:
         url: Where it listens.
-        name: What it calls the model.
-        dtype: The number format that its tolerance depends on.
+        name: The model's name in requests.
+        dtype: The engine's dtype, which decides the tolerance.
         thresholds: Limits that replace the plugin's own, by metric.
-        timeout: Seconds for the whole comparison.
-        binding: Echoed in the verdict: what the operator knows about the pod.
+        timeout: Seconds for the whole parity check.
+        binding: What the operator knows about the pod; returned in the verdict.
     """
 
     url: str
@@ -48,14 +53,16 @@ class Target:
 
 
 def run(artifact: Path, target: Target) -> Verdict:
-    """Compare a server with an artifact's reference; log every finding as a line of JSON."""
+    """Compare a server with an artifact's reference outputs; log every finding as a line of JSON."""
     try:
-        reference = comparison.read_reference(artifact)
-    except Unmeasurable as error:
-        return Verdict(result="Inconclusive", message=str(error), binding=target.binding)
-    parity: Parity = resolve(catalog.get(reference.plugin).parity)
+        reference = references.read(artifact)
+    except (PrepareError, OSError) as error:
+        message = f"the artifact's reference cannot be read: {error}"
+        return Verdict(result="Inconclusive", message=message, binding=target.binding)
     try:
-        tolerance = comparison.bounds(parity, target.dtype, target.thresholds)
+        parity: Parity = resolve(catalog.get(reference.plugin).parity)
+        verdicts.require_finite(reference)
+        tolerance = verdicts.bounds(parity, target.dtype, target.thresholds)
         findings = asyncio.run(measure(parity, reference, target))
     except (Unmeasurable, ValueError) as error:
         return Verdict(
@@ -67,12 +74,12 @@ def run(artifact: Path, target: Target) -> Verdict:
             cases=len(reference.cases),
         )
     for finding in findings:
-        print(json.dumps({key: value for key, value in asdict(finding).items() if value}))
-    return comparison.judge(findings, tolerance, reference, target.binding)
+        print(json.dumps(_logged(finding)))
+    return verdicts.judge(findings, tolerance, reference, target.binding)
 
 
 def report(verdict: Verdict, termination_log: Path | None) -> int:
-    """Print the verdict, leave it where kubelet looks for it, and return the exit status."""
+    """Print the verdict, write it where kubelet reads it, and return the exit status."""
     text = verdict.encode()
     if termination_log is not None:
         try:
@@ -84,94 +91,103 @@ def report(verdict: Verdict, termination_log: Path | None) -> int:
 
 
 async def measure(parity: Parity, reference: Reference, target: Target) -> list[Finding]:
-    """Ask a server everything in every way.
+    """Send every case in every way to a server, and compare the answers.
 
     Raises:
-        Unmeasurable: It can't be asked, or takes too long.
+        Unmeasurable: The server cannot be reached, or takes too long.
     """
-    connector = aiohttp.TCPConnector(limit=comparison.AT_ONCE)
+    connector = aiohttp.TCPConnector(limit=plans.CONCURRENCY)
     # the time is bounded as a whole; no single request has to be fast
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
         server = Server(session, target.url, target.name)
         try:
             async with asyncio.timeout(target.timeout):
-                return await _ask_all(parity, reference, server)
+                return await _measure_all(parity, reference, server)
         except TimeoutError:
-            raise Unmeasurable(f"the comparison took longer than {target.timeout:g} s") from None
+            raise Unmeasurable(f"the parity check took longer than {target.timeout:g} s") from None
 
 
-async def _ask_all(parity: Parity, reference: Reference, server: Server) -> list[Finding]:
+async def _measure_all(parity: Parity, reference: Reference, server: Server) -> list[Finding]:
     findings: list[Finding] = []
-    for step in comparison.plan(parity, reference.cases):
-        free = asyncio.Semaphore(step.at_once)
-        jobs = [_ask_one(parity, reference, server, step.name, batch, free) for batch in step.batches]
+    for step in plans.plan(parity, reference.cases):
+        free = asyncio.Semaphore(step.concurrency)
+        jobs = [_measure(parity, reference, server, step.name, batch, free) for batch in step.batches]
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(job) for job in jobs]
         except ExceptionGroup as group:
-            # one is enough to know, and the others were cancelled for it
+            # the first is enough to report; the others were cancelled because of it
             raise group.exceptions[0] from None
-        findings += [finding for task in running for finding in task.result()]
+        found = [finding for task in running for finding in task.result()]
+        findings += [*found, *verdicts.pooled(parity, step.name, found)]
     return findings
 
 
-async def _ask_one(
-    parity: Parity, reference: Reference, server: Server, asked: str, batch: Batch, free: asyncio.Semaphore
+async def _measure(
+    parity: Parity, reference: Reference, server: Server, sent: str, batch: Batch, free: asyncio.Semaphore
 ) -> list[Finding]:
     async with free:
         try:
-            answer = await server.ask(parity.data(batch.cases, batch.encoding))
+            content = await server.post(batch.variant.route, parity.body(batch.cases, batch.variant))
         except WrongAnswer as error:
-            return [Finding(case=case["id"], asked=asked, wrong=str(error)) for case in batch.cases]
-    return comparison.examine(parity, reference, asked, batch, answer)
+            return verdicts.wrong(batch, sent, error)
+    return verdicts.examine(parity, reference, sent, batch, content)
 
 
 class Server:
-    """The server under test: one question, one answer."""
+    """The server under test."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, name: str) -> None:
         self._session = session
-        self._url = url.rstrip("/").removesuffix("/pooling") + "/pooling"
+        self._url = url.rstrip("/").removesuffix("/pooling")
         self._name = name
 
-    async def ask(self, data: Mapping[str, Any]) -> Any:
-        """Return the answer's data. A server that is full is asked again until the caller's time is up.
+    async def post(self, route: str, body: Mapping[str, Any]) -> bytes:
+        """Return the body of the answer. While the server is full, the request is repeated until the caller's timeout.
 
         Raises:
-            WrongAnswer: It refused the request, or its answer is none.
-            Unmeasurable: It can't be reached, or fails by itself.
+            WrongAnswer: The server refused the request, or its answer is too large.
+            Unmeasurable: The server cannot be reached, or fails.
         """
-        body = {"model": self._name, "data": dict(data)}
+        content = {"model": self._name, **body}
         while True:
             try:
-                async with self._session.post(self._url, json=body, allow_redirects=False) as response:
+                async with self._session.post(self._url + route, json=content, allow_redirects=False) as response:
                     if response.status == 503 and "Retry-After" in response.headers:
                         await asyncio.sleep(_seconds(response.headers["Retry-After"]))
                         continue
-                    return _answer(response.status, await _content(response))
+                    return _checked(response.status, await _content(response))
             except (aiohttp.ClientError, OSError) as error:
-                raise Unmeasurable(f"the server can't be asked: {type(error).__name__}: {error}"[:300]) from error
+                raise Unmeasurable(f"the server cannot be reached: {type(error).__name__}: {error}"[:300]) from error
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
-        if len(content) > ANSWER_BYTES:
-            raise WrongAnswer(f"the answer is larger than {ANSWER_BYTES} bytes")
+        if len(content) > MAX_ANSWER_BYTES:
+            raise WrongAnswer(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
     return bytes(content)
 
 
-def _answer(status: int, content: bytes) -> Any:
+def _checked(status: int, content: bytes) -> bytes:
     if status >= 500 or status in (408, 429):
         raise Unmeasurable(f"the server answered {status}: {content[:200]!r}")
     if status != 200:
         raise WrongAnswer(f"the server answered {status}: {content[:200]!r}")
-    try:
-        return json.loads(content)["data"]
-    except (ValueError, KeyError, TypeError):
-        raise WrongAnswer("the answer is no JSON object with data") from None
+    return content
 
 
 def _seconds(retry_after: str) -> float:
     return min(5.0, float(retry_after)) if retry_after.isascii() and retry_after.isdecimal() else 1.0
+
+
+def _logged(finding: Finding) -> dict[str, Any]:
+    fields = {
+        "case": finding.case,
+        "sent": finding.sent,
+        "metrics": dict(finding.metrics),
+        "wrong": finding.wrong,
+        "notes": list(finding.notes),
+    }
+    return {name: value for name, value in fields.items() if value}

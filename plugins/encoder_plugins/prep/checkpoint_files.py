@@ -1,142 +1,142 @@
-"""Decides which files of a checkpoint an artifact takes, and refuses what must not run. Pure: no file is opened here.
+"""Rules about files that hold for every plugin, and helpers for selecting files. Pure: no file is opened here.
 
-An artifact takes what the engine and the original library load: safetensors weights, tokenizer and configuration of
-the root and of the folders that modules.json names. Other formats of the same weights (ONNX, OpenVINO, TensorFlow,
-pickle) stay behind, and so do weights beside the ones that would be loaded, which an engine might pick up instead.
+Whatever a plugin selects, prep refuses paths that lead out of the folder, pickles without permission, and files that
+would send a loader to Python code.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from encoder_plugins.artifact.manifest import is_inside
 from encoder_plugins.errors import PickleRefused, RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.prep.checkpoint import Selection, SourceFile
+from encoder_plugins.prep.checkpoint_json import parse_json
 
 MODULES = "modules.json"
-
-_BLOCK = 4096
+INDEX = "model.safetensors.index.json"
 
 _TEXT_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab", ".tiktoken", ".codes"})
-_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt"})
-# what a training run leaves beside the weights, pickled too, and nobody loads to serve
-_LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|trainer_state)[\w-]*\.\w+")
+_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+# files that a training run leaves beside the weights, pickled too, and that nobody loads to serve
+_TRAINING_STATE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|trainer_state)[\w-]*\.\w+")
 _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """A file as its source describes it; a hash that the source does not tell is None.
-
-    Attributes:
-        path: Below the source's root.
-        size: In bytes; -1 where the source does not tell.
-        sha256: Of its content.
-        git_sha1: Of its content, as git makes it.
-        tag: What its source changes whenever the content changes, where it tells no hash.
-    """
-
-    path: str
-    size: int
-    sha256: str | None = None
-    git_sha1: str | None = None
-    tag: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What is taken.
-
-    Attributes:
-        files: Go into the artifact's model folder as they are.
-        pickles: Weights that are converted to safetensors; empty unless pickle is allowed and needed.
-    """
-
-    files: tuple[SourceFile, ...]
-    pickles: tuple[SourceFile, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes on the volume while prep works, in whole blocks; pickled weights are there twice."""
-        return sum(-(-max(file.size, 0) // _BLOCK) * _BLOCK for file in (*self.files, *self.pickles, *self.pickles))
 
 
 def refuse_escapes(paths: Iterable[str]) -> None:
     """Refuse a listing that could write outside the artifact.
 
     Raises:
-        Unsupported: A path is absolute, climbs, or holds what no file name should.
+        Unsupported: A path is absolute, leads upwards, or holds characters that no file name should.
     """
     for path in paths:
         if not is_inside(path):
-            raise Unsupported(f"the source lists {path!r}, which is no plain relative path")
+            raise Unsupported(f"the source lists {path!r}, which is not a plain relative path")
+
+
+def enforce(selection: Selection, listed: Iterable[SourceFile], *, allow_pickle: bool) -> None:
+    """Hold a plugin's selection to the rules that no plugin can change.
+
+    Raises:
+        PickleRefused: It needs pickled weights, and they are not allowed.
+        SourceFileNotFound: It has no weights.
+        Unsupported: It has a file that the source does not list, or a pickle or code among the plain files.
+    """
+    known = {file.path for file in listed}
+    taken = (*selection.files, *selection.pickles, *selection.code)
+    refuse_escapes(file.path for file in taken)
+    if unknown := sorted({file.path for file in taken} - known):
+        raise Unsupported(f"the source does not list {unknown[0]}")
+    for file in selection.files:
+        if is_pickle(file) or file.path.endswith(".py"):
+            raise Unsupported(f"{file.path} is a pickle or code, and was selected as a plain file")
+    if selection.pickles and not allow_pickle:
+        names = ", ".join(file.path for file in selection.pickles[:3])
+        raise PickleRefused(
+            f"weights are pickled only ({names}), which can run code: choose a checkpoint with safetensors, or allow pickle"
+        )
+    if not selection.pickles and not any(file.path.endswith(".safetensors") for file in selection.files):
+        raise SourceFileNotFound("the checkpoint has no weights: the plugin found no *.safetensors that it would load")
 
 
 def module_folders(modules_json: bytes | None) -> tuple[str, ...]:
-    """Name the folders that a checkpoint's modules.json sends its loader to; the root is the empty one.
+    """Return the folders that modules.json names; the root is the empty one, and always the first.
 
     Raises:
-        Unsupported: It is not the list of modules that it should be.
+        Unsupported: The file is not a list of modules.
     """
     folders = [""]
     for module in _modules(modules_json):
         folder = module.get("path", "")
         if not isinstance(folder, str) or (folder and not is_inside(folder)):
-            raise Unsupported(f"{MODULES} names the folder {folder!r}, which is no plain relative path")
+            raise Unsupported(f"{MODULES} names the folder {folder!r}, which is not a plain relative path")
         folders.append(folder)
     return tuple(dict.fromkeys(folders))
 
 
-def select(
-    files: Sequence[SourceFile], modules_json: bytes | None, *, allow_pickle: bool, code: bool = False
-) -> Selection:
-    """Choose the files of an artifact.
+def select_folders(files: Sequence[SourceFile], folders: Iterable[str]) -> Selection:
+    """Select weights, configuration, tokenizer and code of some folders.
+
+    Other formats of the same weights (ONNX, OpenVINO, TensorFlow) are left out, and so are weights beside those that
+    would be loaded.
 
     Args:
         files: Everything that the source has.
-        modules_json: Content of the checkpoint's modules.json, None where it has none.
-        allow_pickle: Take pickled weights where there are no others.
-        code: Take the Python files, too: of the root, and of the folders that the list of modules names.
-
-    Raises:
-        PickleRefused: A folder's weights are pickled only, and that is not allowed.
-        SourceFileNotFound: No folder has weights.
-        Unsupported: modules.json is unreadable.
+        folders: The folders' paths; the root is the empty one.
     """
     taken: list[SourceFile] = []
     pickles: list[SourceFile] = []
-    for folder in module_folders(modules_json):
-        inside = [file for file in files if str(PurePosixPath(file.path).parent) == (folder or ".")]
-        weights = _weights(inside)
-        taken += weights
-        taken += [file for file in inside if _is_text(file, weights) or (code and file.path.endswith(".py"))]
+    code: list[SourceFile] = []
+    for folder in folders:
+        inside = in_folder(files, folder)
+        weights = weights_in(inside)
+        taken += [*weights, *texts_in(inside, sharded=len(weights) > 1)]
+        code += [file for file in inside if file.path.endswith(".py")]
         if not weights:
-            pickles += _pickles(inside)
-    if pickles and not allow_pickle:
-        names = ", ".join(file.path for file in pickles[:3])
-        raise PickleRefused(
-            f"weights are pickled only ({names}), which can run code: choose a checkpoint with safetensors, or allow pickle"
-        )
-    if not pickles and not any(file.path.endswith(".safetensors") for file in taken):
-        raise SourceFileNotFound(
-            "the checkpoint has no weights: no *.safetensors where its modules.json or its root has them"
-        )
-    return Selection(files=tuple(sorted(taken, key=_path)), pickles=tuple(sorted(pickles, key=_path)))
+            pickles += [file for file in inside if is_pickle(file) and not is_training_state(file)]
+    return Selection(files=_by_path(taken), pickles=_by_path(pickles), code=_by_path(code))
+
+
+def in_folder(files: Iterable[SourceFile], folder: str) -> list[SourceFile]:
+    """Return the files directly in a folder; the root is the empty one."""
+    return [file for file in files if str(PurePosixPath(file.path).parent) == (folder or ".")]
+
+
+def weights_in(inside: Sequence[SourceFile]) -> list[SourceFile]:
+    """Choose a folder's safetensors as transformers does: one file before an index before anything else."""
+    found = [file for file in inside if file.path.endswith(".safetensors")]
+    by_name = {PurePosixPath(file.path).name: file for file in found}
+    if "model.safetensors" in by_name:
+        return [by_name["model.safetensors"]]
+    if any(PurePosixPath(file.path).name == INDEX for file in inside):
+        return [file for name, file in by_name.items() if _SHARD.fullmatch(name)]
+    return found
+
+
+def texts_in(inside: Iterable[SourceFile], *, sharded: bool = False) -> list[SourceFile]:
+    """Choose a folder's configuration and tokenizer; the index of weights only where these are sharded."""
+    found = []
+    for file in inside:
+        name = PurePosixPath(file.path)
+        if name.name == INDEX if name.name.endswith(".index.json") else name.suffix in _TEXT_SUFFIXES:
+            if name.name != INDEX or sharded:
+                found.append(file)
+    return found
 
 
 def texts(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
-    """Choose configuration and tokenizer of a repository's root, and no weights.
+    """Choose configuration and tokenizer of an auxiliary repository's root.
 
     Raises:
         SourceFileNotFound: There are none.
     """
-    found = [file for file in files if "/" not in file.path and _is_text(file, ())]
+    found = texts_in(in_folder(files, ""))
     if not found:
         raise SourceFileNotFound("the auxiliary repository has neither configuration nor tokenizer in its root")
-    return tuple(sorted(found, key=_path))
+    return _by_path(found)
 
 
 def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
@@ -151,77 +151,62 @@ def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
 
     Raises:
         RemoteCodeRefused: It names such code.
-        Unsupported: It is a JSON file by its name only.
+        Unsupported: It is not JSON.
     """
     if path == MODULES:
         scripts = {PurePosixPath(name).stem for name in listing if name.endswith(".py")}
         for module in _modules(content):
             kind = str(module.get("type", ""))
             if kind.split(".")[0] in scripts:
-                raise RemoteCodeRefused(
-                    f"{path} names {kind}, which is code of the repository, and that was not allowed"
-                )
+                raise RemoteCodeRefused(f"{path} names {kind}, which is code of the repository; it is not trusted")
         return
-    parsed = _parse(path, content)
-    if isinstance(parsed, dict) and parsed.get("auto_map"):
-        raise RemoteCodeRefused(f"{path} has an auto_map, which is code of a repository, and that was not allowed")
+    if _names_code(parse_json(path, content)):
+        raise RemoteCodeRefused(f"{path} has an auto_map, which names code of a repository; it is not trusted")
 
 
-def is_trunk(file: SourceFile) -> bool:
-    """Tell whether a file holds the root's weights, by far the largest of a checkpoint."""
+def is_root_weights(file: SourceFile) -> bool:
+    """Return whether a file holds weights of the root, by far the largest of a checkpoint."""
     return "/" not in file.path and file.path.endswith(".safetensors")
 
 
+def is_pickle(file: SourceFile) -> bool:
+    """Return whether a file is pickled, by its name."""
+    return PurePosixPath(file.path).suffix in _PICKLE_SUFFIXES
+
+
+def is_training_state(file: SourceFile) -> bool:
+    """Return whether a file is what a training run keeps to go on from."""
+    return _TRAINING_STATE.fullmatch(PurePosixPath(file.path).name) is not None
+
+
+def left_out(files: Iterable[SourceFile], selection: Selection) -> list[str]:
+    """Return the paths that a selection leaves out."""
+    taken = {file.path for file in (*selection.files, *selection.pickles)}
+    return sorted({file.path for file in files} - taken)
+
+
 def converted_name(path: str) -> str:
-    """Name the safetensors file that takes a pickle's place."""
+    """Return the name of the safetensors file that replaces a pickle."""
     pure = PurePosixPath(path)
     stem = pure.stem.replace("pytorch_model", "model")
     return str(pure.with_name(f"{stem}.safetensors"))
 
 
-def _weights(inside: Sequence[SourceFile]) -> list[SourceFile]:
-    """Choose a folder's safetensors as transformers does: one file before an index before anything else."""
-    found = [file for file in inside if file.path.endswith(".safetensors")]
-    by_name = {PurePosixPath(file.path).name: file for file in found}
-    if "model.safetensors" in by_name:
-        return [by_name["model.safetensors"]]
-    if any(PurePosixPath(file.path).name == "model.safetensors.index.json" for file in inside):
-        return [file for name, file in by_name.items() if _SHARD.fullmatch(name)]
-    return found
-
-
-def _is_text(file: SourceFile, weights: Sequence[SourceFile]) -> bool:
-    """Tell whether a file is configuration or tokenizer, leaving out an index of weights that are not taken."""
-    name = PurePosixPath(file.path).name
-    if name.endswith(".index.json"):
-        return name == "model.safetensors.index.json" and len(weights) > 1
-    return PurePosixPath(name).suffix in _TEXT_SUFFIXES
-
-
-def _pickles(inside: Sequence[SourceFile]) -> list[SourceFile]:
-    """Choose a folder's pickled weights."""
-    found = [file for file in inside if PurePosixPath(file.path).suffix in _PICKLE_SUFFIXES]
-    return [file for file in found if not _LEFTOVERS.fullmatch(PurePosixPath(file.path).name)]
+def _names_code(value: Any) -> bool:
+    """Return whether an ``auto_map`` is anywhere in a JSON value: GLiNER keeps its encoder's configuration inside its own."""
+    if isinstance(value, dict):
+        return bool(value.get("auto_map")) or any(map(_names_code, value.values()))
+    return isinstance(value, list) and any(map(_names_code, value))
 
 
 def _modules(content: bytes | None) -> list[dict[str, object]]:
-    """Parse modules.json."""
     if content is None:
         return []
-    parsed = _parse(MODULES, content)
+    parsed = parse_json(MODULES, content)
     if not isinstance(parsed, list) or not all(isinstance(module, dict) for module in parsed):
         raise Unsupported(f"{MODULES} is not a list of modules")
     return parsed
 
 
-def _parse(path: str, content: bytes) -> object:
-    """Parse a JSON file of a checkpoint."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Unsupported(f"{path} is not JSON: {error}") from error
-
-
-def _path(file: SourceFile) -> str:
-    """Sort by path."""
-    return file.path
+def _by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))

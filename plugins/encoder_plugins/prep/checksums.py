@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from encoder_plugins.errors import ChecksumMismatch
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 
 _CHUNK = 1 << 20
 

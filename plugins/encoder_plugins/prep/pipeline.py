@@ -1,29 +1,28 @@
-"""The prep Job: a checkpoint becomes an artifact, whole and checked, or nothing at all.
+"""Turn a published checkpoint into an artifact, whole and checked, or leave none.
 
-    lock -> list -> choose -> download -> check -> convert -> record the original library -> manifest -> rename
+    lock -> list -> select -> download -> check -> convert -> record reference outputs -> manifest -> rename
 
-Until the rename, everything is in a staging folder on the same volume (`staging`); the next attempt uses what is there.
-Every way to fail has a code of its own, which the operator turns into a condition's reason.
+Until the rename, everything is in a staging folder on the same volume (``artifact.staging``); the next attempt uses what
+is there. Every way to fail has a code of its own, which the operator turns into a condition's reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
-import importlib.util
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from encoder_plugins import models
 from encoder_plugins.artifact import manifest as artifact
+from encoder_plugins.artifact import reference
 from encoder_plugins.artifact.cases import fingerprint
 from encoder_plugins.artifact.manifest import Manifest
+from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.artifact.staging import (
     OUT_OF_SPACE,
     Staging,
@@ -33,19 +32,38 @@ from encoder_plugins.artifact.staging import (
     require_space,
 )
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareError, Transient, Unsupported
+from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
-from encoder_plugins.prep import checkpoint_files, checksums
-from encoder_plugins.prep.checkpoint_files import MODULES, Selection, SourceFile
+from encoder_plugins.prep import checkpoint_files, checksums, reference_environment
+from encoder_plugins.prep.checkpoint import Checkpoint, Selection, SourceFile, link
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 from encoder_plugins.prep.sources import base
 from encoder_plugins.prep.sources.base import Source
 from encoder_plugins.prep.sources.download_ledger import Received
 
+# of files that are left out, a progress line names so many
+_NAMED = 5
+
+
+class Record(Protocol):
+    """Records reference outputs; ``reference_environment.record`` is the one that uses the original library."""
+
+    def __call__(
+        self,
+        plugin: Plugin,
+        checkpoint: Path,
+        auxiliary: Mapping[str, Path],
+        cases: Sequence[Case],
+        *,
+        trust_remote_code: bool,
+    ) -> Recording:
+        """Return the outputs of every case."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A finished artifact, as the termination message tells it."""
+    """A finished artifact, as the termination message reports it."""
 
     digest: str
     reference: str
@@ -56,7 +74,7 @@ class Prepared:
 
     @classmethod
     def of(cls, output: Path, manifest: Manifest) -> Prepared:
-        """Describe an artifact that is known to be sound."""
+        """Describe an artifact that is known to be intact."""
         return cls(
             digest=manifest.digest,
             reference=manifest.reference_digest,
@@ -67,11 +85,16 @@ class Prepared:
         )
 
 
-def prepare(request: Request, progress: Progress) -> Prepared:
+def prepare(request: Request, progress: Progress, record: Record | None = None) -> Prepared:
     """Prepare an artifact, or find it prepared.
 
+    Args:
+        request: What to prepare.
+        progress: Reports each phase.
+        record: Records the reference outputs; None runs the plugin's recorder in its library's environment.
+
     Raises:
-        PrepareError: There is no artifact, and `code` says why. What another attempt can use is kept.
+        PrepareError: There is no artifact, and ``code`` says why. What another attempt can use is kept.
     """
     staging = Staging.beside(request.output)
     # what a prep left that was killed after it had published is cleaned up by the next one
@@ -81,7 +104,7 @@ def prepare(request: Request, progress: Progress) -> Prepared:
         with locked(staging, lambda: progress.start("waiting", message="another prep holds the lock of this artifact")):
             # whoever held the lock may have finished it
             if (done := _find(request)) is None:
-                done = _attempt(request, staging, progress)
+                done = _attempt(request, staging, progress, record or reference_environment.record)
             progress.start("clean")
             staging.discard()
             return done
@@ -92,10 +115,10 @@ def prepare(request: Request, progress: Progress) -> Prepared:
 
 
 def _find(request: Request) -> Prepared | None:
-    """Find the artifact if it is there and sound; None where it is missing, or damaged and ours to replace.
+    """Find the artifact if it is there and intact; None where it is missing, or damaged and ours to replace.
 
     Raises:
-        ChecksumMismatch: Something is in its place that can't be told to be this artifact.
+        ChecksumMismatch: Something is in its place that cannot be identified as this artifact.
         Unsupported: Another artifact is in its place.
     """
     output = request.output
@@ -119,7 +142,7 @@ def _find(request: Request) -> Prepared | None:
         different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
         raise Unsupported(f"{output} holds another artifact ({different}): choose another output")
     try:
-        # whoever collects what nobody wants leaves what was looked at lately
+        # garbage collection leaves alone what was used lately
         with contextlib.suppress(OSError):
             os.utime(output / artifact.MANIFEST)
         return Prepared.of(output, artifact.verify(output))
@@ -133,7 +156,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
         "key": manifest.key,
         "plugin": manifest.plugin,
         "revision": manifest.source.get("revision"),
-        # a folder's digest is known to who lists it only
+        # a folder's digest is known only after listing it
         "auxiliary": [
             (entry["repo"], entry["revision"]) if entry.get("kind") == "huggingFace" else None
             for entry in manifest.source.get("auxiliary", [])
@@ -149,10 +172,10 @@ def _pins(request: Request) -> list[tuple[str, str | None] | None]:
     ]
 
 
-def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared:
+def _attempt(request: Request, staging: Staging, progress: Progress, record: Record) -> Prepared:
     """Make the artifact; on a failure, keep what another attempt can use."""
     try:
-        preparation = _Preparation(request, staging, progress)
+        preparation = _Preparation(request, staging, progress, record)
         try:
             return preparation.run()
         finally:
@@ -169,21 +192,33 @@ def _attempt(request: Request, staging: Staging, progress: Progress) -> Prepared
         raise
 
 
+class _Listing:
+    """The files of a source; a file that the plugin reads before it selects is downloaded to its place."""
+
+    def __init__(self, preparation: _Preparation, files: Sequence[SourceFile]) -> None:
+        self._preparation = preparation
+        self._by_path = {file.path: file for file in files}
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        return iter(self._by_path.values())
+
+    def read(self, path: str) -> bytes | None:
+        file = self._by_path.get(path)
+        return None if file is None else self._preparation.bring_listed(file).read_bytes()
+
+
 class _Preparation:
     """One attempt, under the lock."""
 
-    def __init__(self, request: Request, staging: Staging, progress: Progress) -> None:
+    def __init__(self, request: Request, staging: Staging, progress: Progress, record: Record) -> None:
         self._request = request
         self._staging = staging
         self._progress = progress
-        self._hooks = hooks_of(request.plugin)
-        if request.trust_remote_code and not self._hooks.runs_code:
-            raise Unsupported(
-                f"{request.plugin.name} never runs a checkpoint's own code: leave --trust-remote-code out"
-            )
-        self._model = staging.artifact / artifact.MODEL
-        # what is converted stays beside the artifact, so that the next attempt finds it as it came
-        self._checkpoint = staging.checkpoint if self._hooks.convert else self._model
+        self._record = record
+        self._format: Checkpoint = resolve(request.plugin.checkpoint)
+        if request.trust_remote_code and not self._format.runs_code:
+            raise Unsupported(f"{request.plugin.name} never runs a checkpoint's own code: omit --trust-remote-code")
+        self._published = staging.published
         self._source = base.of(request, staging)
         self._further = [base.further(request, auxiliary, staging) for auxiliary in request.auxiliary]
         self._received = Received(staging.received)
@@ -197,50 +232,53 @@ class _Preparation:
         self._progress.start("listing")
         listing = self._source.listing(self._progress)
         checkpoint_files.refuse_escapes(file.path for file in listing)
-        chosen = self._choose(listing)
-        require_space(self._staging, chosen.size)
-        self._taken = (*chosen.files, *chosen.pickles)
-        self._clear(chosen)
-        self._download(chosen, [file.path for file in listing])
-        self._transform()
-        self._record()
-        return self._publish()
+        selected = self._select(listing)
+        require_space(self._staging, selected.size)
+        self._taken = (*selected.files, *selected.code, *selected.pickles)
+        self._clear()
+        left_out = checkpoint_files.left_out(listing, selected)
+        readable = self._download(selected, [file.path for file in listing], left_out)
+        self._convert(readable)
+        changed = self._record_reference()
+        return self._publish(changed)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         for source in (self._source, *(further for _, further in self._further)):
             source.close()
 
-    def _choose(self, listing: Iterable[SourceFile]) -> Selection:
-        """Choose the files to take, which the checkpoint's own list of modules decides."""
-        by_path = {file.path: file for file in listing}
-        modules = None
-        if MODULES in by_path:
-            self._bring(
-                self._source, self._source.completed(by_path[MODULES], self._progress), self._checkpoint / MODULES
-            )
-            modules = (self._checkpoint / MODULES).read_bytes()
-        chosen = checkpoint_files.select(
-            tuple(by_path.values()),
-            modules,
-            allow_pickle=self._request.allow_pickle,
-            code=self._request.trust_remote_code,
+    def bring_listed(self, file: SourceFile) -> Path:
+        """Download a file to its place, and return that."""
+        target = self._published / file.path
+        self._bring(self._source, self._source.completed(file, self._progress), target)
+        return target
+
+    def _select(self, listing: Sequence[SourceFile]) -> Selection:
+        """Let the plugin select files, and hold it to the rules of the platform."""
+        selected = self._format.files(_Listing(self, listing))
+        if not self._request.trust_remote_code:
+            selected = replace(selected, code=())
+        checkpoint_files.enforce(selected, listing, allow_pickle=self._request.allow_pickle)
+        return replace(
+            selected,
+            files=self._completed(selected.files),
+            code=self._completed(selected.code),
+            pickles=self._completed(selected.pickles),
         )
-        return replace(chosen, files=self._completed(chosen.files), pickles=self._completed(chosen.pickles))
 
     def _completed(self, files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
         return tuple(self._source.completed(file, self._progress) for file in files)
 
-    def _clear(self, chosen: Selection) -> None:
-        """Remove what an earlier attempt left and this one makes anew."""
-        wanted = {self._checkpoint / file.path for file in chosen.files}
-        for root in (self._staging.artifact, self._checkpoint):
-            for path in [path for path in root.rglob("*") if not path.is_dir() and path not in wanted]:
-                path.unlink()
-        discard(self._staging.artifact / artifact.REFERENCE)
+    def _clear(self) -> None:
+        """Remove what an earlier attempt left and this one makes again."""
+        wanted = {self._published / file.path for file in self._taken}
+        for path in [path for path in self._published.rglob("*") if not path.is_dir() and path not in wanted]:
+            path.unlink()
+        for folder in (self._staging.artifact, self._staging.unpickled):
+            discard(folder)
 
     def _bring_auxiliaries(self) -> None:
-        """Bring what is taken of the auxiliary repositories, all of it small."""
+        """Download what is taken of the auxiliary repositories, all of it small."""
         discard(self._staging.auxiliary)
         for number, (name, source) in enumerate(self._further):
             self._progress.start("listing", message=f"auxiliary {name}")
@@ -256,25 +294,34 @@ class _Preparation:
                     checkpoint_files.refuse_code(file.path, (folder / file.path).read_bytes(), [])
             self._auxiliary[name] = folder
 
-    def _download(self, chosen: Selection, listing: list[str]) -> None:
-        """Bring every file; what a checkpoint can be refused for comes before its largest files."""
-        self._progress.start("download", sum(file.size for file in (*chosen.files, *chosen.pickles)))
-        large = [file for file in chosen.files if checkpoint_files.is_trunk(file)]
-        for file in chosen.files:
+    def _download(self, selected: Selection, listing: list[str], left_out: Sequence[str]) -> Path:
+        """Download every file; what a checkpoint can be refused for comes before its largest files.
+
+        Returns:
+            The checkpoint with its weights as safetensors: the published folder, or one with converted pickles.
+        """
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        details = {"leftOut": ", ".join(left_out[:_NAMED]) + more} if left_out else {}
+        self._progress.start("download", sum(file.size for file in self._taken), **details)
+        large = [file for file in selected.files if checkpoint_files.is_root_weights(file)]
+        for file in (*selected.files, *selected.code):
             if file not in large:
-                self._bring(self._source, file, self._checkpoint / file.path)
-        for path in (file.path for file in chosen.files if file.path.endswith(".json")):
-            if not self._request.trust_remote_code:
-                checkpoint_files.refuse_code(path, (self._checkpoint / path).read_bytes(), listing)
-        if not chosen.pickles or self._hooks.convert:
-            self._check()
-        for file in large:
-            self._bring(self._source, file, self._checkpoint / file.path)
-        for file in chosen.pickles:
-            self._bring(self._source, file, self._staging.pickles / file.path)
-        if chosen.pickles:
-            self._unpickle(chosen.pickles)
-            self._check()
+                self._bring(self._source, file, self._published / file.path)
+        if not self._request.trust_remote_code:
+            for path in (file.path for file in selected.files if file.path.endswith(".json")):
+                checkpoint_files.refuse_code(path, (self._published / path).read_bytes(), listing)
+        # a module's own weights may be pickled, and the check reads their shapes
+        early = all("/" not in file.path for file in selected.pickles)
+        if early:
+            self._format.check(self._published, self._auxiliary)
+        for file in (*large, *selected.pickles):
+            self._bring(self._source, file, self._published / file.path)
+        if not selected.pickles:
+            return self._published
+        readable = self._unpickle(selected.pickles)
+        if not early:
+            self._format.check(readable, self._auxiliary)
+        return readable
 
     def _bring(self, source: Source, file: SourceFile, target: Path) -> None:
         """Fetch a file, unless an earlier attempt has."""
@@ -297,42 +344,48 @@ class _Preparation:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
 
-    def _unpickle(self, files: Iterable[SourceFile]) -> None:
-        """Write pickled weights as safetensors, folder by folder."""
+    def _unpickle(self, pickles: Iterable[SourceFile]) -> Path:
+        """Write the checkpoint again with pickled weights as safetensors, folder by folder; return where it is."""
         from encoder_plugins.prep.pickle_conversion import convert_folder
 
         self._progress.start("convert")
+        readable = self._staging.unpickled
+        replaced = {file.path for file in pickles}
+        for file in self._taken:
+            if file.path not in replaced:
+                (readable / file.path).parent.mkdir(parents=True, exist_ok=True)
+                link(self._published / file.path, readable / file.path)
         folders: defaultdict[Path, dict[Path, Path]] = defaultdict(dict)
-        for file in files:
-            target = self._checkpoint / checkpoint_files.converted_name(file.path)
-            folders[target.parent][self._staging.pickles / file.path] = target
-        for pickles in folders.values():
-            convert_folder(pickles)
+        for path in sorted(replaced):
+            target = readable / checkpoint_files.converted_name(path)
+            folders[target.parent][self._published / path] = target
+        for files in folders.values():
+            convert_folder(files)
+        return readable
 
-    def _check(self) -> None:
-        """Let the plugin refuse what it would serve differently from the original library."""
-        if self._hooks.check is not None:
-            self._hooks.check(self._checkpoint, self._auxiliary)
-
-    def _transform(self) -> None:
-        """Let the plugin write the engine's folder, where that is not the checkpoint as it is."""
-        if self._hooks.convert is None:
-            return
+    def _convert(self, readable: Path) -> None:
+        """Let the plugin write the folder that the engine loads."""
         self._progress.start("convert")
-        discard(self._model)
-        self._model.mkdir(parents=True)
-        self._hooks.convert(self._checkpoint, self._auxiliary, self._model)
+        model = self._staging.artifact / artifact.MODEL
+        model.mkdir(parents=True)
+        self._format.convert(readable, self._auxiliary, model)
 
-    def _record(self) -> None:
-        """Record what the original library answers."""
-        from encoder_plugins.artifact.reference import write
-
+    def _record_reference(self) -> Mapping[str, Any]:
+        """Record what the original library computes from the published files; return what had to be changed for it."""
         self._progress.start("reference")
-        trusted = {"trust_remote_code": True} if self._request.trust_remote_code else {}
-        recording = resolve(self._request.plugin.recorder)(self._model, self._request.inputs, **trusted)
-        write(recording, self._staging.artifact)
+        request = self._request
+        parity: Parity = resolve(request.plugin.parity)
+        recording = self._record(
+            request.plugin,
+            self._published,
+            self._auxiliary,
+            parity.cases(self._published, request.inputs),
+            trust_remote_code=request.trust_remote_code,
+        )
+        reference.write(recording, self._staging.artifact)
+        return recording.changed
 
-    def _publish(self) -> Prepared:
+    def _publish(self, changed: Mapping[str, Any]) -> Prepared:
         """Write the manifest and make the artifact visible."""
         self._progress.start("seal")
         output, plugin = self._request.output, self._request.plugin
@@ -341,7 +394,8 @@ class _Preparation:
             key=output.name,
             plugin=plugin.name,
             prep_version=plugin.prep_version,
-            source=self._describe(),
+            licence_note=plugin.licence_note,
+            source=self._describe(changed),
         )
         (self._staging.artifact / artifact.MANIFEST).write_bytes(manifest.encode())
         self._progress.start("publish")
@@ -351,40 +405,21 @@ class _Preparation:
         self._staging.publish()
         return Prepared.of(output, manifest)
 
-    def _describe(self) -> dict[str, Any]:
-        """Say where everything came from."""
+    def _describe(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return where everything came from."""
         described = self._source.describe()
-        # what came is the revision of a source that has none
+        # a source without revisions is identified by what came
         described.setdefault("revision", self._received.digest(self._taken))
+        described["published"] = artifact.tree_digest(self._published)
         if self._further:
-            described["auxiliary"] = [source.describe() for _, source in self._further]
+            described["auxiliary"] = [
+                {**source.describe(), "files": artifact.tree_digest(self._auxiliary[name])}
+                for name, source in self._further
+            ]
         if self._request.trust_remote_code:
             described["trust_remote_code"] = True
         if self._request.inputs:
             described["inputs"] = fingerprint(self._request.inputs)
+        if changed:
+            described["changed"] = dict(changed)
         return described
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What a plugin does with a checkpoint, in the module `checkpoint` of its folder.
-
-    Attributes:
-        check: Refuses, by raising, what would be served differently from the original library: first without the largest
-            files, so that it never asks for them. Gets the checkpoint's folder, and the auxiliary ones by repository.
-        convert: Writes the folder that the engine loads; gets the same and that folder. None where the checkpoint is it.
-        runs_code: Whether its original library may be told to run the checkpoint's own Python code.
-    """
-
-    check: Callable[[Path, Mapping[str, Path]], None] | None = None
-    convert: Callable[[Path, Mapping[str, Path], Path], None] | None = None
-    runs_code: bool = False
-
-
-def hooks_of(plugin: Plugin) -> Hooks:
-    """Find a plugin's hooks; a plugin without any takes checkpoints as they are."""
-    name = f"{models.__name__}.{plugin.name}.checkpoint"
-    if importlib.util.find_spec(name) is None:
-        return Hooks()
-    module = importlib.import_module(name)
-    return Hooks(getattr(module, "check", None), getattr(module, "convert", None), getattr(module, "RUNS_CODE", False))

@@ -46,9 +46,9 @@ class Encoder:
         """Load weights as vLLM does."""
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
-        from encoder_plugins.backbones import weight_loading as checkpoint_weights
+        from encoder_plugins.backbones import weight_loading
 
-        loaded = checkpoint_weights.load(self.module, weights.items(), layout)
+        loaded = weight_loading.load(self.module, weights.items(), layout)
         process_weights_after_loading(self.module, self.vllm_config.model_config, torch.device("cpu"))
         return loaded
 

@@ -1,13 +1,12 @@
-"""Reads gliner_config.json, and refuses by name and value what would be served differently from what the library computes.
+"""Read gliner_config.json and the encoder's configuration, and refuse by field what would be served differently from the library.
 
-Every key that decides an answer in gliner 0.2.29 is honoured or refused here; others (of training, say) are left alone, as
-the library leaves them. Pure but for reading JSON files: neither torch nor transformers.
+Every field that decides an answer in gliner 0.2.29 is honoured or refused here; others (of training, say) have no effect, as
+in the library. Pure but for reading JSON files: neither torch nor transformers.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -15,15 +14,18 @@ from typing import Any
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import words
+from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
 
 CONFIG = "gliner_config.json"
 ENCODER_CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 WEIGHTS = "model.safetensors"
-# the library adds this one, too; nothing reads it
+# the library adds this token, too; nothing reads it
 FLERT = "[FLERT]"
+# tokenizers that cut nothing say so with a number like this
+UNLIMITED = 10**6
 
-# keys of which a single meaning is served, with the values that have it; what is not there has it, too
+# fields of which a single meaning is served, with the values that have it; a missing field has it, too
 _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "model_type": (None, "gliner", "gliner_uni_encoder", "gliner_uni_encoder_span"),
@@ -47,24 +49,31 @@ _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trunk:
-    """What a plugin's checkpoints have as encoder.
+class EncoderSpec:
+    """The encoder of a plugin's checkpoints.
 
     Attributes:
         plugin: The plugin's name, for messages.
-        architecture: What config.json of the artifact names.
-        model_type: The encoder's, as transformers calls it.
-        fixed: Switches of the encoder's configuration of which only some values are served.
+        architecture: The architecture that config.json of the artifact names.
+        model_type: The encoder's model type in transformers.
+        settings: The function that reads the encoder's configuration in the engine, as ``"module:Class"``; its ``read``
+            raises ValueError for what the encoder does not compute.
+        layout: The function that lists the encoder's tensors, as ``"module:function"``.
+        fixed: Fields of the encoder's configuration of which only some values are served.
         relative: Whether positions are relative only, so that the served context is ours to choose.
-        changes: What config.json says differently from the encoder's own.
+        changes: Fields that config.json has differently from the encoder's own configuration.
+        advice: What to do about a value of gliner_config.json that is refused, by field and value.
     """
 
     plugin: str
     architecture: str
     model_type: str
+    settings: str
+    layout: str
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     relative: bool
     changes: Mapping[str, Any] = field(default_factory=dict)
+    advice: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +81,11 @@ class Settings:
     """gliner_config.json, checked.
 
     Attributes:
-        values: The file's object, with the keys of older versions under today's names.
         hidden_size: Width of words, spans and labels.
         max_width: Words of the longest span.
         max_words: Words taken of a text.
         class_token: Stands before each label.
-        class_token_id: Its id; None where it is the one that the library would give it.
+        class_token_id: Its id in the tokenizer; None where the library derives it.
         separator_token: Stands between labels and words.
         embed_class_token: Whether a label is read at its class token.
         lstm_layers: Layers of the LSTM over words.
@@ -86,7 +94,6 @@ class Settings:
         base: The repository that the encoder came from.
     """
 
-    values: Mapping[str, Any]
     hidden_size: int
     max_width: int
     max_words: int
@@ -99,59 +106,70 @@ class Settings:
     encoder: Mapping[str, Any] | None
     base: str
 
+    @property
+    def adds_tokens(self) -> bool:
+        """Whether the library adds its tokens to the tokenizer: only where the configuration leaves their ids open."""
+        return self.class_token_id is None or self.rows is None
 
-def read(folder: Path) -> Settings:
+
+def read(folder: Path, advice: Mapping[tuple[str, str], str] = MappingProxyType({})) -> Settings:
     """Read and check gliner_config.json in ``folder``.
 
+    Args:
+        folder: The checkpoint.
+        advice: What to do about a refused value, by field and value.
+
     Raises:
-        SourceFileNotFound: It is not there.
-        Unsupported: It is no JSON object, or asks for something that is not served.
+        SourceFileNotFound: It is missing.
+        Unsupported: It is not a JSON object, or has a value that is not served.
     """
-    return parse(read_object(folder, CONFIG))
+    return parse(read_object(folder, CONFIG), advice)
 
 
-def parse(values: Mapping[str, Any]) -> Settings:
+def parse(values: dict[str, Any], advice: Mapping[tuple[str, str], str] = MappingProxyType({})) -> Settings:
     """Check the object of a gliner_config.json; raises as ``read``. Defaults are the library's."""
     for name, accepted in _SINGLE.items():
         if name in values and values[name] not in accepted:
-            raise refusal(CONFIG, name, values[name], accepted)
+            hint = advice.get((name, str(values[name])))
+            error = refusal(CONFIG, name, values[name], accepted)
+            raise Unsupported(f"{error}. {hint}") if hint else error
     encoder = values.get("encoder_config")
     if encoder is not None and not isinstance(encoder, dict):
         raise refusal(CONFIG, "encoder_config", encoder, ("an object", None))
-    class_token_id = _integer(values, "class_token_index", -1, least=-1)
-    rows = _integer(values, "vocab_size", -1, least=-1)
+    class_token_id = integer(CONFIG, values, "class_token_index", -1, least=-1)
+    rows = integer(CONFIG, values, "vocab_size", -1, least=-1)
     layers = _lstm_layers(values)
-    hidden_size = _integer(values, "hidden_size", 512)
+    hidden_size = integer(CONFIG, values, "hidden_size", 512)
     if layers and hidden_size % 2:
         raise Unsupported(f"{CONFIG}: hidden_size is {hidden_size}; with an LSTM it must be even")
+    # the library derives both unless both are given
+    derived = rows < 0 or class_token_id < 0
     return Settings(
-        values={**values, "num_rnn_layers": layers},
         hidden_size=hidden_size,
-        max_width=_integer(values, "max_width", 12),
-        max_words=_integer(values, "max_len", 384),
+        max_width=integer(CONFIG, values, "max_width", 12),
+        max_words=integer(CONFIG, values, "max_len", 384),
         class_token=_text(values, "ent_token", "<<ENT>>"),
-        class_token_id=None if class_token_id < 0 else class_token_id,
+        class_token_id=None if derived else class_token_id,
         separator_token=_text(values, "sep_token", "<<SEP>>"),
-        embed_class_token=_truth(values, "embed_ent_token", default=True),
+        embed_class_token=_boolean(values, "embed_ent_token", default=True),
         lstm_layers=layers,
-        # the library resizes the embedding to the tokenizer unless both are there
-        rows=None if rows < 0 or class_token_id < 0 else rows,
+        rows=None if derived else rows,
         encoder=encoder,
         base=_text(values, "model_name", "microsoft/deberta-v3-small"),
     )
 
 
-def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], trunk: Trunk) -> dict[str, Any]:
+def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: EncoderSpec) -> dict[str, Any]:
     """Return the encoder's own configuration, checked.
 
     Args:
         settings: The checkpoint's.
         auxiliary: Folders of the auxiliary repositories, by repository.
-        trunk: What the plugin serves.
+        spec: What the plugin serves.
 
     Raises:
         SourceFileNotFound: It is in a repository that is not among them.
-        Unsupported: It is of another kind, or a switch has a value that is not served.
+        Unsupported: It is of another family, or a field has a value that is not served.
     """
     if settings.encoder is not None:
         where, found = f"{CONFIG}: encoder_config", dict(settings.encoder)
@@ -160,15 +178,19 @@ def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], trunk: Tru
     else:
         folder = auxiliary_folder(settings, auxiliary, "no encoder_config")
         where, found = f"{settings.base}: {ENCODER_CONFIG}", read_object(folder, ENCODER_CONFIG)
-    if found.get("model_type") != trunk.model_type:
+    if found.get("model_type") != spec.model_type:
         raise Unsupported(
-            f"{where}.model_type is {found.get('model_type')!r}; {trunk.plugin} serves {trunk.model_type!r}"
+            f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.model_type)}"
+            f"{_other_plugin(found.get('model_type'))}"
         )
     if found.get("auto_map"):
-        raise RemoteCodeRefused(f"{where} has an auto_map, which is code of a repository; such code is never run")
-    for name, accepted in trunk.fixed.items():
+        raise RemoteCodeRefused(f"{where} has an auto_map, which names code of a repository; such code is never run")
+    for name, accepted in spec.fixed.items():
         if name in found and found[name] not in accepted:
             raise refusal(where, name, found[name], accepted)
+    # a choice among implementations of the same function
+    for name in ("_attn_implementation", "attn_implementation"):
+        found.pop(name, None)
     return found
 
 
@@ -177,10 +199,20 @@ def tokenizer_folder(settings: Settings, folder: Path, auxiliary: Mapping[str, P
 
     Raises:
         SourceFileNotFound: It is in a repository that is not there.
+        Unsupported: It cuts long prompts off at the front.
     """
-    if (folder / TOKENIZER_CONFIG).is_file():
-        return folder
-    return auxiliary_folder(settings, auxiliary, f"no {TOKENIZER_CONFIG}")
+    if not (folder / TOKENIZER_CONFIG).is_file():
+        folder = auxiliary_folder(settings, auxiliary, f"no {TOKENIZER_CONFIG}")
+        if not (folder / TOKENIZER_CONFIG).is_file():
+            return folder
+    about = read_object(folder, TOKENIZER_CONFIG)
+    limit = about.get("model_max_length", UNLIMITED)
+    if about.get("truncation_side", "right") != "right" and limit < UNLIMITED:
+        raise Unsupported(
+            f"{TOKENIZER_CONFIG}: truncation_side is {shown(about['truncation_side'])} and model_max_length {limit}: a long"
+            " prompt would lose its labels; supported: right"
+        )
+    return folder
 
 
 def auxiliary_folder(settings: Settings, auxiliary: Mapping[str, Path], reason: str) -> Path:
@@ -204,59 +236,45 @@ def context(max_words: int) -> int:
     """Return how many tokens are served where positions are only relative, and any number would be right.
 
     Four tokens for every word that is taken, which is more than ordinary text of any script needs, and 2 560 for labels: some
-    five hundred of them. More would let a single request hold a step for long: attention costs its square.
+    five hundred of them. More would let a single request hold a scheduler step for long: attention costs its square.
     """
     return -(-(4 * max_words + 2560) // 1024) * 1024
 
 
-def refusal(where: str, name: str, value: object, accepted: Collection[Any]) -> Unsupported:
-    """Word the refusal of a key's value."""
-    shown = json.dumps(value, default=str)[:200]
-    choices = ", ".join(json.dumps(choice) for choice in accepted)
-    return Unsupported(f"{where}: {name} is {shown}, which is not served; served: {choices}")
+def _other_plugin(model_type: object) -> str:
+    """Name the plugin that serves GLiNER on another encoder, if there is one."""
+    # imported here: the catalogue's plugins import this module when their checkpoint objects are resolved
+    from encoder_plugins import catalog
+    from encoder_plugins.plugin import resolve
+
+    for plugin in catalog.plugins().values():
+        if plugin.reference_library == "gliner":
+            spec = getattr(resolve(plugin.checkpoint), "spec", None)
+            if isinstance(spec, EncoderSpec) and spec.model_type == model_type:
+                return f"; the plugin {plugin.name} serves this one"
+    return ""
 
 
-def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """Read a file that holds a JSON object.
-
-    Raises:
-        SourceFileNotFound: It is not there.
-        Unsupported: It holds something else.
-    """
-    try:
-        value = json.loads((folder / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SourceFileNotFound(f"{name} is missing: the checkpoint is not in GLiNER's format") from None
-    except (ValueError, RecursionError) as error:
-        raise Unsupported(f"{name} is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Unsupported(f"{name} holds no JSON object")
-    return value
+def _lstm_layers(values: dict[str, Any]) -> int:
+    """Return the number of LSTM layers; `has_rnn` is the field of older versions, which today's library ignores."""
+    layers = integer(CONFIG, values, "num_rnn_layers", 1, least=0)
+    if "num_rnn_layers" not in values and not _boolean(values, "has_rnn", default=True):
+        raise Unsupported(
+            f"{CONFIG}: has_rnn is false, which gliner 0.2.29 ignores: it would compute with an LSTM of random weights."
+            " Say num_rnn_layers: 0 in a copy of the checkpoint, and give that as the source"
+        )
+    return layers
 
 
-def _lstm_layers(values: Mapping[str, Any]) -> int:
-    """Read the number of LSTM layers; `has_rnn` is what it was called when there could only be one."""
-    if values.get("num_rnn_layers") is not None:
-        return _integer(values, "num_rnn_layers", 1, least=0)
-    return int(_truth(values, "has_rnn", default=True))
-
-
-def _integer(values: Mapping[str, Any], name: str, default: int, *, least: int = 1) -> int:
-    value = default if values.get(name) is None else values[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Unsupported(f"{CONFIG}: {name} is {json.dumps(value)[:200]}, which is no whole number from {least} on")
-    return value
-
-
-def _truth(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = default if values.get(name) is None else values[name]
+def _boolean(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = values.get(name, default)
     if not isinstance(value, bool):
-        raise Unsupported(f"{CONFIG}: {name} is {json.dumps(value)[:200]}, which is neither true nor false")
+        raise Unsupported(f"{CONFIG}: {name} is {shown(value)}; expected true or false")
     return value
 
 
 def _text(values: Mapping[str, Any], name: str, default: str) -> str:
-    value = default if values.get(name) is None else values[name]
+    value = values.get(name, default)
     if not isinstance(value, str) or not value:
-        raise Unsupported(f"{CONFIG}: {name} is {json.dumps(value)[:200]}, which is no text")
+        raise Unsupported(f"{CONFIG}: {name} is {shown(value)}; expected a text")
     return value

@@ -1,279 +1,121 @@
-"""The built-in cases of entity recognition, how each is asked, and how close an answer must be.
+"""Requests of the parity check for entity recognition, and how close answers must be.
 
-numpy only: the prep image records with these cases, and the parity Job asks them, without torch or vLLM.
-
-Every case is asked in two ways. For its *entities*: with its own settings. For its *scores*: what a decoder returns is never
-all that was scored, because entities keep others out. So the spans are sorted into families of which none crosses another -
-those that begin at every ``max_width``-th word - and each family is asked for by ``input_spans``, nested, with all labels.
+Standard library and numpy only: the parity Job runs it without torch or vLLM. ``cases`` says what is sent.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NotRequired, TypedDict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from encoder_plugins.artifact.cases import Inputs, complete
-from encoder_plugins.errors import Unsupported, WrongAnswer
-from encoder_plugins.parity.verdict import Array, Bound, Compared, Encoding, Tolerance
+from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.errors import WrongAnswer
+from encoder_plugins.families.gliner import cases, checkpoint
+from encoder_plugins.families.gliner.cases import LOW, OPTIONS, different
+from encoder_plugins.parity.protocol import Array, Arrays, Bound, Case, Compared, Tolerance, Variant
 
 Scores = NDArray[np.float64]
-Ask = Literal["entities", "scores"]
 
-# spans with a score above this are compared: below it, a server counts what might become a candidate
-LOW = 0.1
 # pairs of span and label that count as much as a text does for the size of a request: an answer has limits, too
 PAIRS_OF_A_TEXT = 200
-# words up to which every family is asked for; beyond, one of them, which has every width
-FEW_WORDS = 48
-# words of the case in the middle of what a model takes: the reference is recorded on a CPU
-MOST_WORDS = 200
-# beyond this many words a text that is too long takes minutes
-MOST_OVERLONG = 1_200
+# scores of the library in bfloat16 that are closer to those in float32 than this are so by chance
+SMALLEST_NOISE = 1e-3
 
-LABELS = ("person", "organization", "location", "date")
-SENTENCE = "Barack Obama met Angela Merkel at the Chancellery in Berlin on 19 June 2013, said the Reuters news agency."
-FILLER = (
-    *("Maria", "Skłodowska-Curie", "worked", "in", "Paris", ",", "where", "the", "river", "Seine", "flows"),
-    *(
-        "past",
-        "the",
-        "University",
-        "of",
-        "Paris",
-        ";",
-        "her",
-        "daughter",
-        "Irène",
-        "won",
-        "a",
-        "prize",
-        "in",
-        "1935",
-        ".",
-    ),
+POOLING = Variant("pooling")
+
+_SUMS = (
+    "24 bits of mantissa: the engine only sums in another order. 2.5e-5 of a score is 1e-4 of a logit, where a score changes"
+    " most; tiny checkpoints on a CPU came to 4.5e-6 to 8.9e-6"
 )
-TEXTS: Mapping[str, str] = {
-    "short": SENTENCE,
-    "one-word": "Zürich",
-    "punctuation": "?!... --- ;;; (Tim Cook) [Apple] {iPhone} «Cupertino» – $ 3.14!",
-    "hyphens": "Jean-Claude Juncker-like well-known twenty-first-century e-mail -start end- a--b",
-    "combining": "Cafe\u0301 Zu\u0308rich in Sa\u0303o Paulo, A\u030angstro\u0308m",
-    "emoji": "I met 😀 Anna 👨‍👩‍👧‍👦 in 🇫🇮 Helsinki 👋🏽 yesterday ❤️.",
-    "line-ends": "Anna Schmidt\r\nHauptstraße 5\r\n\r\n10115\tBerlin\nGermany\u2028Europe",
-    "turkish": "İstanbul'da ılık bir gün: IŞIK, ışık ve Iğdır.",
-    "scripts": "Москва, Αθήνα, القاهرة, תל אביב, नई दिल्ली, กรุงเทพ and 東京 are capitals; 서울 is too.",
-    "rare-planes": "𝔅𝔢𝔯𝔩𝔦𝔫 𒀀 \U000f0000 and \ue000 \ufffd zero\u200bwidth soft\u00adhyphen",
-    "markup": "<<ENT>> person <<SEP>> [CLS] <bos> </s> &amp; <b>Bonn</b>",
-    "repeated": "Bonn " * 30,
-}
-
-
-class Case(TypedDict):
-    """One text, what is asked of it, and what the library answered.
-
-    Attributes:
-        id: Its name.
-        ask: For its entities, or for its scores.
-        text: The text.
-        labels: As they are sent: one may be there twice.
-        threshold: As in a request, and so are the next three.
-        flat_ner: Whether entities share no words.
-        multi_label: Whether the same words may have several labels.
-        overflow: What happens to words that are too many.
-        width: Words of the longest span.
-        words: Start and end of each word that the model reads.
-        families: Which families of spans are asked for, by their first word.
-        entities: The library's answer; empty where scores are asked for.
-        low: Its answer at the threshold `LOW`, for people who look into an artifact.
-    """
-
-    id: str
-    ask: Ask
-    text: str
-    labels: list[str]
-    threshold: float
-    flat_ner: bool
-    multi_label: bool
-    overflow: Literal["refuse", "truncate"]
-    width: NotRequired[int]
-    words: NotRequired[list[list[int]]]
-    families: NotRequired[list[int]]
-    entities: NotRequired[list[dict[str, Any]]]
-    low: NotRequired[list[dict[str, Any]]]
-
-
-OPTIONS: Mapping[str, Any] = {"threshold": 0.5, "flat_ner": True, "multi_label": False}
-
-
-def cases(max_words: int) -> list[Case]:
-    """Return the built-in cases of a checkpoint that takes ``max_words`` words; each is asked for its entities."""
-    many = [f"{place} {kind}" for place in ("famous", "European", "former", "small") for kind in KINDS]
-    found = [_case(name, text) for name, text in TEXTS.items()]
-    found += [
-        _case("one-label", SENTENCE, labels=["person"]),
-        _case("many-labels", SENTENCE, labels=many),
-        _case("duplicate-labels", SENTENCE, labels=["person", "city", "person", "date", "city"]),
-        _case("labels-of-scripts", SENTENCE, labels=["人物", "город", "pays où l'on vit", "x\u0301"]),
-        _case("nested", SENTENCE, threshold=0.3, flat_ner=False),
-        _case("several-labels", SENTENCE, threshold=0.3, multi_label=True),
-        _case("nested-several-labels", SENTENCE, threshold=0.2, flat_ner=False, multi_label=True),
-        _case("low-threshold", SENTENCE, threshold=0.15),
-        _case("zero-threshold", "Tim Cook leads Apple in Cupertino.", threshold=0.0),
-        _case("empty-result", SENTENCE, threshold=1.0),
-        _case("no-word", " \u00a0 "),
-        _case("long", _words(min(max_words // 2, MOST_WORDS)), overflow="truncate"),
-    ]
-    if max_words <= MOST_OVERLONG:
-        found.append(_case("overlong", _words(max_words + max(2, max_words // 16)), overflow="truncate"))
-    return found
-
-
-KINDS = (
-    "person",
-    "company",
-    "city",
-    "country",
-    "river",
-    "language",
-    "sports team",
-    "date of birth",
-    "medical condition",
+_NOISE = (
+    "in units of what the library itself loses from float32 to bfloat16 on the same spans: an engine that rounds at other"
+    " places loses about as much, and a mistake adds to it"
 )
+_CAP = "no rounding of a sound checkpoint moves a score this far, whatever the library itself loses"
 
 
-def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
-    """Return a user's own cases: text and labels each, and what else a request may say. Words too many are left out.
-
-    Raises:
-        Unsupported: One is none.
-    """
-    found = []
-    for values in complete(inputs, ("text", "labels"), OPTIONS, [case["id"] for case in others]):
-        where = f"inputs: {values['id']}"
-        text, labels, threshold = values["text"], values["labels"], values["threshold"]
-        if not isinstance(text, str) or not text:
-            raise Unsupported(f"{where}: text is no text")
-        if not isinstance(labels, list) or not labels or not all(isinstance(label, str) and label for label in labels):
-            raise Unsupported(f"{where}: labels is no list of texts")
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-            raise Unsupported(f"{where}: threshold is no number from 0 to 1")
-        for name in ("flat_ner", "multi_label"):
-            if not isinstance(values[name], bool):
-                raise Unsupported(f"{where}: {name} is neither true nor false")
-        options = {name: values[name] for name in OPTIONS}
-        found.append(_case(values["id"], text, labels=labels, overflow="truncate", **options))
-    return found
-
-
-def answered(
-    case: Case, *, width: int, words: list[list[int]], entities: list[dict[str, Any]], low: list[dict[str, Any]]
-) -> list[Case]:
-    """Return a case with the library's answer, and, where there are scores to compare, the one that asks for those."""
-    of_entities: Case = {**case, "width": width, "words": words, "entities": entities, "low": low, "families": []}
-    if not words or len(words) > MOST_WORDS or case["threshold"] in (0.0, 1.0):
-        return [of_entities]
-    families = list(range(min(width, len(words)))) if len(words) <= FEW_WORDS else [0]
-    return [
-        of_entities,
-        {**of_entities, "id": f"{case['id']}:scores", "ask": "scores", "families": families, "entities": [], "low": []},
-    ]
-
-
-def different(labels: Sequence[str]) -> list[str]:
-    """Return each label once, as the library counts them."""
-    return list(dict.fromkeys(labels))
-
-
-def _case(
-    name: str,
-    text: str,
-    *,
-    labels: Sequence[str] = LABELS,
-    threshold: float = 0.5,
-    flat_ner: bool = True,
-    multi_label: bool = False,
-    overflow: Literal["refuse", "truncate"] = "refuse",
-) -> Case:
-    return Case(
-        id=name,
-        ask="entities",
-        text=text,
-        labels=list(labels),
-        threshold=threshold,
-        flat_ner=flat_ner,
-        multi_label=multi_label,
-        overflow=overflow,
+def _exact(largest: float, p99: float, p50: float) -> Tolerance:
+    """Return the bounds of a dtype whose rounding is far below what the library's own choices cost."""
+    return (
+        Bound("score_max", at_most=largest, label="max |Δscore|", reason=_SUMS),
+        Bound("score_p99", at_most=p99, label="p99 |Δscore|", reason=_SUMS),
+        Bound("score_p50", at_most=p50, label="median |Δscore|", reason=_SUMS),
+        Bound("decoded_shift", at_most=largest, label="shift that explains the entities", reason=_SUMS),
     )
 
 
-def _words(count: int) -> str:
-    return " ".join(FILLER[index * 7 % len(FILLER)] for index in range(max(1, count)))
-
-
-def _bounds(largest: float, rms: float) -> Tolerance:
-    """Return the bounds of a number format; entities may only differ where scores may."""
+def _rounded(factor: float, cap: float) -> Tolerance:
+    """Return the bounds of a dtype that rounds, with ``factor`` times the library's own loss in bfloat16."""
     return (
-        Bound("score_error", at_most=largest),
-        Bound("score_rms", at_most=rms),
-        Bound("decoded_shift", at_most=largest),
+        Bound("score_max", at_most=cap, label="max |Δscore|", reason=_CAP),
+        Bound("noise_p99", at_most=factor, label="p99 |Δscore| over the library's own in bfloat16", reason=_NOISE),
+        Bound("noise_p50", at_most=factor, label="median |Δscore| over the library's own in bfloat16", reason=_NOISE),
+        Bound("noise_shift", at_most=factor, label="shift that explains the entities, likewise", reason=_NOISE),
     )
 
 
 class Entities:
-    """The plugin's side of a comparison; ``encoder_plugins.parity.verdict`` says what each part is for.
+    """The plugin's side of the parity check; ``encoder_plugins.parity.protocol.Parity`` says what each part is for.
 
-    `score_error` is the largest difference of a score, and `score_rms` the root of the mean square of a case's differences,
-    where its scores were asked for: rounding makes some large, and only a mistake makes many. `decoded_shift` says how far
-    the reference's scores would have to move for the answer to be the library's own: 0 where both are the same, and small
-    where a score is next to the threshold or to the score of an entity that it overlaps. An entity that nothing explains
-    makes it large.
+    `score_max` is the largest difference of a score; `score_p50` and `score_p99` are quantiles of the differences of all
+    cases that measure scores: rounding makes some large, and only a mistake makes many. `decoded_shift` is how far the
+    reference's scores would have to move for the answer to be the library's own: 0 where both are the same, and small where
+    a score is next to the threshold or to the score of an entity that it overlaps. An entity that nothing explains makes it
+    large. `noise_p50`, `noise_p99` and `noise_shift` are the same in units of what the library loses in bfloat16.
     """
 
     tolerances: Mapping[str, Tolerance] = {
-        # 24 bits of mantissa: the engine only sums in another order. 2.5e-5 of a score is 1e-4 of a logit, where a score changes
-        # most; tiny checkpoints on a CPU came to 4.5e-6 to 8.9e-6
-        "float32": _bounds(2.5e-5, 2.5e-5),
-        # 11 bits. The library in float16 is up to 0.019 (rms 0.0054) away from itself in float32, on random weights, which
-        # round worse than trained ones; an engine rounds elsewhere, and two such errors may add up
-        "float16": _bounds(0.04, 0.012),
-        # 8 bits. The library in bfloat16 is up to 0.10 (rms 0.026) away from itself in float32 at true shapes, 0.18 (rms 0.052)
-        # on tiny ones; another model is far outside still: scores that have nothing to do with each other have an rms of 0.3
-        "bfloat16": _bounds(0.25, 0.1),
+        "float32": _exact(2.5e-5, 1.5e-5, 5e-6),
+        # 3 bits of mantissa more than bfloat16, so an eighth of its rounding; a quarter is allowed
+        "float16": _rounded(0.5, 0.06),
+        "bfloat16": _rounded(2.0, 0.25),
     }
 
-    def group(self, case: Mapping[str, Any]) -> object:
-        """Return what cases must share to be asked in one request."""
-        if case["ask"] == "scores":
+    def cases(self, folder: Path, inputs: Inputs) -> list[Case]:
+        """Return the built-in cases of the checkpoint in ``folder``, and the user's own."""
+        built_in = cases.cases(checkpoint.read(folder).max_words)
+        return [*built_in, *cases.user_cases(inputs, built_in)]
+
+    def variants(self) -> Sequence[Variant]:
+        """Return the one form that requests of entity recognition have."""
+        return (POOLING,)
+
+    def group(self, case: Case, variant: Variant) -> object:
+        """Return what cases must share to be sent in one request."""
+        if case["measures"] == "scores":
             return "scores"
         return tuple(case[name] for name in (*OPTIONS, "overflow"))
 
-    def weight(self, case: Mapping[str, Any]) -> int:
+    def weight(self, case: Case) -> int:
         """Return as how many texts a case counts: as many as it has, or more if its answer is large."""
-        families = _texts(case)
-        if case["ask"] == "entities":
-            return families
-        spans = len(case["words"]) * case["width"] * families // min(case["width"], len(case["words"]))
+        groups = _texts(case)
+        if case["measures"] == "entities":
+            return groups
+        spans = len(case["words"]) * case["width"] * groups // min(case["width"], len(case["words"]))
         pairs: int = spans * len(case["labels"])
-        return max(families, pairs // PAIRS_OF_A_TEXT)
+        return max(groups, pairs // PAIRS_OF_A_TEXT)
 
-    def data(self, together: Sequence[Mapping[str, Any]], encoding: Encoding) -> dict[str, Any]:
-        """Return the request data that asks ``together``, cases of one group."""
+    def body(self, together: Sequence[Case], variant: Variant) -> dict[str, Any]:
+        """Return the request body for cases of one group."""
         first = together[0]
-        if first["ask"] == "scores":
-            asked = [(case, family) for case in together for family in case["families"]]
-            return {
-                "texts": [case["text"] for case, _ in asked],
-                "labels_per_text": [case["labels"] for case, _ in asked],
-                "input_spans": [_spans(case, family) for case, family in asked],
+        if first["measures"] == "scores":
+            sent = [(case, group) for case in together for group in case["span_groups"]]
+            data = {
+                "texts": [case["text"] for case, _ in sent],
+                "labels_per_text": [case["labels"] for case, _ in sent],
+                "input_spans": [_spans(case, group) for case, group in sent],
                 "threshold": LOW,
                 "flat_ner": False,
                 "multi_label": True,
                 "overflow": "truncate",
             }
+            return {"data": data}
         if len(together) == 1:
             texts = {"text": first["text"], "labels": first["labels"]}
         else:
@@ -281,61 +123,76 @@ class Entities:
                 "texts": [case["text"] for case in together],
                 "labels_per_text": [case["labels"] for case in together],
             }
-        return {**texts, **{name: first[name] for name in (*OPTIONS, "overflow")}}
+        return {"data": {**texts, **{name: first[name] for name in (*OPTIONS, "overflow")}}}
 
-    def outputs(self, answer: Any, together: Sequence[Mapping[str, Any]], encoding: Encoding) -> list[Any]:
+    def outputs(self, content: bytes, together: Sequence[Case], variant: Variant) -> list[Any]:
         """Return the entities of each case.
 
         Raises:
-            WrongAnswer: The answer is none that this plugin gives.
+            WrongAnswer: The body is not an answer of this plugin's.
         """
         try:
-            single = len(together) == 1 and together[0]["ask"] == "entities"
+            answer = json.loads(content)["data"]
+            single = len(together) == 1 and together[0]["measures"] == "entities"
             results = [answer] if single else answer["results"]
             lists = [list(result["entities"]) for result in results]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise WrongAnswer(f"the answer holds no entities: {error!r}"[:200]) from None
         counts = [_texts(case) for case in together]
         if len(lists) != sum(counts):
-            raise WrongAnswer(f"{sum(counts)} texts were asked, and {len(lists)} answered")
+            raise WrongAnswer(f"the answer has {len(lists)} results; the request had {sum(counts)} texts")
         found = []
         for count in counts:
             found.append([entity for part in lists[:count] for entity in part])
             del lists[:count]
         return found
 
-    def compare(self, case: Mapping[str, Any], got: Any, expected: Array) -> Compared:
+    def compare(self, case: Case, got: Any, expected: Arrays) -> Compared:
         """Compare the entities of one case with the logits `[words, width, labels]` that the library computed.
 
         Raises:
-            WrongAnswer: An entity is none: its offsets, text, label or score.
+            WrongAnswer: An entity is not one of this text: its offsets, text, label or score.
         """
-        scores = _sigmoid(expected)
+        scores = _sigmoid(expected["logits"])
+        noise = np.abs(_sigmoid(expected["logits_bfloat16"]) - scores)
         found = dict(_read(case, entity) for entity in got)
         if len(found) != len(got):
             raise WrongAnswer("an entity is there twice")
-        errors = [abs(score - float(scores[span])) for span, score in found.items()]
-        if case["ask"] == "scores":
-            missing = [span for span in _asked(case, scores) if scores[span] > LOW and span not in found]
-            # it is at most the threshold
-            errors += [float(scores[span]) - LOW for span in missing]
+        errors = {span: abs(score - float(scores[span])) for span, score in found.items()}
+        if case["measures"] == "scores":
+            missing = [span for span in _requested(case, scores) if scores[span] > LOW and span not in found]
+            # the score of one that is missing is at most the threshold
+            errors |= {span: float(scores[span]) - LOW for span in missing}
             notes = tuple(f"{_named(case, span)} is missing; its score is {scores[span]:.6f}" for span in missing)
-            rms = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
-            return Compared({"score_error": max(errors, default=0.0), "score_rms": rms, "decoded_shift": 0.0}, notes)
+            metrics = {"score_max": max(errors.values())} if errors else {}
+            samples = {
+                "error": np.array(list(errors.values()), np.float64),
+                "noise": np.array([float(noise[span]) for span in errors], np.float64),
+            }
+            return Compared(metrics, notes, samples)
         if any(before[0] > after[0] for before, after in pairwise(found)):
             raise WrongAnswer("the entities are not in the order of the text")
-        metrics = {
-            "score_error": max(errors, default=0.0),
-            # a few entities say nothing about the many scores
-            "score_rms": 0.0,
-            "decoded_shift": shift(case, found.keys(), scores),
-        }
+        moved = shift(case, found.keys(), scores)
+        metrics = {"decoded_shift": moved, "noise_shift": moved / max(float(noise.max(initial=0.0)), SMALLEST_NOISE)}
+        if errors:
+            metrics["score_max"] = max(errors.values())
         return Compared(metrics, tuple(_disagreements(case, found, scores)))
 
+    def summarise(self, samples: Mapping[str, NDArray[np.float64]]) -> Mapping[str, float]:
+        """Return quantiles of the score differences of a pass, and their ratio to the library's own in bfloat16."""
+        error, noise = samples["error"], samples["noise"]
+        if not len(error):
+            return {}
+        metrics = {}
+        for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+            value, own = float(np.quantile(error, quantile)), float(np.quantile(noise, quantile))
+            metrics |= {f"score_{name}": value, f"noise_{name}": value / max(own, SMALLEST_NOISE)}
+        return metrics
 
-def _texts(case: Mapping[str, Any]) -> int:
-    """Return how many texts of a request a case is: one for each family of spans, if it asks for scores."""
-    return len(case["families"]) if case["ask"] == "scores" else 1
+
+def _texts(case: Case) -> int:
+    """Return how many texts of a request a case is: one for each group of spans, if it measures scores."""
+    return len(case["span_groups"]) if case["measures"] == "scores" else 1
 
 
 Span = tuple[int, int, int]
@@ -377,23 +234,23 @@ def _exclude(case: Mapping[str, Any], one: Span, other: Span) -> bool:
     return bool(case["flat_ner"] or not nested)
 
 
-def _asked(case: Mapping[str, Any], scores: Scores) -> Iterator[Span]:
-    """Enumerate the spans of the families that were asked for, with every label."""
+def _requested(case: Mapping[str, Any], scores: Scores) -> Iterator[Span]:
+    """Enumerate the spans of the groups that were requested, with every label."""
     words, width, labels = scores.shape
-    families = set(case["families"])
+    groups = set(case["span_groups"])
     for first in range(words):
-        if first % width in families:
+        if first % width in groups:
             for further in range(min(width, words - first)):
                 for label in range(labels):
                     yield first, further, label
 
 
-def _spans(case: Mapping[str, Any], family: int) -> list[dict[str, int]]:
-    """Return the spans of a family as a request has them."""
+def _spans(case: Mapping[str, Any], group: int) -> list[dict[str, int]]:
+    """Return the spans of a group as a request has them."""
     words, width = case["words"], case["width"]
     return [
         {"start": words[first][0], "end": words[last][1]}
-        for first in range(family, len(words), width)
+        for first in range(group, len(words), width)
         for last in range(first, min(first + width, len(words)))
     ]
 
@@ -409,9 +266,9 @@ def _read(case: Mapping[str, Any], entity: Any) -> tuple[Span, float]:
         number = different(case["labels"]).index(label)
         probability = float(score)
     except (KeyError, TypeError, ValueError, StopIteration) as error:
-        raise WrongAnswer(f"no entity of this text: {str(entity)[:100]} ({type(error).__name__})") from None
+        raise WrongAnswer(f"not an entity of this text: {str(entity)[:100]} ({type(error).__name__})") from None
     if not 0 <= last - first < case["width"] or not 0.0 <= probability <= 1.0:
-        raise WrongAnswer(f"no entity that this model can find: {str(entity)[:100]}")
+        raise WrongAnswer(f"not an entity that this model can find: {str(entity)[:100]}")
     return (first, last - first, number), probability
 
 
@@ -425,7 +282,7 @@ def _disagreements(case: Mapping[str, Any], found: Mapping[Span, float], scores:
 
 
 def _named(case: Mapping[str, Any], span: Span) -> str:
-    """Name a span by offsets and label's number; a text is nobody's business in a log."""
+    """Name a span by offsets and label's number; texts do not belong into a log."""
     first, further, label = span
     return f"{case['words'][first][0]}:{case['words'][first + further][1]} (label {label})"
 

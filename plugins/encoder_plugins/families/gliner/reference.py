@@ -1,14 +1,17 @@
-"""Records what gliner answers: fp32, on the CPU, one text at a time; logits and entities.
+"""Record what gliner computes: one text at a time on the CPU; logits in float32 and in bfloat16, and entities.
 
-Runs in the prep image only. One text at a time, so that padding plays no part: what a batch changes is for the
-comparison to find in the engine.
+Runs in the library's environment only. One text at a time, so that padding plays no part: what a batch changes is for the
+parity check to find in the engine.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,56 +21,140 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
-from numpy.typing import NDArray
+from safetensors import safe_open
 
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
-from encoder_plugins.families.gliner import parity
-from encoder_plugins.families.gliner.parity import LOW, Case
+from encoder_plugins.artifact.reference import Array, Case, Recording
+from encoder_plugins.errors import SourceFileNotFound, Unsupported
+from encoder_plugins.families.gliner.cases import answered, different
 
+CONFIG = "gliner_config.json"
+WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
 
-Logits = NDArray[np.float32]
+
+class GlinerRecorder:
+    """The recorder of GLiNER's span models, on any encoder."""
+
+    def record(
+        self,
+        checkpoint: Path,
+        auxiliary: Mapping[str, Path],
+        cases: Sequence[Case],
+        *,
+        trust_remote_code: bool = False,
+    ) -> Recording:
+        """Load the checkpoint as its users do, and compute logits and entities of every case.
+
+        Returns:
+            For each case ``logits`` and ``logits_bfloat16``, both `[words, width, labels]`, of spans beyond the last word
+            too. A case whose scores are to be compared comes twice; see ``cases``.
+        """
+        if trust_remote_code:
+            raise Unsupported("gliner runs no code of a checkpoint")
+        with _calm(checkpoint), offline(checkpoint, auxiliary) as (folder, changed):
+            library = load(folder)
+            width = library.config.max_width
+            exact = [(*logits(library, case["text"], case["labels"]), predict(library, case)) for case in cases]
+            library.model.to(torch.bfloat16)
+            rounded = [logits(library, case["text"], case["labels"])[1] for case in cases]
+        found: list[Case] = []
+        outputs: dict[str, dict[str, Array]] = {}
+        for case, (words, values, entities), values_bfloat16 in zip(cases, exact, rounded, strict=True):
+            for one in answered(case, width=width, words=words, entities=entities):
+                found.append(one)
+                outputs[one["id"]] = {"logits": values, "logits_bfloat16": values_bfloat16}
+        return Recording(
+            cases=found,
+            outputs=outputs,
+            about={
+                "library": f"gliner {gliner.__version__}",
+                "transformers": transformers.__version__,
+                "tokenizers": tokenizers.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+            },
+            changed=changed,
+        )
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
-    """Load an artifact's model as its users load the checkpoint, and answer every case, the user's own ones too."""
-    with _calm(model):
-        library = load(model)
-        asked = parity.cases(library.config.max_len)
-        asked += parity.user_cases(inputs, asked)
-        cases: list[Case] = []
-        expected: dict[str, Logits] = {}
-        for case in asked:
-            words, values = logits(library, case["text"], case["labels"])
-            entities, low = (answer(library, case, threshold) for threshold in (case["threshold"], LOW))
-            for one in parity.answered(case, width=library.config.max_width, words=words, entities=entities, low=low):
-                cases.append(one)
-                expected[one["id"]] = values
-    return Recording(
-        cases=cases,
-        expected=expected,
-        about={
-            "library": f"gliner {gliner.__version__}",
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        },
-    )
+RECORDER = GlinerRecorder()
 
 
-def load(model: Path) -> Any:
-    """Load a checkpoint in fp32; every tensor has to be there, which the library asks for only if told."""
-    return gliner.GLiNER.from_pretrained(
-        str(model), local_files_only=True, strict=True, dtype=torch.float32, map_location="cpu"
-    ).eval()
+@contextmanager
+def offline(
+    checkpoint: Path, auxiliary: Mapping[str, Path]
+) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
+    """Give a folder that the library can load without network, and what is changed in it.
+
+    The oldest checkpoints leave tokenizer and encoder configuration in another repository, and name it in ``model_name``. For
+    these, that one field names the auxiliary folder, in a copy of gliner_config.json beside links to the other files.
+    """
+    config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
+    if config.get("encoder_config") is not None and (checkpoint / "tokenizer_config.json").is_file():
+        yield checkpoint, {}
+        return
+    name = config.get("model_name", "microsoft/deberta-v3-small")
+    names = list(auxiliary)
+    if name not in names and len(names) != 1:
+        raise SourceFileNotFound(f"the checkpoint names the repository {name}, which is not among the auxiliary ones")
+    chosen = name if name in names else names[0]
+    with tempfile.TemporaryDirectory(prefix="encoder-gliner-") as temporary:
+        folder = Path(temporary)
+        for path in checkpoint.iterdir():
+            if path.name != CONFIG:
+                os.symlink(path.resolve(), folder / path.name)
+        changed = {**config, "model_name": str(auxiliary[chosen])}
+        (folder / CONFIG).write_text(json.dumps(changed), encoding="utf-8")
+        # the folder is another one each time; its number among the auxiliary repositories is not
+        yield folder, {CONFIG: {"model_name": f"auxiliary/{names.index(chosen)}"}}
 
 
-def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], Logits]:
+def load(folder: Path) -> Any:
+    """Load a checkpoint in float32.
+
+    Raises:
+        Unsupported: The library cannot load it, or would compute with weights that the checkpoint does not have.
+    """
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    # which implementation of attention is used is a matter of speed, and a published one may need a GPU
+    named = config.get("_attn_implementation") is not None
+    try:
+        library = gliner.GLiNER.from_pretrained(
+            str(folder),
+            local_files_only=True,
+            dtype=torch.float32,
+            map_location="cpu",
+            _attn_implementation="eager" if named else None,
+        ).eval()
+    except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # what the libraries raise for files that they cannot make a model of; none of it would pass a second time
+        raise Unsupported(f"gliner cannot load it: {type(error).__name__}: {error}"[:500]) from error
+    if drawn := drawn_at_random(library, stored_names(folder)):
+        raise Unsupported(f"{WEIGHTS} lacks {drawn[0]}: gliner would compute with random numbers in its place")
+    return library
+
+
+def stored_names(folder: Path) -> set[str]:
+    """Return the names of a checkpoint's tensors, those that safetensors keeps as aliases among them."""
+    if (folder / WEIGHTS).is_file():
+        with safe_open(folder / WEIGHTS, framework="numpy") as tensors:
+            return {*tensors.keys(), *(tensors.metadata() or {})}
+    return set(torch.load(folder / PICKLED, map_location="cpu", weights_only=True, mmap=True))
+
+
+def drawn_at_random(library: Any, stored: set[str]) -> list[str]:
+    """Return the parameters for which a checkpoint has no tensor under any of their names: the library draws them."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in library.model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    return [same[0] for same in names.values() if not stored.intersection(same)]
+
+
+def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], Array]:
     """Return what the library's model computes for one text.
 
     Returns:
@@ -76,7 +163,7 @@ def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]],
     prepared = library.prepare_batch([text], labels)
     width = library.config.max_width
     if not prepared["valid_texts"]:
-        return [], np.zeros((0, width, len(parity.different(labels))), np.float32)
+        return [], np.zeros((0, width, len(different(labels))), np.float32)
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
     values = library.run_batch(batch).logits[0].float().numpy()
     read = len(batch["tokens"][0])
@@ -84,26 +171,27 @@ def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]],
     return [[int(start), int(end)] for start, end in bounds], np.ascontiguousarray(values[:read])
 
 
-def answer(library: Any, case: Case, threshold: float) -> list[dict[str, Any]]:
-    """Return the library's entities."""
+def predict(library: Any, case: Case) -> list[dict[str, Any]]:
+    """Return the library's entities for a case."""
     found: list[dict[str, Any]] = library.predict_entities(
         case["text"],
         case["labels"],
         flat_ner=case["flat_ner"],
-        threshold=threshold,
+        threshold=case["threshold"],
         multi_label=case["multi_label"],
     )
     return found
 
 
 @contextmanager
-def _calm(model: Path) -> Iterator[None]:
+def _calm(checkpoint: Path) -> Iterator[None]:
     """Compute small checkpoints in one thread, as threads that wait by spinning cost more, and without warnings.
 
     The library warns of texts that it cuts off, and of embeddings with more rows than the tokenizer has entries.
     """
     before = torch.get_num_threads()
-    if sum(path.stat().st_size for path in model.rglob("*.safetensors")) < _SMALL:
+    weights = [path for suffix in ("*.safetensors", "*.bin") for path in checkpoint.rglob(suffix)]
+    if sum(path.stat().st_size for path in weights) < _SMALL:
         torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():

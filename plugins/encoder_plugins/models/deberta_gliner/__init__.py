@@ -9,10 +9,10 @@ PLUGIN = Plugin(
     # candidates, a row each: vLLM's GPU runner knows no task of ours
     task="token_classify",
     processor="encoder_plugins.families.gliner.processor:GlinerProcessor",
-    checkpoint="encoder_plugins.models.deberta_gliner.checkpoint",
-    recorder="encoder_plugins.families.gliner.reference:record",
+    checkpoint="encoder_plugins.models.deberta_gliner.checkpoint:CHECKPOINT",
+    recorder="encoder_plugins.families.gliner.reference:RECORDER",
     parity="encoder_plugins.families.gliner.parity:PARITY",
-    prep_version=1,
+    prep_version=2,
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     # every token sees every other: no prefix of a text can be taken from another request, and no text be cut in two.

@@ -7,10 +7,10 @@ PLUGIN = Plugin(
     summary="Text embeddings of any sentence-transformers checkpoint on a trunk that vLLM has: MiniLM, E5, BGE, GTE, and others.",
     task="embed",
     processor="encoder_plugins.models.sentence_transformer.processor:SentenceTransformerProcessor",
-    checkpoint="encoder_plugins.models.sentence_transformer.checkpoint",
-    recorder="encoder_plugins.models.sentence_transformer.reference:record",
+    checkpoint="encoder_plugins.models.sentence_transformer.checkpoint:CHECKPOINT",
+    recorder="encoder_plugins.models.sentence_transformer.reference:RECORDER",
     parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
-    prep_version=1,
+    prep_version=2,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 can't read a RoBERTa without it;

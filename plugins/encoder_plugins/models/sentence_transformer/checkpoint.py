@@ -1,8 +1,8 @@
-"""Reads the configuration of a sentence-transformers checkpoint, and refuses what would be served differently.
+"""The checkpoint format of sentence-transformers: what is read of it, refused, and written for the engine.
 
-vLLM reads the same files, but skips what it does not know: a pooling mode becomes another one, a residual connection
-or an activation is left out, all without a word. So everything that decides the result is checked here, by prep and
-again by the IO processor. Neither torch nor vLLM is imported: the prep image has no vLLM.
+vLLM reads the same files, but skips what it does not know: a pooling mode becomes another one, a residual connection or an
+activation is left out, and nothing is logged. So everything that decides the result is checked here, by prep and again by the
+processor. Neither torch nor vLLM is imported.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.plugin import Accelerator
+from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
+from encoder_plugins.prep.checkpoint_files import (
+    MODULES,
+    in_folder,
+    is_pickle,
+    module_folders,
+    select_folders,
+)
+from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, shown
+from encoder_plugins.prep.tensor_file import read_header
 
-# sentence-transformers may be told to run the code of a checkpoint; the modules that are served stay those below
-RUNS_CODE = True
-
-# the trunks of vLLM 0.32 that were compared with sentence-transformers; see the tests
+# encoders of vLLM 0.32 that were compared with sentence-transformers; see the tests
 ARCHITECTURES = frozenset(
     {
         "BertModel",
@@ -33,6 +39,18 @@ ARCHITECTURES = frozenset(
         "XLMRobertaModel",
     }
 )
+
+# checkpoints with a head for masked words: the library loads the encoder below a prefix, and leaves the head out
+MASKED = MappingProxyType(
+    {
+        "BertForMaskedLM": ("BertModel", "bert."),
+        "ModernBertForMaskedLM": ("ModernBertModel", "model."),
+        "RobertaForMaskedLM": ("RobertaModel", "roberta."),
+        "XLMRobertaForMaskedLM": ("XLMRobertaModel", "roberta."),
+    }
+)
+
+CONFIG = "config.json"
 
 # module types by the names that checkpoints have for them, those that vLLM 0.32 knows
 TRANSFORMER = frozenset(
@@ -95,8 +113,8 @@ class Checkpoint:
         dimensions: Numbers in a vector, before any truncation.
         normalize: Whether the last module makes vectors of length 1.
         max_tokens: Tokens kept of a text, special ones included; None leaves that to the tokenizer's own configuration.
-        max_positions: Positions that the trunk has; None where it says nothing.
-        padding_token: The token that a text must not hold, because the trunk's library counts positions without it,
+        max_positions: Positions that the encoder has; None where it says nothing.
+        padding_token: The token that a text must not hold, because the library counts positions without it,
             and vLLM with it; None where it makes no difference.
         lower_case: Whether text is lower-cased before anything else.
         prompts: Text to put before a text, by name.
@@ -118,43 +136,95 @@ class Checkpoint:
         return "" if wanted is None else self.prompts[wanted]
 
 
-def check(folder: Path, auxiliary: Mapping[str, Path] = MappingProxyType({})) -> None:
-    """Refuse a checkpoint that would be served differently from what sentence-transformers computes.
+class SentenceTransformerCheckpoint:
+    """Checkpoints in sentence-transformers format; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
 
-    Args:
-        folder: The checkpoint.
-        auxiliary: Folders of further repositories, of which it needs none.
+    # sentence-transformers may be told to run the code of a checkpoint; the modules that are served stay those above
+    runs_code = True
 
-    Raises:
-        Unsupported: It needs something that vLLM does not do; the message names file and field.
-        SourceFileNotFound: It is not in sentence-transformers format.
-    """
-    if auxiliary:
-        raise Unsupported(f"a sentence-transformers checkpoint needs no auxiliary repository: {', '.join(auxiliary)}")
-    read(folder)
+    def files(self, listing: Listing) -> Selection:
+        """Select the root's files and those of each module's folder.
+
+        Raises:
+            SourceFileNotFound: modules.json is missing.
+            Unsupported: The checkpoint is of another format, or has only ONNX weights, or an adapter.
+        """
+        files = list(listing)
+        paths = {file.path for file in files}
+        modules = listing.read(MODULES)
+        if modules is None:
+            raise _other_format(paths)
+        root = in_folder(files, "")
+        if any(file.path.startswith("adapter_") for file in root):
+            raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
+        if not any(file.path.endswith(".safetensors") or is_pickle(file) for file in files):
+            if onnx := sorted(path for path in paths if path.endswith(".onnx")):
+                raise Unsupported(f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is model.safetensors")
+        return select_folders(files, module_folders(modules))
+
+    def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
+        """Refuse a checkpoint that would be served differently from what sentence-transformers computes."""
+        if auxiliary:
+            raise Unsupported(
+                f"a sentence-transformers checkpoint needs no auxiliary repository: {', '.join(auxiliary)}"
+            )
+        read(folder)
+
+    def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+        """Give the engine the published files; a head for masked words is left out, as the library does."""
+        del auxiliary
+        link_files(folder, target)
+        config = read_object(folder, CONFIG)
+        if (masked := MASKED.get(_architecture(config))) is not None:
+            from encoder_plugins.models.sentence_transformer.masked import write_encoder
+
+            write_encoder(folder, target, config, *masked)
+
+    def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
+        """Return what an artifact's model folder decides about the engine."""
+        del accelerator
+        settings = read(folder)
+        known = [limit for limit in (settings.max_tokens, settings.max_positions) if limit is not None]
+        longest = min(known, default=None)
+        return EngineSettings(
+            max_model_len=longest,
+            batch_tokens=longest or 0,
+            arguments=("--no-enable-prefix-caching",),
+            # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 cannot read a RoBERTa without it;
+            # `read` refuses checkpoints that have another one
+            hf_overrides={"position_embedding_type": "absolute"},
+        )
+
+
+CHECKPOINT = SentenceTransformerCheckpoint()
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read and check the configuration of the checkpoint in ``folder``; raises as ``check`` does."""
-    trunk = _object(folder, "config.json")
-    architectures = trunk.get("architectures") or []
-    if len(architectures) != 1 or architectures[0] not in ARCHITECTURES:
+    """Read and check the configuration of the checkpoint in ``folder``.
+
+    Raises:
+        Unsupported: It needs something that vLLM does not do; the message names file and field.
+        SourceFileNotFound: A file of the format is missing.
+    """
+    encoder = read_object(folder, CONFIG)
+    architecture = _architecture(encoder)
+    if MASKED.get(architecture, (architecture,))[0] not in ARCHITECTURES:
+        supported = ", ".join(sorted(ARCHITECTURES))
+        raise Unsupported(f"{CONFIG}: architectures is {shown(encoder.get('architectures'))}; supported: {supported}")
+    if encoder.get("position_embedding_type", "absolute") != "absolute":
         raise Unsupported(
-            f"config.json: architectures is {architectures}; served are: {', '.join(sorted(ARCHITECTURES))}"
+            f"{CONFIG}: position_embedding_type is {shown(encoder['position_embedding_type'])}; supported: absolute"
         )
-    if trunk.get("position_embedding_type", "absolute") != "absolute":
-        raise Unsupported(
-            f"config.json: position_embedding_type is {trunk['position_embedding_type']}; served is absolute"
-        )
-    modules = [_module(entry) for entry in _json(folder, "modules.json")]
+    _require_heads(encoder)
+    modules = [_module(entry) for entry in _modules(folder)]
     kinds = [kind for kind, _ in modules]
     dense = kinds.count("Dense")
     if kinds not in (expected := _order(dense), [*expected, "Normalize"]):
         raise Unsupported(
-            f"modules.json: {' > '.join(kinds)}; served is Transformer > Pooling [> Dense ...] [> Normalize]"
+            f"{MODULES}: {' > '.join(kinds)}; supported: Transformer > Pooling [> Dense ...] [> Normalize]"
         )
     if modules[0][1]:
-        raise Unsupported(f"modules.json: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
+        raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
     transformer = _transformer(folder)
     prompts, default_prompt = _prompts(folder)
     dimensions = _pooling(folder, modules[1][1], prompts)
@@ -165,12 +235,42 @@ def read(folder: Path) -> Checkpoint:
         dimensions=dimensions,
         normalize=kinds[-1] == "Normalize",
         max_tokens=transformer.get("max_seq_length"),
-        max_positions=_positions(trunk),
-        padding_token=_padding_token(trunk),
+        max_positions=_positions(encoder),
+        padding_token=_padding_token(encoder),
         lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=default_prompt,
     )
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """Return the only architecture of a config.json; empty where there are several or none."""
+    architectures = config.get("architectures") or []
+    return str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
+
+
+def _require_heads(config: dict[str, Any]) -> None:
+    """Refuse sizes of attention that cannot be."""
+    for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
+        if name in config:
+            integer(CONFIG, config, name)
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if hidden and heads and "head_dim" not in config and hidden % heads:
+        raise Unsupported(f"{CONFIG}: num_attention_heads is {heads}, which does not divide hidden_size {hidden}")
+
+
+def _other_format(paths: set[str]) -> Unsupported | SourceFileNotFound:
+    """Return the error for a checkpoint without modules.json, naming its format where that is known."""
+    if "gliner_config.json" in paths:
+        return Unsupported("gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such")
+    return SourceFileNotFound(f"{MODULES} is missing: the checkpoint is not in sentence-transformers format")
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    modules = read_json(folder, MODULES)
+    if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
+        raise Unsupported(f"{MODULES} is not a list of modules")
+    return modules
 
 
 def _order(dense: int) -> list[str]:
@@ -182,22 +282,26 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
     for name, types in (("Transformer", TRANSFORMER), ("Pooling", POOLING), ("Dense", DENSE), ("Normalize", NORMALIZE)):
         if kind in types:
             return name, path
+    if kind.startswith("pylate."):
+        raise Unsupported(f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; no plugin serves it yet")
+    if kind.endswith(".StaticEmbedding"):
+        raise Unsupported(f"{MODULES}: {kind} looks vectors up and has no encoder; that needs no engine, and is not supported")
     if not kind.startswith("sentence_transformers."):
         raise RemoteCodeRefused(
-            f"modules.json: {kind} is code of the repository; only modules of sentence-transformers are served"
+            f"{MODULES}: {kind} is code of the repository; only modules of sentence-transformers are supported"
         )
-    raise Unsupported(f"modules.json: the module {kind} is not served")
+    raise Unsupported(f"{MODULES}: the module {kind} is not supported")
 
 
 def _transformer(folder: Path) -> dict[str, Any]:
     name = next((name for name in TRANSFORMER_CONFIGS if (folder / name).is_file()), None)
     if name is None:
         return {}
-    config = _object(folder, name)
+    config = read_object(folder, name)
     for field, neutral in TRANSFORMER_DEFAULTS.items():
         value = config.get(field)
         if value is not None and value not in neutral:
-            raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not served")
+            raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not supported")
     modalities = config.get("modality_config")
     if modalities is not None and set(modalities) != {"text"}:
         raise Unsupported(
@@ -208,7 +312,7 @@ def _transformer(folder: Path) -> dict[str, Any]:
 
 def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
     name = f"{path}/config.json"
-    config = _object(folder, name)
+    config = read_object(folder, name)
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for field, mode in LEGACY_POOLING_MODES.items() if config.get(field)] or ["mean"]
@@ -216,11 +320,11 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
         modes = [modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise Unsupported(
-            f"{name}: pooling_mode is {', '.join(modes)}; served is one of: {', '.join(sorted(POOLING_MODES))}"
+            f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}"
         )
     if not config.get("include_prompt", True) and any(prompts.values()):
         raise Unsupported(
-            f"{name}: include_prompt is false and there are prompts; pooling around a prompt is not served"
+            f"{name}: include_prompt is false and there are prompts; pooling around a prompt is not supported"
         )
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
@@ -230,45 +334,36 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
 
 def _dense(folder: Path, path: str, width: int) -> int:
     name = f"{path}/config.json"
-    config = _object(folder, name)
+    config = read_object(folder, name)
     for field, neutral in (
         ("use_residual", (False, None)),
         ("module_input_name", ("sentence_embedding", None)),
         ("module_output_name", ("sentence_embedding", None)),
     ):
         if config.get(field) not in neutral:
-            raise Unsupported(f"{name}: {field} is {config[field]!r}, which is not served")
+            raise Unsupported(f"{name}: {field} is {config[field]!r}, which is not supported")
     # sentence-transformers takes Tanh where nothing is said, vLLM nothing
     activation = str(config.get("activation_function"))
     if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
         raise Unsupported(
-            f"{name}: activation_function is {activation}; served are torch's {', '.join(sorted(ACTIVATIONS))}"
+            f"{name}: activation_function is {activation}; supported are torch's {', '.join(sorted(ACTIVATIONS))}"
         )
     if config.get("in_features") != width:
         raise Unsupported(f"{name}: in_features is {config.get('in_features')}, and the module before has {width}")
     out = config.get("out_features")
     if not isinstance(out, int):
         raise Unsupported(f"{name}: out_features is missing")
-    shapes = _shapes(folder, f"{path}/model.safetensors")
-    expected = {"linear.weight": [out, width]} | ({"linear.bias": [out]} if config.get("bias", True) else {})
+    weights = f"{path}/model.safetensors"
+    shapes = read_header(folder, weights, missing="vLLM would leave out the module without a warning").shapes
+    expected = {"linear.weight": (out, width)} | ({"linear.bias": (out,)} if config.get("bias", True) else {})
     if shapes != expected:
-        raise Unsupported(f"{path}/model.safetensors: holds {shapes}; expected is {expected}")
+        raise Unsupported(f"{weights}: holds {shown(shapes)}; expected is {shown(expected)}")
     return out
-
-
-def _shapes(folder: Path, name: str) -> dict[str, list[int]]:
-    if not (folder / name).is_file():
-        raise SourceFileNotFound(f"{name} is missing: vLLM would leave out the module without a word")
-    try:
-        with safe_open(folder / name, framework="numpy") as tensors:
-            return {key: list(tensors.get_slice(key).get_shape()) for key in sorted(tensors.keys(), reverse=True)}
-    except SafetensorError as error:
-        raise Unsupported(f"{name} is no safetensors file: {error}") from None
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     name = "config_sentence_transformers.json"
-    config = _object(folder, name) if (folder / name).is_file() else {}
+    config = read_object(folder, name) if (folder / name).is_file() else {}
     # sentence-transformers knows these two even where the checkpoint does not
     prompts = {"query": "", "document": ""} | {key: text or "" for key, text in (config.get("prompts") or {}).items()}
     default = config.get("default_prompt_name")
@@ -277,30 +372,14 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     return prompts, default
 
 
-def _positions(trunk: dict[str, Any]) -> int | None:
-    positions = trunk.get("max_position_embeddings")
+def _positions(config: dict[str, Any]) -> int | None:
+    positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions < 1:
         return None
-    padding = _padding_token(trunk)
+    padding = _padding_token(config)
     return positions if padding is None else positions - padding - 1
 
 
-def _padding_token(trunk: dict[str, Any]) -> int | None:
-    """Return the padding token of a trunk that numbers positions from behind it: RoBERTa and its kin."""
-    return int(trunk.get("pad_token_id", 1)) if trunk.get("model_type") in ("roberta", "xlm-roberta") else None
-
-
-def _object(folder: Path, name: str) -> dict[str, Any]:
-    value = _json(folder, name)
-    if not isinstance(value, dict):
-        raise Unsupported(f"{name}: holds no JSON object")
-    return value
-
-
-def _json(folder: Path, name: str) -> Any:
-    try:
-        return json.loads((folder / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SourceFileNotFound(f"{name} is missing: the checkpoint is not in sentence-transformers format") from None
-    except ValueError as error:
-        raise Unsupported(f"{name}: is no JSON: {error}") from None
+def _padding_token(config: dict[str, Any]) -> int | None:
+    """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
+    return int(config.get("pad_token_id", 1)) if config.get("model_type") in ("roberta", "xlm-roberta") else None

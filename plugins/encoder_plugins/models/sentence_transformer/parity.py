@@ -1,21 +1,26 @@
-"""The built-in cases of sentence embeddings, how each is asked, and how close an answer must be.
+"""The built-in cases of sentence embeddings, how each is sent, and how close an answer must be.
 
-numpy only: the prep image records with these cases, and the parity Job asks them, without torch or vLLM.
+Standard library and numpy only: prep chooses cases with it, and the parity Job runs it, without torch or vLLM.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported, WrongAnswer
 from encoder_plugins.inputs.encodings import decode_base64
+from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
 from encoder_plugins.models.sentence_transformer.vectors import Vectors
-from encoder_plugins.parity.verdict import Bound, Compared, Tolerance
+from encoder_plugins.parity.protocol import Arrays, Bound, Compared, Tolerance, Variant
+from encoder_plugins.parity.protocol import Case as AnyCase
 
 # prompts of one checkpoint that get cases of their own
 MOST_PROMPTS = 12
@@ -154,74 +159,126 @@ def _words(count: int) -> str:
     return " ".join(WORDS[index * 7 % len(WORDS)] for index in range(count))
 
 
+# reasons of the limits, for the plugin's page
+_SUMS = (
+    "24 bits of mantissa: the engine only sums in another order; 0.9999999 and 4e-7 were measured on a CPU. vLLM's attention"
+    " for float32 on NVIDIA GPUs rounds to TF32 (2.0e-4 on an H200), which is not float32, and fails"
+)
+_HALF = (
+    "11 bits of mantissa: each layer rounds to 5e-4, and errors of some dozen layers add up like noise; the 6 layers of MiniLM"
+    " on an H200 came to 0.9999992 and 2.4e-4"
+)
+_BRAIN = "8 bits of mantissa: each layer rounds to 4e-3; MiniLM on an H200 came to 0.99991 and 2.6e-3"
+_RATIO = (
+    "the library in bfloat16 is as far from itself in float32 as rounding takes it; an engine that rounds at other places"
+    " is about as far, and the largest of some hundred answers up to twice"
+)
+_RATIO_HALF = "float16 has 3 bits more than bfloat16, so an eighth of its rounding; the limit is a quarter of bfloat16's"
+
+FLOAT = Variant("pooling-float", encoding="float")
+BASE64 = Variant("pooling-base64", encoding="base64")
+
+# a vector of fewer numbers says too little about rounding
+FEWEST_NUMBERS = 8
+# rounding of the library in bfloat16 below this is chance: 2^-9, half a unit in the last place
+SMALLEST_NOISE = 2.0**-9
+
+
 class Embeddings:
-    """The plugin's side of a comparison; ``encoder_plugins.parity.verdict`` says what each part is for."""
+    """The plugin's side of the parity check; ``encoder_plugins.parity.protocol.Parity`` says what each part is for.
+
+    `cosine` is that of the answer and the library's float32 vector, and `max_abs_error` their largest difference in units
+    of the vector's length where that is above 1. `noise_ratio` says how far the answer is from the library's float32 vector,
+    in units of the distance that the library itself has from it in bfloat16.
+    """
 
     tolerances: Mapping[str, Tolerance] = {
-        # 24 bits of mantissa: the engine only sums in another order; what was measured on a CPU is 0.9999999 and 4e-7. On NVIDIA
-        # GPUs vLLM's attention for float32 rounds to TF32 (2.0e-4 on an H200): that is not float32, and fails
-        "float32": (Bound("cosine", at_least=0.99999), Bound("max_abs_error", at_most=1e-5)),
-        # 11 bits: every layer rounds to 5e-4, and the errors of some dozen layers add up like noise. The 6 layers of MiniLM on
-        # an H200 came to 0.9999992 and 2.4e-4
-        "float16": (Bound("cosine", at_least=0.9995), Bound("max_abs_error", at_most=5e-3)),
-        # 8 bits: every layer rounds to 4e-3; another pooling or a missing module is far outside still. MiniLM on an H200:
-        # 0.99991 and 2.6e-3
-        "bfloat16": (Bound("cosine", at_least=0.995), Bound("max_abs_error", at_most=3e-2)),
+        "float32": (
+            Bound("cosine", at_least=0.99999, label="min cosine", reason=_SUMS),
+            Bound("max_abs_error", at_most=1e-5, label="max |Δ|", reason=_SUMS),
+        ),
+        "float16": (
+            Bound("cosine", at_least=0.9995, label="min cosine", reason=_HALF),
+            Bound("max_abs_error", at_most=5e-3, label="max |Δ|", reason=_HALF),
+            Bound("noise_ratio", at_most=0.75, label="error over the library's own in bfloat16", reason=_RATIO_HALF),
+        ),
+        "bfloat16": (
+            Bound("cosine", at_least=0.995, label="min cosine", reason=_BRAIN),
+            Bound("max_abs_error", at_most=3e-2, label="max |Δ|", reason=_BRAIN),
+            Bound("noise_ratio", at_most=3.0, label="error over the library's own in bfloat16", reason=_RATIO),
+        ),
     }
 
-    def group(self, case: Mapping[str, Any]) -> tuple[object, ...]:
-        """Return what cases must share to be asked in one request."""
+    def cases(self, folder: Path, inputs: Inputs) -> list[AnyCase]:
+        """Return the built-in cases of the checkpoint in ``folder``, and the user's own."""
+        model = checkpoint.read(folder)
+        built_in = cases(model)
+        return [*built_in, *user_cases(inputs, built_in, model)]
+
+    def variants(self) -> Sequence[Variant]:
+        """Return both encodings of ``/pooling``."""
+        return (FLOAT, BASE64)
+
+    def group(self, case: AnyCase, variant: Variant) -> tuple[object, ...]:
+        """Return what cases must share to be sent in one request."""
         return (case["prompt_name"], case["dimensions"], case["normalize"])
 
-    def data(self, together: Sequence[Mapping[str, Any]], encoding: Literal["float", "base64"]) -> dict[str, Any]:
-        """Return the request data that asks ``together``, cases of one group."""
-        prompt_name, dimensions, normalize = self.group(together[0])
+    def weight(self, case: AnyCase) -> int:
+        """Return how many texts of a request a case takes."""
+        return 1
+
+    def body(self, together: Sequence[AnyCase], variant: Variant) -> dict[str, Any]:
+        """Return the request body for cases of one group."""
+        prompt_name, dimensions, normalize = self.group(together[0], variant)
         texts = {"text": together[0]["text"]} if len(together) == 1 else {"texts": [case["text"] for case in together]}
-        return {
+        data = {
             **texts,
             "prompt_name": prompt_name,
             "dimensions": dimensions,
             "normalize": normalize,
-            "encoding": encoding,
+            "encoding": variant.encoding,
         }
+        return {"data": data}
 
-    def weight(self, case: Mapping[str, Any]) -> int:
-        """Return how many texts of a request a case takes."""
-        return 1
-
-    def outputs(
-        self, answer: Any, together: Sequence[Mapping[str, Any]], encoding: Literal["float", "base64"]
-    ) -> list[Vectors]:
-        """Return the vectors of an answer's data, in its order.
+    def outputs(self, content: bytes, together: Sequence[AnyCase], variant: Variant) -> list[Vectors]:
+        """Return the vectors of an answer, in its order.
 
         Raises:
-            WrongAnswer: It is none that this plugin gives.
+            WrongAnswer: The body is not an answer of this plugin's.
         """
         try:
-            embeddings = answer["embeddings"]
-            if encoding == "base64":
+            embeddings = json.loads(content)["data"]["embeddings"]
+            if variant.encoding == "base64":
                 return [decode_base64(text) for text in embeddings]
             return [np.array(numbers, dtype=np.float32) for numbers in embeddings]
         except (KeyError, TypeError, ValueError) as error:
             raise WrongAnswer(f"the answer holds no embeddings: {error!r}"[:200]) from None
 
-    def compare(self, case: Mapping[str, Any], got: Vectors, expected: Vectors) -> Compared:
-        """Return cosine and largest difference, the latter in units of the expected length where that is above 1.
-
-        Vectors without Normalize have any length, and rounding grows with it.
+    def compare(self, case: AnyCase, got: Vectors, expected: Arrays) -> Compared:
+        """Compare a vector `[dimensions]` with the library's.
 
         Raises:
-            WrongAnswer: The vector has another length, or a number that is not finite.
+            WrongAnswer: The vector has another length, or a value that is not finite.
         """
-        if got.shape != expected.shape:
-            raise WrongAnswer(f"shape {got.shape}; expected is {expected.shape}")
+        reference = expected["vector"]
+        if got.shape != reference.shape:
+            raise WrongAnswer(f"shape {got.shape}; expected is {reference.shape}")
         if not np.isfinite(got).all():
             raise WrongAnswer("a number is not finite")
-        ours, theirs = got.astype(np.float64), expected.astype(np.float64)
-        lengths = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
+        ours, theirs = got.astype(np.float64), reference.astype(np.float64)
+        length = float(np.linalg.norm(theirs))
+        lengths = float(np.linalg.norm(ours)) * length
         cosine = float(ours @ theirs) / lengths if lengths else float(np.array_equal(ours, theirs))
-        error = float(np.abs(ours - theirs).max()) / max(1.0, float(np.linalg.norm(theirs)))
-        return Compared({"cosine": cosine, "max_abs_error": error})
+        metrics = {"cosine": cosine, "max_abs_error": float(np.abs(ours - theirs).max()) / max(1.0, length)}
+        rounded = expected.get("vector_bfloat16")
+        if rounded is not None and len(reference) >= FEWEST_NUMBERS and length:
+            noise = float(np.linalg.norm(rounded.astype(np.float64) - theirs)) / length
+            metrics["noise_ratio"] = float(np.linalg.norm(ours - theirs)) / length / max(noise, SMALLEST_NOISE)
+        return Compared(metrics)
+
+    def summarise(self, samples: Mapping[str, NDArray[np.float64]]) -> Mapping[str, float]:
+        """Return nothing: every case is compared by itself."""
+        return {}
 
 
 PARITY = Embeddings()

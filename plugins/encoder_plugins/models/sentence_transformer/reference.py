@@ -1,66 +1,82 @@
-"""Records what sentence-transformers answers: fp32, on the CPU, one text at a time.
+"""Record what sentence-transformers computes: one text at a time on the CPU, in float32 and in bfloat16.
 
-Runs in the prep image only. One text at a time, so that padding plays no part: what a batch changes is for the
-comparison to find in the engine. The number of threads changes the last bits of a sum, far below any tolerance.
+Runs in the library's environment only. One text at a time, so that padding plays no part: what a batch changes is for the
+parity check to find in the engine. The number of threads changes the last bits of a sum, far below any tolerance.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentence_transformers
 import tokenizers
 import torch
 import transformers
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
-from encoder_plugins.models.sentence_transformer import checkpoint, parity
-from encoder_plugins.models.sentence_transformer.parity import Case
+from encoder_plugins.artifact.reference import Array, Case, Recording
+from encoder_plugins.errors import Unsupported
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 2 << 30
 
 
-def record(model: Path, inputs: Inputs = (), *, trust_remote_code: bool = False) -> Recording:
-    """Load the checkpoint as its users do, and answer every case, the user's own ones too."""
-    settings = checkpoint.read(model)
-    cases = parity.cases(settings)
-    cases += parity.user_cases(inputs, cases, settings)
-    with few_threads(model):
-        library = load(model, trust_remote_code=trust_remote_code)
-        expected = {case["id"]: answer(library, case) for case in cases}
-    return Recording(
-        cases=cases,
-        expected=expected,
-        about={
-            "library": f"sentence-transformers {sentence_transformers.__version__}",
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        },
-    )
+class SentenceTransformerRecorder:
+    """The recorder of sentence-transformers checkpoints."""
+
+    def record(
+        self,
+        checkpoint: Path,
+        auxiliary: Mapping[str, Path],
+        cases: Sequence[Case],
+        *,
+        trust_remote_code: bool = False,
+    ) -> Recording:
+        """Load the checkpoint as its users do, and compute the vector of every case.
+
+        Returns:
+            For each case ``vector`` and ``vector_bfloat16``, both `[dimensions]`.
+        """
+        del auxiliary
+        with few_threads(checkpoint):
+            library = load(checkpoint, trust_remote_code=trust_remote_code)
+            exact = {str(case["id"]): encode(library, case) for case in cases}
+            rounding = library.bfloat16()
+            rounded = {str(case["id"]): encode(rounding, case) for case in cases}
+        return Recording(
+            cases=cases,
+            outputs={name: {"vector": exact[name], "vector_bfloat16": rounded[name]} for name in exact},
+            about={
+                "library": f"sentence-transformers {sentence_transformers.__version__}",
+                "transformers": transformers.__version__,
+                "tokenizers": tokenizers.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+            },
+        )
+
+
+RECORDER = SentenceTransformerRecorder()
 
 
 @contextmanager
-def few_threads(model: Path) -> Iterator[None]:
+def few_threads(checkpoint: Path) -> Iterator[None]:
     """Compute small checkpoints in one thread.
 
     torch takes a thread for every core of the machine, whatever part of it a pod has, and they wait by spinning: on
     two busy cores, MiniLM took 19 s with two threads and 0.7 s with one.
     """
     before = torch.get_num_threads()
-    if sum(path.stat().st_size for path in model.rglob("*.safetensors")) < _SMALL:
+    weights = [path for suffix in ("*.safetensors", "*.bin") for path in checkpoint.rglob(suffix)]
+    if sum(path.stat().st_size for path in weights) < _SMALL:
         torch.set_num_threads(1)
     try:
         yield
@@ -68,26 +84,30 @@ def few_threads(model: Path) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load(model: Path, *, trust_remote_code: bool = False) -> SentenceTransformer:
-    """Load a checkpoint in fp32, whatever format its file or its configuration prefers."""
-    library = SentenceTransformer(
-        str(model),
-        device="cpu",
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
-        model_kwargs={"dtype": torch.float32},
-    )
+def load(checkpoint: Path, *, trust_remote_code: bool = False) -> SentenceTransformer:
+    """Load a checkpoint in float32, whatever dtype its file or its configuration prefers.
+
+    Raises:
+        Unsupported: The library cannot load it.
+    """
+    try:
+        library = SentenceTransformer(
+            str(checkpoint),
+            device="cpu",
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"dtype": torch.float32},
+        )
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # what the libraries raise for files that they cannot make a model of; none of it would pass a second time
+        raise Unsupported(f"sentence-transformers cannot load it: {type(error).__name__}: {error}"[:500]) from error
     return library.float().eval()
 
 
-def answer(library: SentenceTransformer, case: Case) -> NDArray[np.float32]:
-    """Answer one case.
-
-    Returns:
-        `[dimensions]`
-    """
-    asked = without_normalize(library) if case["normalize"] is False else library
-    vector = asked.encode(
+def encode(library: SentenceTransformer, case: Case) -> Array:
+    """Compute the vector of one case, `[dimensions]`."""
+    model = without_normalize(library) if case["normalize"] is False else library
+    vector: Any = model.encode(
         case["text"],
         prompt_name=case["prompt_name"],
         truncate_dim=case["dimensions"],
@@ -99,7 +119,7 @@ def answer(library: SentenceTransformer, case: Case) -> NDArray[np.float32]:
 
 
 def without_normalize(library: SentenceTransformer) -> SentenceTransformer:
-    """Leave out the Normalize module: what a request with `normalize: false` asks for."""
+    """Leave out the Normalize module: what a request with `normalize: false` gets."""
     return SentenceTransformer(
         modules=[module for module in library if not isinstance(module, Normalize)],
         device="cpu",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Auxiliary, Request
 from encoder_plugins.prep.sources.retry import Patience

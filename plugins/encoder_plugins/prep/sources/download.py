@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.checksums import check
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.retry import Attempts, TryAgain

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from encoder_plugins.artifact.manifest import canonical_json
 from encoder_plugins.prep import checksums
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 
 
 class Received:

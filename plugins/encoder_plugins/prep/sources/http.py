@@ -21,7 +21,7 @@ from encoder_plugins.artifact.manifest import is_inside
 from encoder_plugins.artifact.staging import Staging, discard, require_space
 from encoder_plugins.errors import AuthFailed, DownloadFailed, RateLimited, SourceFileNotFound, Unsupported
 from encoder_plugins.prep import checksums
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources import archive
 from encoder_plugins.prep.sources.download import receive

@@ -29,7 +29,7 @@ from encoder_plugins.errors import (
     RevisionNotFound,
     SourceFileNotFound,
 )
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.download import receive
 from encoder_plugins.prep.sources.retry import Attempts, Patience, TryAgain, retry_after

@@ -10,7 +10,7 @@ from pathlib import Path
 from encoder_plugins.artifact.manifest import canonical_json
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 from encoder_plugins.prep import checksums
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 
 _CHUNK = 1 << 20

@@ -30,7 +30,7 @@ from encoder_plugins.errors import (
     SourceFileNotFound,
     Unsupported,
 )
-from encoder_plugins.prep.checkpoint_files import SourceFile
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Credentials
 from encoder_plugins.prep.sources.download import receive

@@ -88,8 +88,9 @@ class Library:
 
     def pooled(self, tokens: Sequence[int], extra: Mapping[str, Any] | None) -> torch.Tensor:
         """Answer a prompt as our pooler does, from the library's logits for the same tokens."""
-        item = payload.decode(extra)
-        assert item is not None
+        texts = payload.decode(extra)
+        assert texts is not None
+        [item] = texts
         words_mask = torch.zeros(1, len(tokens), dtype=torch.long)
         for number, position in enumerate(item.words.tolist()):
             if position >= 0:

@@ -1,8 +1,12 @@
-"""Tiny checkpoints with random weights, one for each trunk that is served, saved by sentence-transformers itself."""
+"""Tiny checkpoints with random weights, one for each encoder that is served, saved by sentence-transformers itself.
+
+``save`` runs in that library's environment; ``build`` is for everybody else.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +14,6 @@ from typing import Any
 
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
@@ -105,8 +106,27 @@ TINY = [
 ]
 
 
-def build(tiny: Tiny, folder: Path) -> Path:
-    """Save a tiny checkpoint below ``folder`` and return where it is."""
+def build(name: str, folder: Path) -> Path:
+    """Write the tiny checkpoint called ``name`` below ``folder``, and return where it is."""
+    from encoder_checkpoints.original import built
+
+    cached = built("sentence_transformers", "encoder_plugins.models.sentence_transformer.tests.tiny:save", name)
+    shutil.copytree(cached / name, folder / name)
+    return folder / name
+
+
+def named(name: str) -> Tiny:
+    """Return the tiny checkpoint called ``name``."""
+    return next(tiny for tiny in TINY if tiny.name == name)
+
+
+def save(folder: Path, name: str) -> None:
+    """Save a tiny checkpoint below ``folder``, with the library."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    tiny = named(name)
     torch.manual_seed(7)
     trunk, saved = folder / "trunk", folder / tiny.name
     model = transformers.AutoModel.from_config(tiny.config())
@@ -131,7 +151,7 @@ def build(tiny: Tiny, folder: Path) -> Path:
     SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(saved), create_model_card=False)
     if tiny.legacy is not None:
         (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
-    return saved
+    shutil.rmtree(trunk)
 
 
 def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:

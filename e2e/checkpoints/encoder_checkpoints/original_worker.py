@@ -1,0 +1,32 @@
+"""The process behind ``original``: answers calls on its standard input until that is closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from encoder_checkpoints.original import receive, send
+from encoder_plugins.plugin import resolve
+
+
+def main() -> None:
+    """Answer calls, one after the other."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # libraries print what they like
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while True:
+        try:
+            function, arguments, options = receive(requests)
+        except EOFError:
+            return
+        try:
+            result = "returned", resolve(function)(*arguments, **options)
+        except Exception as error:  # whoever called gets it
+            traceback.print_exc()
+            result = "raised", f"{type(error).__name__}: {error}"
+        send(answers, result)
+
+
+if __name__ == "__main__":
+    main()

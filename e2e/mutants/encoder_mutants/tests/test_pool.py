@@ -1,0 +1,96 @@
+"""Mutants of a small project, run by real workers in copies of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from encoder_mutants import pool
+from encoder_mutants.pool import Pool
+from encoder_mutants.worker import Task
+
+MODULE = "source/limits.py"
+LIMIT = "LIMIT = 4\n"
+PROJECT = {
+    "pyproject.toml": '[tool.hatch.build]\ndev-mode-dirs = ["source"]\n[tool.pytest.ini_options]\nmarkers = ["engine", "cluster", "gpu", "soak"]\n',
+    ".gitignore": "ignored.py\n",
+    "ignored.py": "",
+    MODULE: LIMIT,
+    "source/test_limits.py": """
+import subprocess, sys
+import pytest
+import limits
+def test_limit():
+    assert limits.LIMIT < 10
+def test_a_process_sees_the_same():
+    subprocess.run([sys.executable, "-c", "import limits; assert limits.LIMIT != 5"], check=True)
+def test_ends():
+    if limits.LIMIT == 6:
+        subprocess.Popen(["sleep", "600"], start_new_session=True).wait()
+@pytest.mark.engine
+def test_exactly():
+    assert limits.LIMIT == 4
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("project")
+    for name, text in PROJECT.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def workers(project: Path) -> Iterator[Pool]:
+    with pool.running(2, ["json"], project) as found:
+        yield found
+
+
+def task(source: str, *, level: str = "unit", timeout: float = 60) -> Task:
+    return Task(MODULE, source, ["source/test_limits.py"], level, timeout)
+
+
+def test_outcomes_come_in_the_order_of_the_tasks(workers: Pool, project: Path) -> None:
+    sources = ["LIMIT = 400\n", LIMIT, "LIMIT = 5\n", "LIMIT = 7\n", "syntax error\n"]
+    found = list(workers.run([task(source) for source in sources]))
+    assert [outcome.status for outcome in found] == ["failed", "passed", "failed", "passed", "failed"]
+    assert [outcome.by.rpartition("::")[2] for outcome in found] == [
+        "test_limit",
+        "",
+        "test_a_process_sees_the_same",
+        "",
+        "source/test_limits.py",
+    ]
+    assert (project / MODULE).read_text() == LIMIT
+
+
+def test_the_second_level_runs_engine_tests(workers: Pool) -> None:
+    (found,) = workers.run([task("LIMIT = 7\n", level="all")])
+    assert (found.status, found.by) == ("failed", "source/test_limits.py::test_exactly")
+
+
+def test_a_mutant_that_hangs_is_ended_with_all_that_it_started(workers: Pool) -> None:
+    hanging, after = workers.run([task("LIMIT = 6\n", timeout=4), task(LIMIT)])
+    assert hanging.status == "timeout"
+    assert after.status == "passed"
+    processes = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert b"sleep\x00600\x00" not in processes
+
+
+def test_a_run_without_a_mutant_says_how_long_each_file_takes(workers: Pool) -> None:
+    (found,) = workers.run([Task("", "", ["source/test_limits.py"], "unit", 60)])
+    assert found.status == "passed"
+    assert found.durations["source/test_limits.py"] > 0
+
+
+def test_a_copy_has_what_git_would_commit(project: Path, tmp_path: Path) -> None:
+    pool.copy_tree(project, tmp_path / "copy")
+    assert (tmp_path / "copy" / MODULE).exists()
+    assert not (tmp_path / "copy" / "ignored.py").exists()

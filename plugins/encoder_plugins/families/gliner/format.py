@@ -1,0 +1,84 @@
+"""The checkpoint format of GLiNER's span models: one object for each encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from encoder_plugins.errors import SourceFileNotFound, Unsupported
+from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner.checkpoint import CONFIG, EncoderSpec
+from encoder_plugins.plugin import Accelerator
+from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection
+from encoder_plugins.prep.checkpoint_files import in_folder, is_pickle, select_folders
+from encoder_plugins.prep.checkpoint_json import integer, parse_json, read_object
+
+
+class GlinerCheckpoint:
+    """GLiNER checkpoints on one encoder; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
+
+    runs_code = False
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        self.spec = spec
+
+    def files(self, listing: Listing) -> Selection:
+        """Select the root's weights, configuration and tokenizer; the library loads nothing else of a span model.
+
+        Raises:
+            SourceFileNotFound: gliner_config.json is missing.
+            Unsupported: The checkpoint is of another format, or has only ONNX weights, or an adapter.
+        """
+        paths = {file.path for file in listing}
+        if CONFIG not in paths:
+            raise _other_format(listing, paths)
+        root = in_folder(listing, "")
+        if any(file.path.startswith("adapter_") for file in root):
+            raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
+        if not any(file.path.endswith(".safetensors") or is_pickle(file) for file in root):
+            if onnx := sorted(path for path in paths if path.endswith(".onnx")):
+                raise Unsupported(
+                    f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is {checkpoint.WEIGHTS}, or pytorch_model.bin"
+                )
+        return select_folders(list(listing), [""])
+
+    def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
+        """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
+        # transformers, and a backbone's module: only where a checkpoint is checked
+        from encoder_plugins.families.gliner import conversion
+
+        settings = checkpoint.read(folder, self.spec.advice)
+        encoder = checkpoint.encoder_config(settings, auxiliary, self.spec)
+        checkpoint.tokenizer_folder(settings, folder, auxiliary)
+        conversion.read_encoder(self.spec, settings, encoder)
+
+    def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+        """Write the artifact's model folder from the checkpoint in ``folder``."""
+        from encoder_plugins.families.gliner import conversion
+
+        conversion.convert(self.spec, folder, auxiliary, target)
+
+    def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
+        """Return what an artifact's model folder decides about the engine.
+
+        Every token sees every other: no prefix of a prompt can be taken from another request, and no prompt be split, so
+        that a step has to hold the longest.
+        """
+        del accelerator
+        longest = integer("config.json", read_object(folder, "config.json"), "max_position_embeddings")
+        return EngineSettings(
+            max_model_len=longest,
+            batch_tokens=longest,
+            arguments=("--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
+        )
+
+
+def _other_format(listing: Listing, paths: set[str]) -> Unsupported | SourceFileNotFound:
+    """Return the error for a checkpoint without gliner_config.json, naming its format where that is known."""
+    content = listing.read("config.json") if "config.json" in paths else None
+    config = parse_json("config.json", content) if content is not None else {}
+    if isinstance(config, dict) and (config.get("model_type") == "extractor" or "counting_layer" in config):
+        return Unsupported("config.json: model_type is \"extractor\": this is a GLiNER2 checkpoint, which no plugin serves yet")
+    if "modules.json" in paths:
+        return Unsupported("modules.json: this is a sentence-transformers checkpoint; the plugin sentence_transformer serves it")
+    return SourceFileNotFound(f"{CONFIG} is missing: the checkpoint is not in GLiNER's format")
