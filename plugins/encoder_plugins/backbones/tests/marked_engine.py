@@ -48,7 +48,7 @@ def register() -> None:
 
         def forward(self, hidden_states: torch.Tensor, pooling_metadata: Any) -> list[torch.Tensor]:
             lengths = pooling_metadata.get_pooling_cursor().num_scheduled_tokens_cpu.tolist()
-            return [rows.float().cpu().clone() for rows in hidden_states.split(lengths)]
+            return [rows.float().cpu().clone() for rows in torch.split(hidden_states, lengths)]
 
     def model(encoder_class: Any, settings: Any) -> Any:
         class RowsModel(EncoderModel):

@@ -17,4 +17,9 @@ PLUGIN = Plugin(
     # checkpoint.py refuses checkpoints that say something else there
     engine_args=("--no-enable-prefix-caching", "--hf-overrides", '{"position_embedding_type": "absolute"}'),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
+    # serving overrides the architectures of such checkpoints with these names
+    architectures={
+        "SentenceDistilBertModel": "encoder_plugins.models.sentence_transformer.model:SentenceDistilBertModel",
+        "SentenceMPNetModel": "encoder_plugins.models.sentence_transformer.model:SentenceMPNetModel",
+    },
 )
