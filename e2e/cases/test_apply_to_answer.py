@@ -69,7 +69,7 @@ def test_applied_model_answers_as_the_library_does(space: Space, expected: np.nd
     crowd = client.post_many(space.kube, space.name, space.url(), list(one_each), clients=16)
     assert_equal_to_the_library(vectors(crowd), expected)
 
-    refused = space.ask({"model": "minilm", "data": {"texts": []}})
+    refused = space.post({"model": "minilm", "data": {"texts": []}})
     assert refused.status == 400
     assert "texts" in refused.body["error"]["message"]
-    assert space.ask(one_each[0]).status == 200
+    assert space.post(one_each[0]).status == 200

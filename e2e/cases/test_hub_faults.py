@@ -15,15 +15,15 @@ HEALED = ("stall", "down")
 
 
 def visible_artifacts(space: Space) -> list[str]:
-    said = space.kube.run(
+    listing = space.kube.run(
         "-n", space.name, "exec", "client", "--", "find", "/artifacts", "-maxdepth", "1", "-mindepth", "1"
     )
-    return [line for line in said.split() if not line.rsplit("/", 1)[-1].startswith(".")]
+    return [line for line in listing.split() if not line.rsplit("/", 1)[-1].startswith(".")]
 
 
 @pytest.mark.complaint(1)
 @pytest.mark.fault(
-    "the hub cuts connections, answers 429 or 500, a few times",
+    "the hub cuts connections, answers 429 or 500, three times at most",
     "`Preparing`",
     "the download goes on where it broke; one Job in all",
 )
@@ -38,7 +38,7 @@ def visible_artifacts(space: Space) -> list[str]:
     "nothing is published; when the hub is well again, `encoders.dev/retry` is another Job that ends in an artifact",
 )
 def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space) -> None:
-    # names of this run's own: faults that are told to end stay ended
+    # names of this run's own: a fault that was ended stays ended
     repositories = {fault: f"{fault}-{space.name}/all-MiniLM-L6-v2" for fault in (*RECOVERS, *FAILS)}
     for fault in (*RECOVERS, *FAILS):
         source = {

@@ -107,7 +107,9 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
         served.patch_serving({"maxModelLen": 256})
         served.wait_ready(seconds=60)
         wait_for(
-            "the candidate told to go", lambda: {p["metadata"]["uid"] for p in staying(served)} == uids, seconds=60
+            "the candidate is being deleted",
+            lambda: {p["metadata"]["uid"] for p in staying(served)} == uids,
+            seconds=60,
         )
     assert traffic.failures == []
     assert len(served.jobs("parity")) == jobs

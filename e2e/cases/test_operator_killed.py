@@ -31,4 +31,4 @@ def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Pat
     assert lives >= 8, "fewer deaths than there are writes on the way to Ready"
     assert len(prep_jobs) == 1
     assert space.wait_current("Ready")["status"]["parity"]["result"] == "Passed"
-    assert space.ask({"data": {"text": "still here"}}).status == 200
+    assert space.post({"data": {"text": "still here"}}).status == 200

@@ -34,8 +34,8 @@ sha256sum /tmp/www/minilm.tar | cut -d' ' -f1
 """
 
 
-# all that a person could find changed of a folder: names, content, owners, modes and times
-LOOK = "cd /checkpoints && find . -printf '%p %u %m %s %T@\\n' | sort && find . -type f -exec sha256sum {} + | sort"
+# everything that can change in a folder: names, content, owners, modes and times
+STATE = "cd /checkpoints && find . -printf '%p %u %m %s %T@\\n' | sort && find . -type f -exec sha256sum {} + | sort"
 
 
 def store(space: Space) -> str:
@@ -67,12 +67,12 @@ def in_store(space: Space, command: str) -> str:
     return space.kube.run("-n", space.name, "exec", "store", "--", "sh", "-c", command)
 
 
-def brought_by_hand(space: Space, before: str, artifact: Body) -> None:
-    """A volume of one's own is only read, and what is put there later counts when a person says so."""
+def changed_by_hand(space: Space, before: str, artifact: Body) -> None:
+    """A volume of one's own is only read, and what is put there later counts after `encoders.dev/retry`."""
     (pod,) = space.pods("folder", "prep")
     (mount,) = (m for m in pod["spec"]["containers"][0]["volumeMounts"] if m["name"] == "source")
     assert mount["readOnly"] is True
-    assert in_store(space, LOOK) == before
+    assert in_store(space, STATE) == before
     in_store(space, "echo of another day > /checkpoints/search/v3/NOTES.md")
     space.kube.patch(MODELS, "folder", space.name, {"metadata": {"annotations": {"encoders.dev/retry": "1"}}})
 
@@ -91,7 +91,7 @@ def served_alike(space: Space, *names: str) -> None:
     vectors = []
     for name in names:
         assert space.wait_ready(name, seconds=300)["status"]["parity"]["result"] == "Passed"
-        answer = space.ask({"model": name, "data": {"text": "A man is eating a piece of bread."}}, name)
+        answer = space.post({"model": name, "data": {"text": "A man is eating a piece of bread."}}, name)
         assert answer.status == 200, answer
         (vector,) = answer.body["data"]["embeddings"]
         assert len(vector) == 384
@@ -122,7 +122,7 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     space.apply_model("bucket", source={"s3": bucket}, storage=volume("1Gi", "Delete"), serving=NO_PODS)
     space.apply_model("tar", source={"http": tar}, storage=volume("1Gi", "Retain"), serving=NO_PODS)
     space.apply_model("branch", source={"huggingFace": branch}, serving=NO_PODS)
-    before = in_store(space, LOOK)
+    before = in_store(space, STATE)
     space.apply_model("folder", source={"pvc": {"claimName": "checkpoints", "path": "search/v3"}}, serving=NO_PODS)
     found = {
         name: space.wait_current("ArtifactReady", name, seconds=300) for name in ("bucket", "tar", "branch", "folder")
@@ -133,16 +133,16 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     assert artifacts["bucket"]["resolvedRevision"]
     assert len(artifacts["folder"]["resolvedRevision"]) == 64
     assert len({artifact["key"] for artifact in artifacts.values()}) == 4
-    brought_by_hand(space, before, artifacts["folder"])
+    changed_by_hand(space, before, artifacts["folder"])
     served_alike(space, "bucket", "tar")
 
     # a secret is a file in the prep pod, and nowhere else
     assert space.kube.get(SECRET, "store-keys", space.name) is not None
-    said = space.kube.run("-n", space.name, "get", "em,jobs,pods,events", "-o", "yaml").replace(
+    objects = space.kube.run("-n", space.name, "get", "em,jobs,pods,events", "-o", "yaml").replace(
         f"value: {KEYS['AWS_SECRET_ACCESS_KEY']}", "", 1
     )
     logs = space.kube.run("-n", space.name, "logs", "-l", "encoders.dev/component=prep", "--tail=-1", "--prefix")
-    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in said + logs
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in objects + logs
 
     claims = {"bucket-artifacts", "tar-artifacts"}
     assert {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", "checkpoints", *claims}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups, equivalents = table.read()
     if options.page or options.check:
         return _page(groups, check=options.check)
+    # the workers end their tests, and the copies of the tree go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for group, module in table.select(groups, options.only):
         if not (table.ROOT / module).exists():
             print(f"{module} is not in this tree: passed over", file=sys.stderr)

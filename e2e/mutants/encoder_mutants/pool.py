@@ -51,12 +51,12 @@ class Pool:
 def running(workers: int, preload: Sequence[str], root: Path = ROOT) -> Iterator[Pool]:
     """Copy the tree for each worker and run them while the block runs."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, contextlib.ExitStack() as stack:
-        shelves = source_folders(root)
+        folders = source_folders(root)
         processes = []
         for number in range(workers):
             copy = Path(folder, str(number))
             copy_tree(root, copy)
-            path = os.pathsep.join(str(copy / shelf) for shelf in shelves)
+            path = os.pathsep.join(str(copy / source) for source in folders)
             # torch would use every core in each worker
             environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             command = [sys.executable, "-m", "encoder_mutants.worker", *preload]
@@ -64,7 +64,7 @@ def running(workers: int, preload: Sequence[str], root: Path = ROOT) -> Iterator
                 command, cwd=copy, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             stack.enter_context(process)
-            stack.callback(process.kill)
+            stack.callback(process.terminate)
             processes.append(process)
         yield Pool(processes)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MARKERS = {"unit": "not engine and not cluster and not gpu and not soak", "all": "not gpu and not soak"}
 POLL_SECONDS = 0.01
 LOG = Path("mutant.log")
@@ -117,19 +117,20 @@ def _forked(task: Task, begin: float) -> Outcome:
     if pid == 0:
         os.close(reading)
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _child(task, writing)
     os.close(writing)
     status: int | None = None
-    while status is None and time.monotonic() - begin < task.timeout:
-        ended, code = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            status = code
-        else:
-            time.sleep(POLL_SECONDS)
-    if status is None:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    _end_descendants()
+    try:
+        while status is None and time.monotonic() - begin < task.timeout:
+            ended, code = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                status = code
+            else:
+                time.sleep(POLL_SECONDS)
+    finally:
+        # the tests themselves where their time is over, and what they have left
+        _end_descendants()
     with os.fdopen(reading) as stream:
         # a line, and not to the end of the file: whatever the tests have started may hold the other end
         line = stream.readline() if status is not None else ""
@@ -167,7 +168,7 @@ def _child(task: Task, writing: int) -> None:
 
 
 def _end_descendants() -> None:
-    """End what the tests have left: orphans are children of this process."""
+    """Kill every child of this process; orphans of the tests are among them."""
     tasks = Path("/proc/self/task")
     for _ in range(100):
         children = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
@@ -180,8 +181,11 @@ def _end_descendants() -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
+    # stopped, or without its parent, it ends the tests that it runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for option, value in ((PR_SET_PDEATHSIG, signal.SIGTERM), (PR_SET_CHILD_SUBREAPER, 1)):
+        if ctypes.CDLL(None, use_errno=True).prctl(option, int(value), 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
     # answers have a descriptor of their own: imported modules may print
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -187,7 +187,7 @@ def _archive(
             stream.close()
             thread.join()
     if failure and not isinstance(failure[0], BrokenPipeError):
-        # whoever read half an archive can only say that it was none
+        # the reader of half an archive can only report that it is invalid
         raise NodeError(f"the archive of {name} could not be written: {failure[0]}") from failure[0]
     if refused is not None:
         raise refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from encoder_mutants import pool
 from encoder_mutants.pool import Pool
 from encoder_mutants.worker import Task
+from encoder_node.waiting import wait_for
 
 MODULE = "source/limits.py"
 LIMIT = "LIMIT = 4\n"
@@ -29,7 +31,8 @@ def test_a_process_sees_the_same():
     subprocess.run([sys.executable, "-c", "import limits; assert limits.LIMIT != 5"], check=True)
 def test_ends():
     if limits.LIMIT == 6:
-        subprocess.Popen(["sleep", "600"], start_new_session=True).wait()
+        command = [sys.executable, "-c", "import time; time.sleep(600)", "TOKEN"]
+        subprocess.Popen(command, start_new_session=True).wait()
 @pytest.mark.engine
 def test_exactly():
     assert limits.LIMIT == 4
@@ -42,7 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("project")
     for name, text in PROJECT.items():
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text)
+        # the path is in the command line of what a test starts, and in no other
+        (root / name).write_text(text.replace("TOKEN", str(root)))
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
     return root
 
@@ -55,6 +59,17 @@ def workers(project: Path) -> Iterator[Pool]:
 
 def task(source: str, *, level: str = "unit", timeout: float = 60) -> Task:
     return Task(MODULE, source, ["source/test_limits.py"], level, timeout)
+
+
+def started(project: Path) -> list[str]:
+    """Return the command lines of the processes that tests of the project have started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            line = path.read_text()
+            if "time.sleep" in line and str(project) in line:
+                found.append(line)
+    return found
 
 
 def test_outcomes_come_in_the_order_of_the_tasks(workers: Pool, project: Path) -> None:
@@ -76,12 +91,18 @@ def test_the_second_level_runs_engine_tests(workers: Pool) -> None:
     assert (found.status, found.by) == ("failed", "source/test_limits.py::test_exactly")
 
 
-def test_a_mutant_that_hangs_is_ended_with_all_that_it_started(workers: Pool) -> None:
+def test_a_mutant_that_hangs_is_ended_with_all_that_it_started(workers: Pool, project: Path) -> None:
     hanging, after = workers.run([task("LIMIT = 6\n", timeout=4), task(LIMIT)])
     assert hanging.status == "timeout"
     assert after.status == "passed"
-    processes = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert b"sleep\x00600\x00" not in processes
+    assert not started(project)
+
+
+def test_what_runs_is_ended_with_the_workers(project: Path) -> None:
+    with pool.running(1, ["json"], project) as found:
+        found.run([task("LIMIT = 6\n")])
+        wait_for("a process of a test", lambda: started(project), seconds=30)
+    wait_for("no process of a test", lambda: not started(project), seconds=30)
 
 
 def test_a_run_without_a_mutant_says_how_long_each_file_takes(workers: Pool) -> None:

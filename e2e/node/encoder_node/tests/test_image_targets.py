@@ -28,7 +28,7 @@ def test_each_plugin_gets_two_engines_and_one_prep() -> None:
     assert found["engine-other_family-cpu"].reference == "encoder-operator/engine-other_family:1.2.3-cpu"
     assert found["engine-other_family-cuda"].reference == "encoder-operator/engine-other_family:1.2.3-cuda"
     assert found["prep-other_family"].reference == "encoder-operator/prep-other_family:1.2.3"
-    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "PREP_EXTRA": "prep-other-family"}
+    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "PREP_EXTRA": "prep-other-library"}
     assert found["operator"].reference == "encoder-operator/operator:1.2.3"
     assert len(found) == 2 + 2 * 3
 
