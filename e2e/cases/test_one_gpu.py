@@ -19,6 +19,9 @@ MODEL = {
         "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "12Gi", GPU: "1"}},
     }
 }
+# e2e/api has a full pool on a stand-in for the scheduler, test_device_by_claim the real scheduler's words, and the plugins' tests several
+# engines behind one port; what is left for the node takes minutes of both cores
+pytestmark = pytest.mark.soak
 # two engines with two API servers each
 SHARED = {"apiServerCount": 2, "enginesPerAccelerator": 2}
 ENGINES = "grep -l '^VLLM::EngineCor' /proc/[0-9]*/comm"

@@ -10,6 +10,8 @@ from encoder_platform.operator_process import operator_process, run_one_life
 from encoder_platform.space import Space
 
 
+# e2e/api kills it before and after each write, with pods that start at once
+@pytest.mark.soak
 @pytest.mark.fault(
     "the operator killed with SIGKILL after each single write",
     "what the next life finds",
