@@ -12,7 +12,7 @@ RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest --durations 10 --durations-min 5
 # two processes; torch with a thread in each, or every process would use every core
 PROCESSES ?= 2
-TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES)
+TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 .PHONY: help setup test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
 
@@ -38,10 +38,10 @@ lint: setup ## format, lint, types, import contracts, generated files
 	$(MAKE) --no-print-directory generate CHECK=--check
 
 unit: setup ## the tests that need neither an engine nor a cluster
-	$(TOGETHER) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
+	$(TOGETHER) $(PROCESSES) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
 
 engine-tests: setup ## the tests that start real vLLM on this machine's CPU
-	$(TOGETHER) --dist loadfile -m "engine and not gpu and not soak"
+	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak"
 
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
 	$(RUN)encoder-operator crd $(CHECK)
@@ -58,8 +58,9 @@ e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on 
 e2e-node: setup ## the half of it that runs pods
 	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
 
+# each process has an API server of its own, and waits for two thirds of its time
 e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
-	$(TOGETHER) --dist worksteal e2e/api e2e/chart plugins/encoder_plugins/prep/tests/test_prepare_from_bucket.py -m "not soak" --timeout 1200
+	$(TOGETHER) 3 --dist worksteal e2e/api e2e/chart plugins/encoder_plugins/prep/tests/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases
