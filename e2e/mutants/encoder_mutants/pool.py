@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from encoder_mutants.table import ROOT
-from encoder_mutants.worker import Outcome, Task
+from encoder_mutants.worker import Outcome, Task, Trace
 
 
 class Pool:
@@ -44,7 +44,8 @@ class Pool:
             self._free.put(worker)
         if not answer:
             raise RuntimeError(f"a worker ended with {worker.wait()}; its messages are above")
-        return Outcome(**json.loads(answer))
+        found = json.loads(answer)
+        return Outcome(**{**found, "traces": {test: Trace(**trace) for test, trace in found["traces"].items()}})
 
 
 @contextlib.contextmanager
