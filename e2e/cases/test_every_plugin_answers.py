@@ -1,7 +1,7 @@
 """Case 8: each plugin of the catalogue through the operator: apply, Verified, and the original library's answers to 16 clients.
 
 The checkpoints are small ones of random weights, built here and put on the tests' hub. What the library says of them is
-recorded here, too, by its own code; the cluster's prep records for itself, and is not asked.
+recorded here, too, by its own code; the cluster's prep records for itself.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     return name
 
 
-def ask_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
-    """Ask every case in a request of its own, so many at a time."""
+def post_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
+    """Send every case in a request of its own, with the given number of clients."""
     bodies = [{"model": name, "data": parity.data([case], "float")} for case in reference.cases]
     answers = client.post_many(space.kube, space.name, space.url(name), list(bodies), clients=clients)
     assert [answer.status for answer in answers] == [200] * len(answers), worst(answers)
@@ -72,9 +72,9 @@ def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path:
     parity: Parity = resolve(sample.plugin.parity)
     model = space.wait_ready(name, seconds=400)
     assert model["status"]["parity"]["result"] == "Passed"
-    findings = ask_all(space, name, parity, reference, CLIENTS)
+    findings = post_all(space, name, parity, reference, CLIENTS)
     verdict = comparison.judge(findings, parity.tolerances["float32"], reference, {})
     assert (verdict.result, verdict.cases) == ("Passed", len(reference.cases)), verdict
-    answer = space.ask({"model": name, "data": dict(sample.demo)}, name)
+    answer = space.post({"model": name, "data": dict(sample.demo)}, name)
     assert answer.status == 200, answer
-    assert space.ask({"model": name, "data": {}}, name).status == 400
+    assert space.post({"model": name, "data": {}}, name).status == 400

@@ -10,6 +10,7 @@ from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, POD, REVISION, Body, condition
 from encoder_platform.space import Space
 
+BUDGET = ("policy/v1", "PodDisruptionBudget")
 # requests without which nothing is shown; on a busy machine there are not many more
 ENOUGH = 30
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
@@ -107,7 +108,9 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
         served.patch_serving({"maxModelLen": 256})
         served.wait_ready(seconds=60)
         wait_for(
-            "the candidate told to go", lambda: {p["metadata"]["uid"] for p in staying(served)} == uids, seconds=60
+            "the candidate is being deleted",
+            lambda: {p["metadata"]["uid"] for p in staying(served)} == uids,
+            seconds=60,
         )
     assert traffic.failures == []
     assert len(served.jobs("parity")) == jobs
@@ -174,12 +177,16 @@ def restarted(space: Space, victim: Body) -> bool:
     )
 
 
-def test_scaling_down_loses_nothing(served: Space) -> None:
-    # as the test before this one has left it
-    served.patch_serving({"replicas": 2})
+def test_more_pods_need_no_second_verdict_and_scaling_down_loses_nothing(served: Space) -> None:
+    verdict, parity_jobs = served.model()["status"]["parity"], {job["metadata"]["uid"] for job in served.jobs("parity")}
+    # two pods, as the test before this one has left them
+    served.kube.run("-n", served.name, "scale", "em/minilm", "--replicas=2")
     wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
+    wait_for("a budget for two", lambda: len(served.kube.all(BUDGET, served.name)) == 1, seconds=30)
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"replicas": 1})
         wait_for("one pod", lambda: len(served.pods()) == 1, seconds=120)
     assert traffic.failures == []
     assert traffic.sent > ENOUGH
+    assert {job["metadata"]["uid"] for job in served.jobs("parity")} <= parity_jobs
+    assert served.wait_current("Ready")["status"]["parity"] == verdict

@@ -68,7 +68,7 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
         node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
         space.kube.apply(manifests.local_volume(enormous, node, folder, size="9Ti"))
 
-        first = wait_for("a prep pod at work", lambda: running(space, "evicted"), seconds=60)
+        first = wait_for("a running prep pod", lambda: running(space, "evicted"), seconds=60)
         wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
         space.evict(first)
         second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=90)
@@ -85,9 +85,9 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
     ever = {name: len(made(jobs, f"encoders.dev/model={name}")) for name in ("evicted", "greedy", "homeless")}
     assert ever == {"evicted": 1, "greedy": 2, "homeless": 1}
     assert len(space.jobs("prep", "greedy")) == 1
-    told = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
-    assert {found["reason"] for found in told if found} == {"Preparing", "Prepared"}
-    assert not [found for found in told if "failed" in found.get("message", "")]
+    reported = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
+    assert {found["reason"] for found in reported if found} == {"Preparing", "Prepared"}
+    assert not [found for found in reported if "failed" in found.get("message", "")]
     # what was on its way to a pod as it was ended comes again, and no more
     assert install.hub_sent(space.kube, slow) < 1.1 * space.model("evicted")["status"]["artifact"]["bytes"]
 
@@ -105,7 +105,7 @@ def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
     space.apply_model(
         "crowded", source=source(space, slow), serving=NO_PODS, prepare={"backoffLimit": 1, "resources": limits}
     )
-    first = wait_for("a prep pod at work", lambda: running(space, "crowded"), seconds=60)
+    first = wait_for("a running prep pod", lambda: running(space, "crowded"), seconds=60)
     wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
     fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
     space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)

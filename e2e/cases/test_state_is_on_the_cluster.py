@@ -1,4 +1,4 @@
-"""Case 9: a served model outlives its status, its annotations and the operator's memory; and nobody but the operator can vouch for it."""
+"""Case 9: a served model outlives its status, its annotations and the operator's memory; and only the operator can write its verdict."""
 
 import json
 
@@ -29,7 +29,7 @@ def records(space: Space) -> set[str]:
     return {name for name in children(space)["objects"] if name.startswith(("Job", "ControllerRevision"))}
 
 
-def told(space: Space) -> Body:
+def status_without_times(space: Space) -> Body:
     """The status without its times."""
     status: Body = json.loads(json.dumps(space.model()["status"]))
     for entry in status["conditions"]:
@@ -45,11 +45,11 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
     "status and annotations wiped with `kubectl replace`, and the operator restarted",
-    "an empty status until the operator has looked",
+    "an empty status until the operator has reconciled",
     "the status comes back as it was; no pod, Job or record changes",
 )
 def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> None:
-    kube, before, said = served.kube, children(served), told(served)
+    kube, before, status = served.kube, children(served), status_without_times(served)
     with install.operator_stopped(kube):
         body = manifests.encoder_model("minilm", served.name, revision=served.revision)
         replace(kube, body)
@@ -62,12 +62,12 @@ def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> N
                     gone = [f"{key}-" for key in ours]
                     kube.run("-n", served.name, "annotate", kind, found["metadata"]["name"], *gone)
     served.wait_current("Ready")
-    wait_for("the status as it was", lambda: told(served) == said, seconds=60)
+    wait_for("the status as it was", lambda: status_without_times(served) == status, seconds=60)
     assert children(served) == before
 
 
 @pytest.mark.fault(
-    "a person edits the Deployment: another image, no readiness gate",
+    "a user edits the Deployment: another image, no readiness gate",
     "nothing: the fields are the operator's",
     "they are put back before a pod of the edit could answer; no request is lost",
 )
@@ -108,7 +108,7 @@ def test_paused_nothing_is_changed(served: Space) -> None:
 @pytest.mark.fault(
     "an upgrade of the operator that brings another default image and other settings",
     "`UpdateAvailable` with `NewDefaults`",
-    "no pod changes; a person takes the new defaults when it suits",
+    "no pod changes; the new defaults are used when the user applies them",
 )
 def test_an_upgrade_of_the_operator_changes_no_pod(served: Space) -> None:
     before, images = children(served), served.platform.images
@@ -132,9 +132,9 @@ def leader(kube: Kube, pods: list[Body]) -> Body | None:
 
 @pytest.mark.soak
 @pytest.mark.fault(
-    "the leading one of two operators frozen longer than its Lease, and woken again",
+    "the leading one of two operators frozen longer than its Lease, and resumed",
     "nothing but a log line of the one that takes over",
-    "the other goes on within seconds; the woken one changes nothing",
+    "the other goes on within seconds; the resumed one changes nothing",
 )
 def test_a_frozen_operator_is_taken_over_from(served: Space) -> None:
     kube, before = served.kube, children(served)
@@ -225,11 +225,13 @@ def test_a_tenant_can_neither_open_the_gate_nor_forge_a_verdict(served: Space) -
         "run a pod of a parity Job": (["create", "-f", "-"], own_pod),
         "put another image into a verified pod": (["patch", "pod", name, "-p", json.dumps(other)], None),
     }
-    said = {
+    outputs = {
         what: kube.run(*he, *command, stdin=json.dumps(body) if body else None, check=False)
         for what, (command, body) in attempts.items()
     }
-    assert {what: words for what, words in said.items() if "orbidden" not in words and "denied" not in words} == {}
+    assert {
+        what: output for what, output in outputs.items() if "orbidden" not in output and "denied" not in output
+    } == {}
     assert children(served) == before
 
 
@@ -298,5 +300,5 @@ def test_a_tampered_artifact_keeps_a_restarted_container_from_starting(served: S
     flip()
     served.patch({"suspend": False})
     assert served.wait_ready()["status"]["parity"] == status["parity"]
-    assert served.ask({"data": {"text": "whole again"}}).status == 200
+    assert served.post({"data": {"text": "whole again"}}).status == 200
     assert records(served) == before

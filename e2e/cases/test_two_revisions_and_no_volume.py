@@ -1,4 +1,4 @@
-"""Case 13: checkpoints of two revisions are there at once, and a model whose volume never comes goes when it is told to."""
+"""Case 13: checkpoints of two revisions are there at once, and a model whose volume never comes is gone when it is deleted."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_another_revision_is_prepared_beside_the_first_and_going_back_downloads_
 
 @pytest.mark.complaint(6)
 @pytest.mark.fault(
-    "a model deleted while its volume can't be had: the StorageClass is missing",
+    "a model deleted while its volume is not available: the StorageClass is missing",
     "`ClaimPending` before",
     "it is gone with its Jobs, pods and claims: nothing of it needs the volume",
 )

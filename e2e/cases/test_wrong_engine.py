@@ -53,5 +53,5 @@ def test_failed_parity_serves_nobody_until_the_spec_is_corrected(space: Space) -
 
     space.patch_serving({"args": []})
     space.wait_ready()
-    assert space.ask({"data": {"text": "now it is right"}}).status == 200
+    assert space.post({"data": {"text": "now it is right"}}).status == 200
     assert [p["metadata"]["name"] for p in space.kube.all(POD, space.name, "encoders.dev/component=serving")] != [pod]

@@ -1,7 +1,7 @@
 """Sends a server what nobody should send, and holds it to: 200 or a 4xx that names a field, alive, memory flat, others unharmed.
 
-`python -m encoder_bench fuzz ARTIFACT [--count N]`. Beside the fuzzing clients one asks what the original library was
-asked when the artifact was made, all the time, and compares each answer with the recorded one.
+`python -m encoder_bench fuzz ARTIFACT [--count N]`. Beside the fuzzing clients one sends the cases of
+the artifact's reference all the time, and compares each answer with the recorded one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIB = 1 << 20
 SETTLED_SHARE = 0.2
 # the most that processes together may have grown after that: an answer is some KiB, a leak of each would be far above
 GROWTH_BYTES = 384 * MIB
-# cases that the sentinel asks; the longest of a reference take a CPU seconds
+# cases that the sentinel sends; the longest of a reference take a CPU seconds
 SENTINEL_CASES = 16
 
 
@@ -106,7 +106,7 @@ def schema_of(request: Any) -> dict[str, Any]:
 
 
 async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel: Sentinel) -> Report:
-    """Post all bodies, a few at a time, with the sentinel beside them."""
+    """Post all bodies, several at a time, with the sentinel beside them."""
     report = Report()
     start = time.monotonic()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CLIENTS + 2)) as session:
@@ -161,7 +161,7 @@ def _problem(status: int, content: bytes, report: Report) -> str | None:
 
 
 class Sentinel:
-    """A client that asks what is known, and looks at each answer."""
+    """A client that sends the recorded cases, and checks each answer."""
 
     def __init__(self, reference: Reference, parity: Parity) -> None:
         self._reference = reference
@@ -170,7 +170,7 @@ class Sentinel:
         self.enough = False
 
     async def watch(self, session: aiohttp.ClientSession, url: str, report: Report) -> None:
-        """Ask until it is enough, one case after the other."""
+        """Send cases until it is enough, one after the other."""
         place = 0
         while not self.enough:
             case = self._cases[place % len(self._cases)]

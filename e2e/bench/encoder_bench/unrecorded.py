@@ -1,6 +1,6 @@
 """`python -m encoder_bench unrecorded PLUGIN FOLDER --shape S`: a checkpoint at a true shape, built and prepared for a benchmark.
 
-The original library is not asked anything: on a CPU, at true shapes, that takes longer than all benchmarks together. Such
+The original library does not run: on a CPU, at true shapes, that takes longer than all benchmarks together. Such
 an artifact can be served and measured; parity has nothing to compare it with, and says so.
 """
 

@@ -98,7 +98,7 @@ def hub_revisions(kube: Kube) -> tuple[str, str]:
 
 
 def hub_requests(kube: Kube) -> Body:
-    """How often each file was asked for, by repository."""
+    """How often each file was requested, by repository."""
     return _hub(kube, "/_requests")
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-SHELVES = ("operator", "plugins", "kernels", "charts", "crds", "images", "e2e", "e2e/node", "e2e/platform", "docs")
+FOLDERS = ("operator", "plugins", "kernels", "charts", "crds", "images", "e2e", "e2e/node", "e2e/platform", "docs")
 
 
-@pytest.mark.parametrize("shelf", SHELVES)
-def test_shelf_is_no_package(shelf: str) -> None:
-    assert (ROOT / shelf).is_dir()
-    assert not (ROOT / shelf / "__init__.py").exists()
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_is_no_package(folder: str) -> None:
+    assert (ROOT / folder).is_dir()
+    assert not (ROOT / folder / "__init__.py").exists()
 
 
 def test_the_standard_library_keeps_its_operator() -> None:
@@ -28,8 +28,8 @@ def test_every_test_file_is_collected(request: pytest.FixtureRequest) -> None:
     files = {(ROOT / line).resolve() for line in listed.stdout.split() if Path(line).name.startswith("test_")}
     modules = [module for module in request.session.items if module.path in files]
     collected = {item.path for item in modules}
-    asked = {Path(argument).resolve() for argument in request.config.args}
-    expected = {file for file in files if any(file.is_relative_to(folder) for folder in asked)}
+    requested = {Path(argument).resolve() for argument in request.config.args}
+    expected = {file for file in files if any(file.is_relative_to(folder) for folder in requested)}
     deselected = expected - collected
     for file in deselected:
         marks = {m for m in ("engine", "cluster", "gpu", "soak") if f"mark.{m}" in file.read_text()}
