@@ -11,7 +11,7 @@ from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
-_COLLECT = "import sys; sys.modules['kubernetes'] = None; from encoder_operator.__main__ import main; sys.exit(main(['collect']))"
+_COLLECT = "import sys; sys.modules['kubernetes'] = None; from encoder_operator.cli.main import main; sys.exit(main(['collect']))"
 
 
 def collect(kube: Kube, folder: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
-from encoder_operator import names
+from encoder_operator import naming
 from encoder_platform.kube import DEPLOYMENT, Body, Kind, Kube, condition
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
@@ -52,7 +52,7 @@ def gateway_api(kube: Kube) -> Iterator[None]:
 
 
 def child(model: str) -> str:
-    return names.artifacts_claim(model) if FOREIGN[model][0] == CLAIM else model
+    return naming.artifacts_claim(model) if FOREIGN[model][0] == CLAIM else model
 
 
 def theirs(scene: Scene, model: str) -> Body:
@@ -63,7 +63,7 @@ def theirs(scene: Scene, model: str) -> Body:
     spec.pop("volumeName", None)
     managers = {entry["manager"] for entry in meta["managedFields"]}
     kept = {key: meta.get(key) for key in ("uid", "labels", "ownerReferences", "finalizers")}
-    return {**kept, "spec": spec, "ours": names.MANAGER in managers}
+    return {**kept, "spec": spec, "ours": naming.MANAGER in managers}
 
 
 def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
@@ -96,4 +96,4 @@ def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
         made = scene.kube.get(kind, child(model), scene.name)
         assert made is not None
         assert made["metadata"]["uid"] != before[model]["uid"]
-        assert made["metadata"]["labels"][names.MODEL] == model
+        assert made["metadata"]["labels"][naming.MODEL] == model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_operator import render
+from encoder_operator.cli import render
 from encoder_operator.tests.world import SETTINGS
 from encoder_platform.kube import POD, Body, Kube
 from encoder_platform.plane import Plane

@@ -11,9 +11,11 @@ from kubernetes.client import ApiException
 from pydantic import ValidationError
 
 from encoder_node.waiting import wait_for
-from encoder_operator import names, ownership, render
-from encoder_operator.api import Spec
-from encoder_operator.settings import Settings
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import Spec
+from encoder_operator.cli import render
+from encoder_operator.client import apply_diff
+from encoder_operator.manager.settings import Settings
 from encoder_operator.tests.world import SETTINGS
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
@@ -21,7 +23,7 @@ from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
-GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
+GOLDEN = Path(__import__("encoder_operator.resources.tests").resources.tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
 TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
 SERVICE, CLAIM = ("v1", "Service"), ("v1", "PersistentVolumeClaim")
@@ -298,13 +300,13 @@ def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> 
     for child in wanted.values():
         # the garbage collector would take away what nobody owns
         child["metadata"].pop("ownerReferences", None)
-    options = ("--server-side", f"--field-manager={names.MANAGER}", "--show-managed-fields", "-o", "json")
+    options = ("--server-side", f"--field-manager={naming.MANAGER}", "--show-managed-fields", "-o", "json")
     documents = yaml.safe_dump_all(json.loads(json.dumps(list(wanted.values()))))
     made = json.loads(scene.kube.run("apply", *options, "-f", "-", stdin=documents))["items"]
     assert len(made) == len(wanted)
     for live in made:
         key = live["kind"] + live["metadata"]["name"]
-        assert ownership.matches(wanted[key], live), key
+        assert apply_diff.matches(wanted[key], live), key
 
 
 def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene) -> None:

@@ -8,7 +8,7 @@ import yaml
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
-from encoder_operator import names
+from encoder_operator import naming
 from encoder_platform import chart, manifests
 from encoder_platform.chart import Body, Helm, HelmError, OnCluster
 from encoder_platform.kube import DEPLOYMENT, MODELS, POD, Kube
@@ -362,7 +362,7 @@ def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, ku
         body = pod("x", None)
         body["metadata"] = {
             "namespace": TEAM,
-            "generateName": names.parity_job(model_name, "0123456789", attempt) + "-",
+            "generateName": naming.parity_job(model_name, "0123456789", attempt) + "-",
         }
         return kube.run("create", "-f", "-", "-o", "jsonpath={.metadata.name}", stdin=json.dumps(body))
 

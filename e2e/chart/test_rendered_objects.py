@@ -11,8 +11,8 @@ import yaml
 
 from encoder_node import module_sources, programs
 from encoder_node.settings import load
-from encoder_operator import doctor
-from encoder_operator.settings import Settings
+from encoder_operator.cli import doctor
+from encoder_operator.manager.settings import Settings
 from encoder_platform import chart, openapi
 from encoder_platform.chart import Body, Helm
 
@@ -176,7 +176,7 @@ def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
 
 def serving_template() -> Body:
     """Return the pod template that the operator makes for the least that a person writes."""
-    golden = chart.ROOT / "operator" / "encoder_operator" / "tests" / "golden" / "cpu.yaml"
+    golden = chart.ROOT / "operator" / "encoder_operator" / "resources" / "tests" / "golden" / "cpu.yaml"
     children = yaml.safe_load_all(golden.read_text())
     template: Body = next(body["spec"]["template"] for body in children if body["kind"] == "Deployment")
     return template

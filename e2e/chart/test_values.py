@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from encoder_node import targets
-from encoder_operator.settings import Images
+from encoder_operator.manager.settings import Images
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 

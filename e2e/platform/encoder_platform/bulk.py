@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from encoder_operator import ownership
+from encoder_operator.client import apply_diff
 
 Body = dict[str, Any]
 MODELS = "apis/encoders.dev/v1alpha1", "encodermodels"
@@ -155,9 +155,9 @@ def _manifest(live: Body) -> Body:
     """Return what was applied, so that the copy's fields are owned as the pattern's are."""
     meta = live["metadata"]
     identity = {"name": meta["name"], "namespace": meta["namespace"]}
-    fields = ownership.owned_fields(live)
+    fields = apply_diff.owned_fields(live)
     if fields is not None:
-        found: Body = ownership.owned(live, fields)
+        found: Body = apply_diff.owned(live, fields)
         return {
             **found,
             "apiVersion": live["apiVersion"],

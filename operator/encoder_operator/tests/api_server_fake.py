@@ -23,7 +23,7 @@ _GROUPS = {
 # Kopf begins nothing before it has found namespaces
 _CORE = [("namespaces", "Namespace"), ("pods", "Pod"), ("services", "Service")]
 # as in the operator's image
-_PROGRAM = "import sys; sys.modules.update(kubernetes=None, rich=None); from encoder_operator.__main__ import main; sys.exit(main(['run']))"
+_PROGRAM = "import sys; sys.modules.update(kubernetes=None, rich=None); from encoder_operator.cli.main import main; sys.exit(main(['run']))"
 
 Fault = Callable[[web.Request], web.Response | float | None]
 

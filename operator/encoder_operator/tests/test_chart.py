@@ -15,8 +15,9 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from encoder_operator import metrics, names
-from encoder_operator.settings import Settings
+from encoder_operator import naming
+from encoder_operator.manager.settings import Settings
+from encoder_operator.metrics import metrics
 from encoder_plugins import counting
 
 ROOT = Path(__file__).parents[3]
@@ -109,11 +110,11 @@ def test_no_permission_is_a_wildcard_and_none_is_about_secrets() -> None:
 
 @pytest.mark.complaint(16)
 @pytest.mark.parametrize("attempt", [1, 10, 1000])
-@pytest.mark.parametrize("model", ["m", "minilm", "m" * 37, "m" * 38, "m" * names.MAX_MODEL_NAME], ids=len)
+@pytest.mark.parametrize("model", ["m", "minilm", "m" * 37, "m" * 38, "m" * naming.MAX_MODEL_NAME], ids=len)
 def test_every_pod_that_compares_is_known_by_its_name(model: str, attempt: int) -> None:
     (pattern,) = re.findall(r"request\.name\.matches\('(.*)'\)", TEMPLATES["gate-policy.yaml"])
     # k8s.io/apiserver/pkg/storage/names: 63 characters, five of them the API server's own
-    pod = (names.parity_job(model, "0123456789", attempt) + "-")[:58] + "x7kq2"
+    pod = (naming.parity_job(model, "0123456789", attempt) + "-")[:58] + "x7kq2"
     assert re.match(pattern, pod), pod
     for other in (f"{model}-0123456789-x7kq2", "mine", f"{model}-parity-1-x7kq2"):
         assert not re.match(pattern, other), other

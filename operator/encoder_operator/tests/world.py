@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from encoder_operator import conditions
-from encoder_operator.cluster import Cluster
-from encoder_operator.facts import spelled
-from encoder_operator.model import Model, parse
-from encoder_operator.reasons import Reason
-from encoder_operator.reconcile import Reconciler
-from encoder_operator.settings import Images, Settings
+from encoder_operator.client.client import Cluster
+from encoder_operator.controller.reconciler import Reconciler
+from encoder_operator.manager.settings import Images, Settings
+from encoder_operator.state.desired import Model, parse
+from encoder_operator.state.observed import spelled
+from encoder_operator.status import conditions
+from encoder_operator.status.reasons import Reason
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
 
 PLUGIN = "sentence_transformer"

@@ -13,7 +13,7 @@ import pytest
 
 from encoder_checkpoints import samples
 from encoder_node import targets
-from encoder_operator import crd
+from encoder_operator.api.v1alpha1 import crd
 from encoder_platform import chart_reference, plugin_table
 from encoder_plugins import catalog, models, serve
 from encoder_plugins.__main__ import main

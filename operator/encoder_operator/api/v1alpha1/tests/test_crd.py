@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from encoder_operator.api.v1alpha1 import Spec, Status, crd
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.tests.world import model
+from encoder_plugins import catalog
+
+SCHEMA = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def nodes(schema: Any) -> list[Json]:
+    if isinstance(schema, list):
+        return [found for entry in schema for found in nodes(entry)]
+    if not isinstance(schema, dict):
+        return []
+    return [schema, *(found for value in schema.values() for found in nodes(value))]
+
+
+@pytest.mark.complaint(25)
+def test_it_fits_into_an_annotation_several_times() -> None:
+    assert len(crd.text()) < 100 * 1024
+
+
+def test_it_is_structural() -> None:
+    for node in nodes(SCHEMA):
+        assert not {"$ref", "$defs", "anyOf", "oneOf", "title", "const"} & set(node)
+        assert node.get("additionalProperties") is not False
+        assert not isinstance(node.get("default"), type(None)) or "default" not in node
+
+
+def test_every_field_says_what_it_is_for() -> None:
+    for part in (SCHEMA["properties"]["spec"], SCHEMA["properties"]["status"]):
+        for node in nodes(part):
+            for name, field in node.get("properties", {}).items():
+                if isinstance(field, dict):
+                    assert field.get("description"), name
+
+
+def test_every_rule_says_in_a_sentence_what_would_be_right() -> None:
+    rules = [rule for node in nodes(SCHEMA) for rule in node.get("x-kubernetes-validations", [])]
+    assert len(rules) >= 9
+    assert all(" " in rule["message"] and "self" in rule["rule"] for rule in rules)
+
+
+def test_plugins_are_those_of_the_catalogue() -> None:
+    assert SCHEMA["properties"]["spec"]["properties"]["plugin"]["enum"] == list(catalog.plugins())
+
+
+def test_columns_are_what_a_person_looks_for() -> None:
+    columns = crd.definition()["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert [column["name"] for column in columns] == ["PLUGIN", "PHASE", "READY", "VERIFIED", "REVISION", "AGE"]
+
+
+def test_lists_with_keys_are_maps_to_the_api_server() -> None:
+    assert SCHEMA["properties"]["status"]["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+
+
+@pytest.mark.parametrize("quantity", ["10Gi", "1.5", ".5", "500m", "1e3", 7])
+def test_quantities_as_kubernetes_has_them(quantity: str | int) -> None:
+    spec = model(resources={"requests": {"cpu": quantity}})["spec"]
+    assert Spec.model_validate(spec).serving.resources is not None
+    jsonschema.validate({"spec": spec}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("serving.replicas", -1),
+        ("serving.replicas", "2"),
+        ("serving.accelerator", "tpu"),
+        ("serving.maxModelLen", 0),
+        ("parity.mode", "Maybe"),
+        ("parity.thresholds", {"cosine": "nearly"}),
+        ("parity.thresholds", {"cosine": 0.9}),
+        ("prepare.backoffLimit", 99),
+        ("storage.policy", "Maybe"),
+        ("storage.create", {"size": "lots"}),
+        ("source.huggingFace", {"repo": "no-owner", "revision": "1" * 40}),
+        ("suspend", "yes"),
+    ],
+)
+def test_bad_values_are_refused_by_the_schema_and_by_the_operator(path: str, value: Any) -> None:
+    spec = model()["spec"]
+    *folders, name = path.split(".")
+    target = spec
+    for folder in folders:
+        target = target.setdefault(folder, {})
+    target[name] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"spec": spec}, SCHEMA)
+    with pytest.raises(ValueError, match=name):
+        Spec.model_validate(spec)
+
+
+def test_the_operators_own_status_fits_the_schema() -> None:
+    assert set(SCHEMA["properties"]["status"]["properties"]) == {field.alias for field in Status.model_fields.values()}

@@ -1,0 +1,102 @@
+"""`encoder-operator collect`: starts a Job on each claim that removes the artifacts that nobody keeps. Run by a CronJob.
+
+An artifact is kept while any object of ours in its namespace mentions its key: an EncoderModel's status, a revision that is
+served or could be gone back to, a Job. Mentioned where does not matter, so what later versions add counts, too. What came
+after the look is for the Job to see: a prep marks what it finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+import structlog
+
+from encoder_operator import naming
+from encoder_operator.client.client import Cluster
+from encoder_operator.client.errors import ClusterError
+from encoder_operator.manager.settings import Settings
+from encoder_operator.resources import garbage_collection_job
+from encoder_operator.resources.garbage_collection_job import Claim
+from encoder_operator.revisions.hashing import Json, canonical, digest
+
+_LOG = structlog.get_logger()
+_KEY = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_MENTIONING = ("ControllerRevision", "Deployment", "Job")
+
+
+def claims(models: Iterable[Json], others: Iterable[Json]) -> list[Claim]:
+    """Return the claims to collect on.
+
+    One without an EncoderModel is nobody's to clear: its artifacts may be there on purpose. One on which nothing was prepared
+    may have no volume yet, and a pod that mounts it would decide where that will be.
+
+    Args:
+        models: All EncoderModels.
+        others: All other objects of ours.
+    """
+    models, others = list(models), list(others)
+    mentioned: defaultdict[str, set[str]] = defaultdict(set)
+    # what such a Job was told to keep says nothing about today
+    for found in (*models, *(found for found in others if not _collects(found))):
+        mentioned[found["metadata"]["namespace"]].update(_KEY.findall(canonical(found)))
+    living = {(found["metadata"]["namespace"], found["metadata"]["name"]) for found in models}
+    used: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for found in others:
+        meta = found["metadata"]
+        model = meta.get("labels", {}).get(naming.MODEL, "")
+        claim = ((found.get("data") or {}).get("pinned") or {}).get("claim")
+        if claim and (meta["namespace"], model) in living:
+            used[meta["namespace"], claim].add(model)
+    return [
+        Claim(namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(mentioned[namespace])))
+        for (namespace, name), found in sorted(used.items())
+    ]
+
+
+async def run(cluster: Cluster, settings: Settings, now: datetime) -> int:
+    """Start the Jobs.
+
+    Returns:
+        The exit code: 1 if some claim could not be collected on.
+    """
+    models: list[Json] = []
+    others: list[Json] = []
+    for namespace in settings.namespaces or ["*"]:
+        models += await cluster.list(naming.KIND, namespace, {})
+        for kind in _MENTIONING:
+            others += await cluster.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
+    at_work = {_claim_of(found) for found in others if _is_collecting(found)}
+    failed = False
+    for claim in claims(models, others):
+        log = _LOG.bind(namespace=claim.namespace, claim=claim.name)
+        if (claim.namespace, digest(claim.name)[:16]) in at_work:
+            log.info("collect", result="the last Job is still at work")
+            continue
+        try:
+            await cluster.apply(garbage_collection_job.render(claim, now, settings))
+        except ClusterError as error:
+            # the other claims are no worse for it
+            log.warning("collect", result=str(error))
+            failed = True
+        else:
+            log.info("collect", result="started", keep=len(claim.keep))
+    return 1 if failed else 0
+
+
+def _claim_of(job: Json) -> tuple[str, str]:
+    return job["metadata"]["namespace"], job["metadata"]["labels"].get(naming.CLAIM, "")
+
+
+def _is_collecting(found: Json) -> bool:
+    if not _collects(found):
+        return False
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return not any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
+
+
+def _collects(found: Json) -> bool:
+    component: str = found["metadata"].get("labels", {}).get(naming.COMPONENT, "")
+    return component == "collect"

@@ -1,0 +1,171 @@
+"""The commands: ``run`` the operator, ask the ``doctor``, ``collect`` artifacts, ``try`` an EncoderModel, write the ``crd``, ``render`` what would be applied for a manifest."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import crd
+from encoder_operator.cli import generate
+from encoder_operator.client.errors import ClusterError, NotAccepted
+from encoder_operator.manager import logs
+from encoder_operator.manager.settings import Settings
+
+_UNKNOWN = "0" * 64
+_UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parsed = _parser().parse_args(argv)
+    if parsed.command == "crd":
+        return _generate(parsed)
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        sys.stderr.write(f"the settings in the environment (ENCODER_...) are wrong: {error}\n")
+        return 64
+    if parsed.command == "render":
+        return _render(parsed, settings)
+    logs.configure(settings.log_level)
+    if parsed.command == "collect":
+        return asyncio.run(_collect(settings))
+    if parsed.command == "try":
+        return asyncio.run(_try(parsed))
+    if parsed.command == "doctor":
+        return asyncio.run(_doctor(settings))
+    from encoder_operator.manager import manager
+
+    return asyncio.run(manager.run(settings))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
+    commands.add_parser("collect", help="start a Job on each claim that removes the artifacts that nothing mentions")
+    smoke_test = commands.add_parser("try", help="serve one EncoderModel for as long as it takes to see it Ready")
+    smoke_test.add_argument("--namespace", required=True, help="where")
+    smoke_test.add_argument("--name", default="encoder-operator-test", help="what it is called (default: %(default)s)")
+    smoke_test.add_argument(
+        "--spec", type=json.loads, help="its spec, as JSON; without it the API server alone is asked"
+    )
+    smoke_test.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="default: %(default)s")
+    commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
+    generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
+    generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
+    generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
+    generate.add_argument("--root", type=Path, default=Path(), help="the repository's root (default: here)")
+    render = commands.add_parser("render", help="print what would be applied for an EncoderModel, without a cluster")
+    render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
+    render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
+    render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
+    render.add_argument("--inputs", type=Path, help="the content of the ConfigMap that spec.parity.inputs names")
+    render.add_argument(
+        "--one-node", action="store_true", help="the claim that storage.claimName names is ReadWriteOnce"
+    )
+    return parser
+
+
+async def _collect(settings: Settings) -> int:
+    from encoder_operator.cli import garbage_collect
+    from encoder_operator.client.client import Cluster
+
+    cluster = Cluster()
+    try:
+        return await garbage_collect.run(cluster, settings, datetime.now(UTC))
+    except ClusterError as error:
+        # the CronJob tries again; nothing was started on half a list
+        sys.stderr.write(f"nothing is collected: {error}\n")
+        return 1
+    finally:
+        await cluster.close()
+
+
+async def _try(parsed: argparse.Namespace) -> int:
+    from encoder_operator.cli import smoke_test
+    from encoder_operator.client.client import Cluster
+
+    cluster = Cluster()
+    try:
+        return await smoke_test.run(cluster, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
+    finally:
+        await cluster.close()
+
+
+async def _doctor(settings: Settings) -> int:
+    from encoder_operator.cli import doctor
+    from encoder_operator.client.client import Cluster
+
+    cluster, wrong = Cluster(), 0
+    try:
+        async for finding in doctor.examine(cluster, settings):
+            sys.stdout.write(f"{finding.line()}\n")
+            wrong += finding.level == "wrong"
+    finally:
+        await cluster.close()
+    return 1 if wrong else 0
+
+
+def _generate(parsed: argparse.Namespace) -> int:
+    if parsed.print:
+        sys.stdout.write(crd.text())
+        return 0
+    stale = {path: text for path, text in generate.files().items() if _read(parsed.root / path) != text}
+    for path, text in stale.items():
+        if parsed.check:
+            sys.stderr.write(f"{path} is not what `encoder-operator crd` writes: run `make generate`\n")
+        else:
+            (parsed.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (parsed.root / path).write_text(text)
+    return 1 if stale and parsed.check else 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _render(parsed: argparse.Namespace, settings: Settings) -> int:
+    from encoder_operator.cli import render
+
+    try:
+        inputs = hashlib.sha256(parsed.inputs.read_bytes()).hexdigest() if parsed.inputs else _UNKNOWN
+        documents = [document for document in yaml.safe_load_all(parsed.file.read_text()) if document is not None]
+    except OSError as error:
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+        return 66
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"{parsed.file}: this is no YAML: {error}\n")
+        return 65
+    known = render.Known(digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node)
+    for document in documents:
+        if wrong := _no_model(document):
+            sys.stderr.write(f"{parsed.file}: {wrong}\n")
+            return 65
+        try:
+            found = render.children(document, settings, known)
+        except NotAccepted as error:
+            sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
+            return 65
+        # through JSON, so that repeated parts are written out instead of as YAML anchors
+        sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
+    return 0
+
+
+def _no_model(document: object) -> str:
+    """Return why a document can't be looked at as an EncoderModel; empty where it can."""
+    if not isinstance(document, dict) or document.get("kind") != naming.KIND:
+        return "only EncoderModels can be rendered"
+    meta = document.get("metadata")
+    if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
+        return "an EncoderModel needs metadata.name"
+    return "" if isinstance(document.get("spec"), dict) else "an EncoderModel needs a spec"

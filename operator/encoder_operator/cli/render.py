@@ -1,0 +1,114 @@
+"""What the operator would apply for a manifest, worked out without a cluster: for review, for golden files, for support."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from encoder_operator.manager.settings import Settings
+from encoder_operator.resources import (
+    controller_revisions,
+    deployment,
+    http_route,
+    network_policy,
+    parity_job,
+    persistent_volume_claim,
+    pod_disruption_budget,
+    prep_job,
+    service,
+    serving_pod_template,
+)
+from encoder_operator.revisions import revision
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.revisions.revision import Artifact
+from encoder_operator.state import desired
+from encoder_operator.state.observed import Pod
+from encoder_operator.validation import checks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What only a cluster can know.
+
+    Attributes:
+        digest: The artifact's digest, from the prep Job.
+        reference: The digest of its reference, likewise.
+        inputs: sha256 of the cases that spec.parity.inputs names.
+        one_node: Whether a claim that the spec names is ReadWriteOnce.
+    """
+
+    digest: str = "sha256:" + "0" * 64
+    reference: str = "sha256:" + "0" * 64
+    inputs: str = "0" * 64
+    one_node: bool = False
+
+
+def children(live: Json, settings: Settings, known: Known | None = None) -> list[Json]:
+    """Return every child of an EncoderModel, in the order in which it comes to be.
+
+    Args:
+        live: The EncoderModel's manifest; namespace and uid may be missing.
+        settings: The operator's settings.
+        known: What only a cluster can know.
+
+    Raises:
+        NotAccepted: The EncoderModel asks for what is refused.
+    """
+    known = known or Known()
+    meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
+    checks.check_name(meta["name"])
+    cases = known.inputs if "inputs" in (live["spec"].get("parity") or {}) else ""
+    found = desired.parse(live | {"metadata": meta}, settings, cases)
+    create = found.spec.storage.create
+    shared = found.shares(None) or (create is None and not known.one_node)
+    if not shared:
+        checks.check_one_node(found.spec, found.name, found.namespace)
+    artifact = Artifact(
+        key=revision.artifact_key(found), digest=known.digest, reference=known.reference, revision="", bytes=0
+    )
+    origin = revision.origin(found)
+    made = replace(
+        revision.render(found, artifact, shared=shared, settings=settings),
+        number=1,
+        update=found.update,
+        origin=origin,
+        retry=found.retry if origin else "",
+    )
+    whole = [
+        persistent_volume_claim.render(found, create, None) if create is not None else None,
+        prep_job.render(found, artifact.key, shared=shared, settings=settings),
+        controller_revisions.revision(found, made),
+        service.render(found),
+        network_policy.render(found),
+        http_route.render(found),
+        deployment.render(found, made, 0 if found.spec.suspend else found.spec.serving.replicas),
+        pod_disruption_budget.render(found),
+        parity_job.render(found, made, _pod(made.hash), attempt=1, shared=shared, settings=settings),
+    ]
+    return [manifest for manifest in whole if manifest is not None]
+
+
+def _pod(revision_hash: str) -> Pod:
+    """Return a pod such as the parity Job of a real one would name."""
+    return Pod(
+        name="pod",
+        uid="00000000-0000-0000-0000-000000000001",
+        revision=revision_hash,
+        job="",
+        created=serving_pod_template.NEVER,
+        deleting=False,
+        phase="Running",
+        reason="",
+        node="node",
+        address="192.0.2.1",
+        ready=False,
+        containers_ready=True,
+        gate=None,
+        containers={"engine": "containerd://0"},
+        image_id="sha256:0",
+        ended=None,
+        last_ended=None,
+        waiting="",
+        waiting_message="",
+        unschedulable="",
+        product="cpu",
+    )

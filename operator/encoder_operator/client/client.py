@@ -1,0 +1,464 @@
+"""The only module that talks to the API server.
+
+Objects go in and out as the API server spells them. Every write goes through ``_write``: it is sent only while this operator holds
+the lease, and is given up when that ends. A write to an object that is there carries the uid and the version that the decision
+was made on, so one that comes late all the same is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import httpx2
+import msgspec
+from lightkube import ApiError, AsyncClient
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.types import PatchType
+
+from encoder_operator import naming
+from encoder_operator.client.errors import Changed, ClusterError, NotLeader, Refused, Unavailable
+from encoder_operator.manager.leader_election import Leadership
+from encoder_operator.metrics import metrics
+from encoder_operator.revisions.hashing import Json
+
+_KINDS: dict[str, Any] = {
+    naming.KIND: create_namespaced_resource(naming.GROUP, naming.VERSION, naming.KIND, naming.PLURAL),
+    "ControllerRevision": create_namespaced_resource("apps", "v1", "ControllerRevision", "controllerrevisions"),
+    "Deployment": create_namespaced_resource("apps", "v1", "Deployment", "deployments"),
+    "Job": create_namespaced_resource("batch", "v1", "Job", "jobs"),
+    "Pod": create_namespaced_resource("", "v1", "Pod", "pods"),
+    "Service": create_namespaced_resource("", "v1", "Service", "services"),
+    "PersistentVolumeClaim": create_namespaced_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    "ConfigMap": create_namespaced_resource("", "v1", "ConfigMap", "configmaps"),
+    "Event": create_namespaced_resource("", "v1", "Event", "events"),
+    "Node": create_global_resource("", "v1", "Node", "nodes"),
+    "NetworkPolicy": create_namespaced_resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
+    "PodDisruptionBudget": create_namespaced_resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    "HTTPRoute": create_namespaced_resource("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+    "Lease": create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases"),
+    "CustomResourceDefinition": create_global_resource(
+        "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+    ),
+    "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
+}
+# large enough that a batch is one page; small enough that a page is no burden on memory
+_PAGE = 200
+_AT_ONCE = 16
+_PAUSES = (0.1, 0.3, 1.0)
+_LONGEST_PAUSE = 2.0
+# what the API server says of a JSON patch whose tests do not hold; a status that its schema refuses is told by its fields
+_NOT_AS_TESTED = "the server rejected our request due to an error in our request"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_IDENTITY = ("name", "namespace", "resourceVersion")
+_T = TypeVar("_T")
+# the class below has a method of that name
+_Objects: TypeAlias = list[Json]
+
+
+class Listed(NamedTuple):
+    """What a list returned, and the version of the cluster that it shows."""
+
+    items: list[Json]
+    version: str
+
+
+_CLOCK_TOLERANCE = timedelta(seconds=3)
+
+
+class Cluster:
+    """A connection to the API server."""
+
+    def __init__(
+        self,
+        *,
+        config: SingleConfig | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        leadership: Leadership | None = None,
+        crash_after_write: int | None = None,
+        crash_before_write: int | None = None,
+    ) -> None:
+        self._client = AsyncClient(
+            config=config or KubeConfig.from_env().get(),
+            field_manager=naming.MANAGER,
+            transport=transport,
+            timeout=httpx2.Timeout(15.0),
+        )
+        self._ahead = timedelta()
+        self._client._client._client.event_hooks = {"response": [self._note_time]}
+        self._leadership = leadership or Leadership()
+        # every connection costs memory here and a place there
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._writes = 0
+        self._crash_after_write = crash_after_write
+        self._crash_before_write = crash_before_write
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    @property
+    def now(self) -> datetime:
+        """The time by the API server's clock, which the times on objects are of, whatever this machine's clock says."""
+        return datetime.now(UTC) - self._ahead
+
+    async def _note_time(self, response: httpx2.Response) -> None:
+        with suppress(TypeError, ValueError):
+            ahead = datetime.now(UTC) - parsedate_to_datetime(response.headers.get("date", ""))
+            # the header knows whole seconds only, and an answer takes its time
+            self._ahead = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
+
+    async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
+        """Return an object, or None where there is none."""
+        try:
+            return dict(
+                await self._read("get", kind, lambda: self._client.get(_KINDS[kind], name, namespace=namespace))
+            )
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, kind: str, namespace: str, labels: dict[str, Any], fields: dict[str, Any] | None = None
+    ) -> list[Json]:
+        """Return the objects with these labels, in a namespace or (``*``) in all."""
+        return (await self.listed(kind, namespace, labels, fields)).items
+
+    async def listed(
+        self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
+    ) -> Listed:
+        """Return the same, and the version that it shows."""
+
+        async def read() -> Listed:
+            found = self._client.list(_KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE)
+            items = [dict(entry) async for entry in found]
+            return Listed(items, found.resourceVersion or "")
+
+        return await self._read("list", kind, read)
+
+    async def versions(self, kind: str, namespace: str) -> _Objects:
+        """Return name, namespace and version of all objects of a kind, and nothing else of them."""
+
+        async def read() -> _Objects:
+            found: _Objects = []
+            more = ""
+            while True:
+                query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
+                page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
+                found += [{field: entry["metadata"][field] for field in _IDENTITY} for entry in page["items"] or []]
+                more = page["metadata"].get("continue", "")
+                if not more:
+                    return found
+
+        return await self._read("list", kind, read)
+
+    async def log(self, namespace: str, pod: str, lines: int) -> str:
+        """Return the last lines of a pod's log; empty where there is none (yet)."""
+
+        async def read() -> str:
+            path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
+            answer = await self._client._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
+            answer.raise_for_status()
+            return str(answer.text)
+
+        try:
+            return await self._ask("log", "Pod", read())
+        except ClusterError:
+            # a log is worth having, and no more: the container may be starting, or its node be away
+            return ""
+
+    async def serves(self, group: str, version: str, plural: str) -> bool:
+        """Return whether the API server has a kind of resource."""
+
+        async def read() -> Json:
+            answer = await self._client._client._client.get(f"apis/{group}/{version}")
+            if answer.status_code == 404:
+                return {}
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        found = await self._ask("get", "APIResourceList", read())
+        return any(entry["name"] == plural for entry in found.get("resources", []))
+
+    async def schema(self, group: str, version: str, kind: str) -> Json:
+        """Return the schema by which the API server checks a kind; empty where it has none."""
+
+        async def read() -> Json:
+            answer = await self._client._client._client.get(f"openapi/v3/apis/{group}/{version}")
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        found = await self._ask("get", "OpenAPI", read())
+        schemas = (found.get("components") or {}).get("schemas") or {}
+        wanted = {"group": group, "kind": kind, "version": version}
+        return next((s for s in schemas.values() if wanted in (s.get("x-kubernetes-group-version-kind") or [])), {})
+
+    async def may(self, attributes: Json) -> bool:
+        """Return whether we are allowed to do something, asked as a SelfSubjectAccessReview."""
+
+        async def ask() -> Json:
+            # a review has no name, and lightkube creates nothing without metadata
+            path = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            }
+            answer = await self._client._client._client.post(path, json=review)
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        found = await self._ask("create", "SelfSubjectAccessReview", ask())
+        return bool(found.get("status", {}).get("allowed"))
+
+    async def put_lease(self, lease: Json) -> Json:
+        """Create a Lease, or replace the very version that was read."""
+        meta = lease["metadata"]
+        body: Any = _KINDS["Lease"](lease)
+        client: Any = self._client
+        # not through _write: what the Lease allows can't ask the Lease
+        if "resourceVersion" in meta:
+            return dict(await self._ask("update", "Lease", client.replace(body, namespace=meta["namespace"])))
+        return dict(await self._ask("create", "Lease", client.create(body, namespace=meta["namespace"])))
+
+    async def apply(self, manifest: Json, live: Json | None = None) -> Json:
+        """Make an object so, by server-side apply; fields that others have taken are taken back.
+
+        Args:
+            manifest: what is wanted.
+            live: the object that was there, None for none. Where it has changed since, nothing is written.
+        """
+        kind, meta = manifest["kind"], manifest["metadata"]
+        if live is not None:
+            manifest = {**manifest, "metadata": {**meta, **_precondition(live["metadata"])}}
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(
+                _KINDS[kind],
+                meta["name"],
+                manifest,
+                namespace=meta["namespace"],
+                patch_type=PatchType.APPLY,
+                force=True,
+            )
+
+        return dict(await self._write("apply", kind, send))
+
+    async def rehearse(self, manifest: Json) -> None:
+        """Have the API server say what it would say to an object; nothing is written."""
+        kind, meta = manifest["kind"], manifest["metadata"]
+        call = self._client.patch(
+            _KINDS[kind],
+            meta["name"],
+            manifest,
+            namespace=meta["namespace"],
+            patch_type=PatchType.APPLY,
+            force=True,
+            dry_run=True,
+        )
+        await self._ask("rehearse", kind, call)
+
+    async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
+        """Delete an object, and its children in the background. One that is gone already is fine.
+
+        Args:
+            kind: its kind.
+            namespace: its namespace.
+            name: its name.
+            seen: its metadata as it was read. Where it has changed since, it is not deleted.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": _precondition(seen or {}),
+        }
+        try:
+            await self._write("delete", kind, lambda: self._raw("delete", kind, namespace, name, {}, body=options))
+        except Refused as error:
+            if error.status != 404:
+                raise
+
+    async def set_gate(self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None) -> None:
+        """Set one condition of a pod, and no other."""
+        precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
+        patch = {"metadata": precondition, "status": {"conditions": [condition]}}
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(
+                _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
+            )
+
+        try:
+            await self._write("patch", "Pod", send)
+        except ClusterError as error:
+            # the pod is gone, another one has its name, or it has changed: its event wakes the next look, which sees which
+            if error.status not in (404, 409):
+                raise
+
+    async def replace_status(self, namespace: str, name: str, seen: Json, status: Json) -> str:
+        """Replace the whole status of an EncoderModel that is as it was read; return its new version.
+
+        Args:
+            namespace: its namespace.
+            name: its name.
+            seen: its metadata as it was read.
+            status: the new status.
+        """
+        tests = [
+            {"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in _precondition(seen).items()
+        ]
+        patch = [*tests, {"op": "add", "path": "/status", "value": status}]
+        kind = _KINDS[naming.KIND].Status
+
+        def send() -> Awaitable[Any]:
+            return self._client.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
+
+        try:
+            found = dict(await self._write("patch", naming.KIND, send))
+        except Refused as error:
+            if error.status == 422 and _NOT_AS_TESTED in str(error):
+                raise Changed(str(error), status=409) from error
+            raise
+        return str(found.get("metadata", {}).get("resourceVersion", ""))
+
+    async def post_event(self, event: Json) -> None:
+        """Create an Event; one of the same name says the same and is left alone."""
+        event_of: Any = _KINDS["Event"](event)
+        create: Any = self._client.create
+        try:
+            await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
+        except ClusterError as error:
+            # already told (409), or the namespace is going away, or the server is busy: an Event is never worth another look
+            if isinstance(error, NotLeader):
+                raise
+
+    async def _raw(
+        self,
+        method: str,
+        kind: str,
+        namespace: str | None,
+        name: str | None,
+        query: dict[str, str],
+        *,
+        body: Json | None = None,
+        accept: str | None = None,
+    ) -> Json:
+        """Send what lightkube has no argument for: preconditions of a delete, lists of metadata."""
+        client: Any = self._client._client
+        request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
+        if body is not None:
+            request.data = body
+        if accept is not None:
+            request.headers = {"Accept": accept}
+        answer = await client.send(client.build_adapter_request(request))
+        client.raise_for_status(answer)
+        return dict(answer.json())
+
+    async def _write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        # not the very number: writes of several models may pass it together
+        if self._crash_before_write is not None and self._writes + 1 >= self._crash_before_write:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left = self._leadership.left()
+        if left <= 0:
+            raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
+        # where no Lease is needed nothing ends
+        sending = self._unless_busy(verb, kind, send)
+        found = await (sending if math.isinf(left) else self._while_leading(verb, kind, sending))
+        self._writes += 1
+        if self._writes == self._crash_after_write:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    async def _while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
+        """Await a write for as long as the lease is renewed: a connection that takes long must not carry a write of a leader that was."""
+        task = asyncio.create_task(sending)
+        try:
+            while not task.done() and (left := self._leadership.left()) > 0:
+                await asyncio.wait((task,), timeout=left)
+        finally:
+            given_up = task.cancel()
+        if given_up:
+            await asyncio.wait((task,))
+            raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile")
+        return task.result()
+
+    async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
+        for pause in _PAUSES:
+            try:
+                return await self._ask(verb, kind, send())
+            except Unavailable as error:
+                if error.status != 429 or (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(max(pause, error.retry_after or 0.0))
+        return await self._ask(verb, kind, send())
+
+    async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+        """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
+        for pause in _PAUSES:
+            try:
+                return await self._ask(verb, kind, send())
+            except Unavailable as error:
+                if (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(max(pause, error.retry_after or 0.0))
+        return await self._ask(verb, kind, send())
+
+    async def _ask(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
+        try:
+            async with self._slots:
+                found = await call
+        except Exception as error:
+            translated = _translated(error, f"{verb} {kind}")
+            if translated is None:
+                raise
+            metrics.REQUESTS.labels(verb, kind, translated.status or "none").inc()
+            raise translated from error
+        metrics.REQUESTS.labels(verb, kind, 200).inc()
+        return found
+
+
+def _precondition(meta: Json) -> dict[str, str]:
+    return {field: meta[field] for field in ("uid", "resourceVersion") if meta.get(field)}
+
+
+def _translated(error: Exception, what: str) -> ClusterError | None:
+    """Return the error as one of ours, or None if it is a mistake in our own code."""
+    if isinstance(error, ApiError):
+        status = error.status.code or 0
+        details = error.status.details
+        causes = [cause.message or "" for cause in (details.causes or [] if details else [])]
+        message = ": ".join(part for part in (what, error.status.message, *causes) if part)
+        if status == 409:
+            return Changed(message, status=status)
+        # 408 and 410: the server was slow, or what a list goes on from is too old; asked from the start it answers
+        if status in (401, 408, 410, 429) or status >= 500:
+            return Unavailable(message, status=status, retry_after=_retry_after(error.response))
+        return Refused(message, status=status)
+    if isinstance(error, httpx2.HTTPStatusError):
+        status = error.response.status_code
+        return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))
+    if isinstance(error, httpx2.TransportError):
+        return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
+    if isinstance(error, json.JSONDecodeError | msgspec.DecodeError):
+        return Unavailable(f"{what}: an answer that can't be read: {error}")
+    if isinstance(error, KeyError) and error.args == ("Content-Type",):
+        # lightkube looks for a header that a proxy's bare error does not have
+        return Unavailable(f"{what}: an error without a content type")
+    return None
+
+
+def _retry_after(response: httpx2.Response | None) -> float | None:
+    text = response.headers.get("retry-after", "") if response is not None else ""
+    return float(text) if text.isdigit() else None

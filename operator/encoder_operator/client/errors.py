@@ -1,0 +1,56 @@
+"""Errors of the operator.
+
+OperatorError
+├── NotAccepted     the EncoderModel says something that the operator will not do; a person must edit it
+└── ClusterError    the API server did not do what was asked
+    ├── Refused     and never will, as it stands (forbidden, invalid)
+    ├── NotLeader   it was not asked: another operator may be at work
+    └── Unavailable it may, if asked again (throttled, server error, no connection)
+        └── Changed the object is not any more as it was when we looked
+"""
+
+# ruff: noqa: N818 - errors are called as what they mean to the one who catches them
+from __future__ import annotations
+
+from encoder_operator.status.reasons import Reason
+
+
+class OperatorError(Exception):
+    """Anything that the operator expects to go wrong."""
+
+
+class NotAccepted(OperatorError):
+    """The resource can't be acted on until a person changes it."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class ClusterError(OperatorError):
+    """The API server answered with an error, or not at all."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Refused(ClusterError):
+    """Asking again changes nothing until something else does."""
+
+
+class Unavailable(ClusterError):
+    """Worth asking again, after ``retry_after`` seconds if the server said so."""
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after = retry_after
+
+
+class Changed(Unavailable):
+    """Somebody changed the object since it was read, so what was decided may be wrong: look again."""
+
+
+class NotLeader(ClusterError):
+    """The lease is over: nothing may be written."""

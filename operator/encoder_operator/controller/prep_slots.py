@@ -1,0 +1,96 @@
+"""The limit on prep Jobs that run at once, over all namespaces: who has a place, and who waits for one.
+
+The API server knows which Jobs run; this only counts them without asking each time. Deciding to start one and taking its place
+happen in one turn of the event loop, so two looks never take the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from encoder_operator import naming
+from encoder_operator.controller.workqueue import Key
+from encoder_operator.metrics import metrics
+from encoder_operator.revisions.hashing import Json
+
+# labels and fields of the Jobs that may have a place. Those that have succeeded are most of them, one for each model: thousands,
+# read in full, would be more memory than all the rest
+UNFINISHED = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
+
+
+class Preps:
+    """Places for prep Jobs."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._running: dict[Key, frozenset[str]] = {}
+        self._taken: set[Key] = set()
+        # in the order in which they came
+        self._waiting: dict[Key, None] = {}
+        self._wake: Callable[[Key], None] = lambda key: None
+
+    def wakes(self, wake: Callable[[Key], None]) -> None:
+        """Say who wakes the next in line."""
+        self._wake = wake
+
+    def has_place(self, key: Key) -> bool:
+        """Return whether a model's Job runs, as far as is known."""
+        return key in self._running or key in self._taken
+
+    def elsewhere(self, key: Key) -> int:
+        """Return how many places others have; 0 for one that has a place itself."""
+        if key in self._running:
+            return 0
+        return len((self._running.keys() | self._taken) - {key})
+
+    def take(self, key: Key) -> None:
+        """Note that a Job is about to be made."""
+        self._taken.add(key)
+        self._waiting.pop(key, None)
+        self._count()
+
+    def queue(self, key: Key) -> None:
+        """Note that a model waits for a place."""
+        self._waiting.setdefault(key)
+        self._count()
+        # a place may have become free since this one was told that there is none
+        self._call()
+
+    def settle(self, key: Key, unfinished: Iterable[str]) -> None:
+        """Note which unfinished Jobs a model has by what the API server says; empty for none, also of a model that is gone."""
+        jobs = frozenset(unfinished)
+        self._taken.discard(key)
+        if jobs:
+            self._running[key] = jobs
+        else:
+            self._running.pop(key, None)
+        self._waiting.pop(key, None)
+        self._count()
+        self._call()
+
+    def seed(self, jobs: Iterable[Json]) -> None:
+        """Start again from a list of all prep Jobs."""
+        found: dict[Key, set[str]] = {}
+        for job in jobs:
+            if not finished(job):
+                meta = job["metadata"]
+                found.setdefault(Key(meta["namespace"], meta["labels"][naming.MODEL]), set()).add(meta["name"])
+        self._running = {key: frozenset(jobs) for key, jobs in found.items()}
+        self._count()
+        self._call()
+
+    def _call(self) -> None:
+        free = self._limit - len(self._running.keys() | self._taken)
+        for key in list(self._waiting)[: max(0, free)]:
+            del self._waiting[key]
+            self._wake(key)
+
+    def _count(self) -> None:
+        metrics.PREPS.labels("running").set(len(self._running.keys() | self._taken))
+        metrics.PREPS.labels("queued").set(len(self._waiting))
+
+
+def finished(job: Json) -> bool:
+    """Return whether a Job will do nothing more."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)

@@ -1,0 +1,132 @@
+"""What earlier versions of the operator left in a cluster is taken up as it is: no pod changes, nothing is proved or prepared again.
+
+`earlier/<version>-<case>.yaml` was written by that version's own code, so it stays as it is whatever the operator becomes.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from encoder_operator.manager.settings import Images
+from encoder_operator.tests import cluster_fake
+from encoder_operator.tests.cluster_fake import Json
+from encoder_operator.tests.world import PLUGIN, SETTINGS, World
+
+LEFT = sorted((Path(__file__).parent / "earlier").glob("*.yaml"))
+# what a version may make that an earlier one did not know, and what it says
+MAY_WRITE = {"PATCH poddisruptionbudgets minilm", "PATCH encodermodels/status minilm"}
+NEWER = SETTINGS.model_copy(
+    update={
+        "images": Images(
+            operator="encoder-operator/operator:9.0.0",
+            engine={
+                "cpu": {PLUGIN: "encoder-operator/engine-sentence_transformer:9.0.0-cpu"},
+                "nvidia": {PLUGIN: "encoder-operator/engine-sentence_transformer:9.0.0-cuda"},
+            },
+            prep={PLUGIN: "encoder-operator/prep-sentence_transformer:9.0.0"},
+        )
+    }
+)
+
+
+def taken_up(file: Path) -> World:
+    """Return a cluster with what is in the file, as the API server keeps it."""
+    world = World()
+    world.fake.objects.clear()
+    objects: list[Json] = yaml.safe_load(file.read_text())
+    template = next(live["spec"]["template"] for live in objects if live["kind"] == "Deployment")
+    for found in objects:
+        live = copy.deepcopy(found)
+        if live["kind"] == "Pod":
+            # a controller has made it
+            spec = template["spec"] if live["metadata"]["labels"]["encoders.dev/component"] == "serving" else {}
+            live["spec"] = {"nodeName": "node", **copy.deepcopy(spec)}
+        elif live["kind"] != "EncoderModel":
+            live = applied(live)
+        world.fake.put(_PLURALS[live["kind"]], live)
+    world.fake.writes.clear()
+    return world
+
+
+def applied(live: Json) -> Json:
+    """Return the object with its fields owned by who applied them."""
+    ours = {key: value for key, value in live.items() if key != "status"}
+    of_the_server = ("uid", "creationTimestamp", "generation")
+    ours["metadata"] = {key: value for key, value in live["metadata"].items() if key not in of_the_server}
+    managed = cluster_fake._applied(None, ours)["metadata"]["managedFields"]
+    return {**live, "metadata": {**live["metadata"], "managedFields": managed}}
+
+
+_PLURALS = {
+    "EncoderModel": "encodermodels",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Job": "jobs",
+    "Pod": "pods",
+    "ControllerRevision": "controllerrevisions",
+    "Service": "services",
+    "Deployment": "deployments",
+}
+
+
+def kept(world: World) -> Any:
+    """Return what nothing but a person's wish may change; labels of records say what they are found by, and may be of today."""
+    kinds = ("pods", "jobs", "deployments", "services", "persistentvolumeclaims")
+    records = {live["metadata"]["name"]: live["data"] for live in world.fake.of("controllerrevisions")}
+    return copy.deepcopy((records, {kind: world.fake.of(kind) for kind in kinds}))
+
+
+@pytest.mark.complaint(9)
+@pytest.mark.parametrize("settings", [SETTINGS, NEWER], ids=["same-images", "newer-images"])
+@pytest.mark.parametrize("file", LEFT, ids=lambda file: file.stem)
+@pytest.mark.parametrize("wiped", [False, True], ids=["with-status", "status-wiped"])
+async def test_what_an_earlier_version_left_is_not_touched(file: Path, settings: Any, wiped: bool) -> None:
+    world = taken_up(file)
+    world.operator_settings = settings
+    before, said = kept(world), copy.deepcopy(world.status)
+    if wiped:
+        del world.live["status"]
+    for _ in range(12):
+        # the controllers and the kubelet have nothing to do either
+        world.reconciler = world.operator()
+        await world.look()
+        world.jobs()
+        world.deployment()
+    written = [write for write in world.fake.writes if not write.startswith("POST events")]
+    records = {f"PATCH controllerrevisions {name}" for name in before[0]}
+    assert set(written) <= MAY_WRITE | records
+    # once, and then it is said
+    assert len(written) == len(set(written))
+    assert kept(world) == before
+    for name in ("phase", "activeRevision", "candidateRevision", "artifact", "readyReplicas"):
+        assert world.status.get(name) == said.get(name), name
+    assert world.status["parity"]["result"] == "Passed"
+    expected = {entry["type"]: entry["reason"] for entry in said["conditions"]}
+    if settings is NEWER:
+        expected["UpdateAvailable"] = "NewDefaults"
+    assert {entry["type"]: entry["reason"] for entry in world.status["conditions"]} == expected
+
+
+@pytest.mark.parametrize("file", LEFT, ids=lambda file: file.stem)
+async def test_an_edit_of_what_an_earlier_version_left_is_a_rollout_like_any_other(file: Path) -> None:
+    world = taken_up(file)
+    world.operator_settings = NEWER
+    world.reconciler = world.operator()
+    await world.look()
+    first = world.status["activeRevision"]
+    preps = {job["metadata"]["uid"] for job in world.fake.of("jobs", component="prep")}
+    world.change(maxModelLen=128)
+    await world.look()
+    # what serves goes on until the new one is proved
+    assert set(world.endpoints()) == {first}
+    await world.settle(40)
+    assert world.condition("Ready") == ("True", "Ready")
+    assert world.status["activeRevision"] != first
+    container = world.fake.of("deployments")[0]["spec"]["template"]["spec"]["containers"][0]
+    assert ":9.0.0-" in container["image"]
+    # the artifact is the same, so nothing is prepared again
+    assert {job["metadata"]["uid"] for job in world.fake.of("jobs", component="prep")} == preps

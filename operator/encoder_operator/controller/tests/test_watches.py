@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from encoder_operator.client.credentials import Login
+from encoder_operator.controller import watches
+from encoder_operator.controller.watch_progress import WATCHED, Horizon
+from encoder_operator.controller.workqueue import Key, WakeUps
+
+
+class Woken(WakeUps):
+    """Notes who was woken, and runs nothing."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+
+    def wake(self, key: Key, after: float = 0.0) -> None:
+        self.keys.append(key)
+
+
+def handlers_of(wakeups: WakeUps, horizon: Horizon) -> dict[str, Any]:
+    """The handlers by their names, without their fields."""
+    found = watches.registry(wakeups, horizon)._watching.get_all_handlers()
+    return {str(entry.id).split("/")[0]: entry.fn for entry in found}
+
+
+@pytest.mark.complaint(22)
+@pytest.mark.parametrize("plural", ["pods", "jobs", "deployments", "services"])
+def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> None:
+    selectors: Any = watches.settings().watching.label_selectors
+    assert {selector.any_name: value for selector, value in selectors.items()}[plural] == "encoders.dev/model"
+
+
+def test_kopf_posts_and_scans_nothing() -> None:
+    found = watches.settings()
+    assert found.posting.enabled is False
+    assert found.scanning.disabled is True
+
+
+def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
+    pauses: Any = watches.settings().networking.error_backoffs
+    # every request begins anew
+    for _ in range(2):
+        found = list(itertools.islice(pauses, 1000))
+        assert 0.25 <= found[0] <= 0.5
+        assert max(found) <= 8
+        assert len(set(found[4:])) > 900
+
+
+def test_handlers_leave_no_trace_on_objects() -> None:
+    registry = watches.registry(Woken(), Horizon())
+    assert len(registry._watching.get_all_handlers()) == 5
+    assert list(registry._changing.get_all_handlers()) == []
+    assert list(registry._spawning.get_all_handlers()) == []
+
+
+async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
+    woken, horizon = Woken(), Horizon()
+    functions = handlers_of(woken, horizon)
+    meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
+    changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
+    await functions["model_changed"](**changed)
+    pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
+    await functions["pods_changed"](**pod)
+    horizon.read(Key("n", "other"), dict.fromkeys(WATCHED, "7"))
+    await functions["pods_changed"](**pod)
+    assert woken.keys == [Key("n", "m"), Key("n", "other")]
+
+
+async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() -> None:
+    horizon, key, looks = Horizon(), Key("n", "m"), 0
+    read, deleted, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def look(found: Key) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            return again.set()
+        horizon.read(found, dict.fromkeys(WATCHED, "7"))
+        read.set()
+        await deleted.wait()
+
+    wakeups = WakeUps(look, concurrency=1, news=horizon.news)
+    wakeups.wake(key, after=0)
+    async with asyncio.timeout(5):
+        await read.wait()
+        meta = {"namespace": "n", "name": "m", "resourceVersion": "9"}
+        await handlers_of(wakeups, horizon)["model_changed"](event={"type": "DELETED"}, meta=meta)
+        deleted.set()
+        await again.wait()
+    await wakeups.close()
+
+
+def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: dict[str, Any] = {}
+
+    class Noted(Login):
+        def __init__(self, found: Any) -> None:
+            super().__init__(found)
+            listed.update(found)
+
+    monkeypatch.setattr(watches, "Login", Noted)
+    woken, horizon = Woken(), Horizon()
+    watches.registry(woken, horizon)
+    assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
+    for plural, tell in listed.items():
+        child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}
+        own = {"name": plural} if plural == "encodermodels" else child
+        for _ in range(2):
+            tell({"namespace": "n", "resourceVersion": "7", **own})
+            horizon.read(Key("n", plural), dict.fromkeys(WATCHED, "7"))
+    assert woken.keys == [Key("n", plural) for plural in listed]
+
+
+def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:
+    program = "import sys, json, encoder_operator.manager.manager; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"torch", "vllm", "transformers", "numpy", "encoder_kernels"} & set(json.loads(done.stdout))
+
+
+async def test_kopf_remembers_no_object_and_copies_none() -> None:
+    memories = watches.NoMemories()
+    for uid in ("1", "2"):
+        await memories.recall({"metadata": {"uid": uid}}, noticed_by_listing=True)
+    assert list(memories.iter_all_memories()) == []
+    persistence = watches.settings().persistence
+    body: Any = {"spec": {"large": "x" * 100}}
+    assert persistence.diffbase_storage.build(body=body) == {}
+    essence: Any = {"a": 1}
+    assert persistence.progress_storage.clear(essence=essence) is essence

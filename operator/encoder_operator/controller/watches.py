@@ -1,0 +1,150 @@
+"""Kopf's part: watches, and nothing else. Every handler only says which EncoderModel to look at.
+
+Only ``on.event`` is used: it leaves no annotation and no finalizer on any object, and needs no write of Kopf's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import kopf
+
+# not public; Kopf is pinned to one minor version, and a test holds this to what it is for
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
+
+from encoder_operator import naming
+from encoder_operator.client.credentials import Login
+from encoder_operator.controller.watch_progress import Horizon
+from encoder_operator.controller.workqueue import Key, WakeUps
+
+_CHILDREN = (
+    ("", "v1", "pods", "Pod"),
+    ("", "v1", "services", "Service"),
+    ("batch", "v1", "jobs", "Job"),
+    ("apps", "v1", "deployments", "Deployment"),
+)
+
+_LOGIN_AGAIN_SECONDS = 5.0
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_LONGEST_PAUSE = 8.0
+
+
+def registry(wakeups: WakeUps, horizon: Horizon) -> kopf.OperatorRegistry:
+    """Return Kopf's handlers.
+
+    Args:
+        wakeups: what they wake.
+        horizon: what they tell which versions have come.
+    """
+    # not the default registry: that one would log in with whichever Kubernetes client is installed
+    found = kopf.OperatorRegistry()
+
+    def came(kind: str, meta: Mapping[str, Any]) -> None:
+        key = _key(kind, meta)
+        # the version of a deletion is that of the deletion, so a look that was under way is followed by one that finds nothing
+        if horizon.brought(key, kind, meta["resourceVersion"]):
+            wakeups.wake(key)
+
+    listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
+    listed[naming.PLURAL] = partial(came, naming.KIND)
+    # a file of credentials may be read while it is written
+    kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(listed).login)
+
+    @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL, id="model_changed", registry=found)
+    async def model_changed(meta: Any, **_: Any) -> None:
+        came(naming.KIND, meta)
+
+    def child(kind: str) -> Any:
+        async def child_changed(meta: Any, **_: Any) -> None:
+            came(kind, meta)
+
+        return child_changed
+
+    for group, version, plural, kind in _CHILDREN:
+        labels: Any = {naming.MODEL: kopf.PRESENT}
+        kopf.on.event(group, version, plural, labels=labels, id=f"{plural}_changed", registry=found)(child(kind))
+    return found
+
+
+def _key(kind: str, meta: Mapping[str, Any]) -> Key:
+    name = meta["name"] if kind == naming.KIND else meta["labels"][naming.MODEL]
+    return Key(meta.get("namespace") or "", name)
+
+
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Keeps no last state of objects: nothing here asks what has changed, and Kopf would copy every object twice to find out."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Keeps no state of handlers: there is none."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+class NoMemories(ResourceMemories):
+    """Remembers no object: handlers that only wake somebody have nothing to remember, and Kopf would keep some kilobytes of each."""
+
+    async def recall(self, raw_body: Any, **options: Any) -> ResourceMemory:
+        """Return a memory that nobody keeps."""
+        return await super().recall(raw_body, **{**options, "ephemeral": True})
+
+
+class _Pauses:
+    """The seconds between attempts of a request: without an end, since a watch that is given up is not begun again."""
+
+    def __iter__(self) -> Iterator[float]:
+        for pause in itertools.chain(_PAUSES, itertools.repeat(_LONGEST_PAUSE)):
+            yield random.uniform(pause / 2, pause)
+
+
+def settings() -> kopf.OperatorSettings:
+    """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, nothing given up."""
+    found = kopf.OperatorSettings()
+    found.persistence.diffbase_storage = _NoDiffBase()
+    found.persistence.progress_storage = _NoProgress()
+    for group, version, plural, _ in _CHILDREN:
+        found.watching.label_selectors[group, version, plural] = naming.MODEL
+    found.watching.chunk_size = 100
+    found.watching.server_timeout = 300
+    found.watching.client_timeout = 320
+    # a watch without as much as a bookmark is dropped and begun again
+    found.watching.inactivity_timeout = 70
+    found.posting.enabled = False
+    found.scanning.disabled = True
+    found.peering.standalone = True
+    found.queueing.exit_timeout = 1.0
+    # an object's worker keeps its last event for so long
+    found.queueing.idle_timeout = 0.05
+    found.networking.error_backoffs = _Pauses()
+    found.networking.connect_timeout = 10.0
+    # of lists, which come in chunks; a watch has its own
+    found.networking.request_timeout = 30.0
+    # it would count only from when Kopf is told, and only while the loop runs: see run.py
+    found.process.ultimate_exiting_timeout = None
+    return found

@@ -1,0 +1,188 @@
+"""One operator at a time: a Lease, and the time until which its holder may write.
+
+Times are compared on this machine's clock only: the holder counts from before its last renewal was sent, the others from after
+they saw one, so however far the clocks of machines are apart, the holder stops first. It stops at two thirds of the Lease's
+duration, and the others begin at the whole of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from encoder_operator.client.errors import Changed, ClusterError, Refused
+from encoder_operator.metrics import metrics
+from encoder_operator.revisions.hashing import Json
+
+_LOG = structlog.get_logger()
+# who waits for the Lease has it a few seconds later all the same
+_RELEASE_SECONDS = 1.0
+
+
+class Leases(Protocol):
+    """What is needed of the API server."""
+
+    async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
+        """Return an object, or None."""
+
+    async def put_lease(self, lease: Json) -> Json:
+        """Create a Lease, or replace the very version that was read."""
+
+
+def since_boot() -> float:
+    """Return seconds on a clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leadership:
+    """Until when this operator may write."""
+
+    def __init__(self, clock: Callable[[], float] = since_boot) -> None:
+        self._clock = clock
+        self._until = math.inf
+
+    def left(self) -> float:
+        """Return for how many seconds writing is allowed; zero or less for not at all."""
+        return self._until - self._clock()
+
+    def grant(self, until: float) -> None:
+        """Allow writing until then, on this object's clock."""
+        self._until = until
+
+    def now(self) -> float:
+        """Return what the clock says."""
+        return self._clock()
+
+
+class Lease:
+    """One Lease, as its holder or as one that waits for it."""
+
+    def __init__(
+        self, leases: Leases, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
+    ) -> None:
+        self._leases = leases
+        self._leadership = leadership
+        self._namespace, self._name = namespace, name
+        self._identity = identity
+        self._seconds = seconds
+        self._held: Json | None = None
+        self._seen: tuple[str, float] = ("", 0.0)
+        leadership.grant(-math.inf)
+
+    async def acquire(self) -> None:
+        """Wait until the Lease is ours."""
+        told = ""
+        while True:
+            try:
+                holder = await self._try()
+            except Changed:
+                # another one was faster: see who
+                continue
+            except ClusterError as error:
+                holder = None
+                _LOG.warning("the lease can't be had", error=str(error))
+            if holder == self._identity:
+                metrics.LEADER.set(1)
+                _LOG.info("leader", identity=self._identity)
+                return
+            if holder and holder != told:
+                told = holder
+                _LOG.info("stand by", holder=holder)
+            await asyncio.sleep(self._seconds / 15)
+
+    async def keep(self) -> None:
+        """Renew the Lease until it is lost."""
+        while self._leadership.left() > 0:
+            await asyncio.sleep(min(self._seconds / 5, max(0.0, self._leadership.left())))
+            if self._leadership.left() <= 0 or not await self._renewed():
+                break
+        self._leadership.grant(-math.inf)
+        self._held = None
+        metrics.LEADER.set(0)
+        _LOG.error("the lease is lost", identity=self._identity)
+
+    async def release(self) -> None:
+        """Let another one have it at once."""
+        held, self._held = self._held, None
+        self._leadership.grant(-math.inf)
+        metrics.LEADER.set(0)
+        if held is None:
+            return
+        spec = {field: value for field, value in held["spec"].items() if field != "holderIdentity"}
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._leases.put_lease({**held, "spec": spec})
+        except (ClusterError, TimeoutError) as error:
+            _LOG.warning("the lease was not released", error=str(error))
+
+    async def _try(self) -> str:
+        """Take the Lease if it is free; return its holder."""
+        live = await self._leases.get("Lease", self._namespace, self._name)
+        spec = (live or {}).get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        now = self._leadership.now()
+        # not the times in it: those are of another machine's clock
+        version = live["metadata"]["resourceVersion"] if live else ""
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        silent = now - self._seen[1]
+        if holder and holder != self._identity and silent < spec.get("leaseDurationSeconds", self._seconds):
+            return str(holder)
+        transitions = spec.get("leaseTransitions", 0) + (1 if holder != self._identity else 0)
+        await self._put(live, {"acquireTime": _micro_time(), "leaseTransitions": transitions})
+        return self._identity
+
+    async def _renewed(self) -> bool:
+        """Renew, trying as long as writing is allowed; return whether it is still ours."""
+        while self._leadership.left() > 0:
+            try:
+                async with asyncio.timeout(min(self._leadership.left(), self._seconds / 3)):
+                    await self._put(self._held, {})
+                return True
+            except Changed:
+                live = await self._reread()
+                if live is not None and live["spec"].get("holderIdentity") != self._identity:
+                    return False
+                self._held = live or self._held
+            except Refused as error:
+                _LOG.warning("the lease can't be renewed", error=str(error))
+            except (ClusterError, TimeoutError) as error:
+                _LOG.warning("the lease was not renewed", error=str(error))
+            await asyncio.sleep(self._seconds / 15)
+        return False
+
+    async def _reread(self) -> Json | None:
+        try:
+            return await self._leases.get("Lease", self._namespace, self._name)
+        except ClusterError:
+            return None
+
+    async def _put(self, live: Json | None, changes: Json) -> None:
+        began = self._leadership.now()
+        own = {"holderIdentity": self._identity, "leaseDurationSeconds": math.ceil(self._seconds)}
+        spec = {**((live or {}).get("spec") or {}), **own, "renewTime": _micro_time(), **changes}
+        metadata = live["metadata"] if live else {"name": self._name, "namespace": self._namespace}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        self._held = await self._leases.put_lease(lease)
+        self._leadership.grant(began + self._seconds * 2 / 3)
+
+
+def identity() -> str:
+    """Return a name that only one living operator has.
+
+    In a pod that is the pod's name: a container that was started again is the same operator, whose former life is surely over.
+    """
+    host = socket.gethostname()
+    return host if "KUBERNETES_SERVICE_HOST" in os.environ else f"{host}-{os.getpid()}"
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,192 @@
+"""The operator as a process: how it ends, and what it does when its watches can't go on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from encoder_operator.tests.api_server_fake import ApiServerFake, Operator, operator, serving, status, until
+
+ALL = {"encodermodels", "pods", "services", "jobs", "deployments"}
+LEASE = {"ENCODER_LEASE": "true", "ENCODER_IDENTITY": "one"}
+MODEL = {"metadata": {"name": "m", "namespace": "n", "uid": "u", "resourceVersion": "1"}}
+
+
+@pytest.fixture
+def fake() -> ApiServerFake:
+    return ApiServerFake()
+
+
+@pytest.fixture
+async def kubeconfig(fake: ApiServerFake, tmp_path: Path) -> AsyncIterator[Path]:
+    async with serving(fake, tmp_path) as found:
+        yield found
+
+
+async def stopped(running: Operator, within: float = 5.0) -> int:
+    """Return the exit code of one that is told to end; the kubelet, which would kill it later, is not there."""
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    code = await running.ended(20)
+    assert time.monotonic() - begun < within
+    return code
+
+
+async def test_it_ends_at_once_where_nothing_hinders_it(fake: ApiServerFake, kubeconfig: Path) -> None:
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        port = running.said("start")[0]["port"]
+        # somebody who scrapes keeps the connection
+        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            await answer.read()
+            assert await stopped(running, within=3) == 0
+        assert fake.lease is not None
+        assert "holderIdentity" not in fake.lease["spec"]
+        assert running.traced == []
+
+
+async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: ApiServerFake, kubeconfig: Path) -> None:
+    fake.objects["encodermodels"] = [MODEL]
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        fake.fault = lambda request: 60.0
+        for number in range(2, 20):
+            changed = {"metadata": {**MODEL["metadata"], "name": f"m{number}", "uid": str(number)}}
+            await fake.tell("encodermodels", {"type": "ADDED", "object": changed})
+        # looks are under way, and the renewal of the lease
+        before = len(fake.asked)
+        await until(lambda: len(fake.asked) > before)
+        assert await stopped(running) == 0
+        assert running.traced == []
+
+
+async def test_a_stand_by_ends_at_once(fake: ApiServerFake, kubeconfig: Path) -> None:
+    fake.lease = {
+        "metadata": {"name": "encoder-operator", "namespace": "default", "resourceVersion": "0"},
+        "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15},
+    }
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: running.said("stand by"))
+        assert await stopped(running, within=2) == 0
+
+
+@pytest.mark.fault(
+    "something hangs when the operator is told to end",
+    "a trace of where, in its log",
+    "it exits with 1 within five seconds",
+)
+@pytest.mark.parametrize("how", ["time.sleep(60)", "await asyncio.Event().wait()"])
+async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiServerFake, kubeconfig: Path) -> None:
+    first = (
+        "import asyncio, time\n"
+        "from encoder_operator.client.client import Cluster\n"
+        "async def hangs_here(self):\n"
+        f"    {how}\n"
+        "Cluster.close = hangs_here"
+    )
+    async with operator(kubeconfig, first) as running:
+        await until(lambda: fake.watched == ALL)
+        assert await stopped(running) == 1
+        assert "Timeout" in running.log.read_text()
+
+
+@pytest.mark.fault(
+    "a watch is told an error that is not about its age",
+    "a line in its log",
+    "the operator gives its Lease back and exits with 1; the next life reads everything",
+)
+async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: ApiServerFake, kubeconfig: Path) -> None:
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        broken = {"kind": "Status", "code": 500, "message": "etcdserver: no leader"}
+        await fake.tell("pods", {"type": "ERROR", "object": broken})
+        assert await running.ended(10) == 1
+        assert (
+            "no leader" in running.said("the watches can't go on, so the operator is to be started again")[0]["error"]
+        )
+        assert running.traced == []
+        # the next one need not wait
+        assert fake.lease is not None
+        assert "holderIdentity" not in fake.lease["spec"]
+
+
+async def test_a_watch_whose_events_are_too_old_begins_again(fake: ApiServerFake, kubeconfig: Path) -> None:
+    async with operator(kubeconfig) as running:
+        await until(lambda: fake.watched == ALL)
+        lists = fake.asked.count(("GET", "/api/v1/pods", False))
+        old = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+        await fake.tell("pods", {"type": "ERROR", "object": old})
+        await until(lambda: fake.asked.count(("GET", "/api/v1/pods", False)) > lists)
+        await until(lambda: fake.watched == ALL)
+        assert running.process.returncode is None
+        assert running.traced == []
+
+
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: ApiServerFake, kubeconfig: Path) -> None:
+    refused: list[str] = []
+
+    def fault(request: web.Request) -> web.Response | None:
+        refused.append(request.path)
+        return status(code)
+
+    fake.fault = fault
+    async with operator(kubeconfig) as running:
+        await until(lambda: len(refused) > 2 and running.said("the start waits for the API server"))
+        fake.fault = lambda request: None
+        await until(lambda: fake.watched == ALL)
+        assert running.traced == []
+
+
+@pytest.mark.fault(
+    "the CustomResourceDefinition comes after the operator", "a line in its log", "it begins when there is one"
+)
+async def test_a_start_waits_for_the_definition_of_encoder_models(fake: ApiServerFake, kubeconfig: Path) -> None:
+    fake.groups = {name: found for name, found in fake.groups.items() if not name.startswith("encoders.dev")}
+    async with operator(kubeconfig) as running:
+        await until(
+            lambda: running.said("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
+        )
+        assert fake.watched == set()
+        fake.groups = ApiServerFake().groups
+        await until(lambda: fake.watched == ALL)
+
+
+@pytest.mark.fault(
+    "the operator's token is rotated, and the old one refused (401)", "lines in its log", "the new one is read"
+)
+async def test_refused_credentials_are_read_again_until_they_are_taken(fake: ApiServerFake, kubeconfig: Path) -> None:
+    """A token was rotated, and the old one is not taken any more; the new one comes to the file a while later."""
+    taken = "Bearer secret"
+    refused: list[str] = []
+
+    def fault(request: web.Request) -> web.Response | None:
+        if request.headers.get("Authorization") != taken:
+            refused.append(request.path)
+            return status(401, "Unauthorized")
+        return None
+
+    fake.fault = fault
+    async with operator(kubeconfig) as running:
+        await until(lambda: fake.watched == ALL)
+        taken = "Bearer rotated"
+        # what is open stays open; the next list or watch is refused
+        old = {"kind": "Status", "code": 410, "message": "too old resource version"}
+        await fake.tell("pods", {"type": "ERROR", "object": old})
+        await until(lambda: refused)
+        await asyncio.sleep(1)
+        # as the kubelet does it: all of it at once
+        rotated = kubeconfig.with_suffix(".new")
+        rotated.write_text(kubeconfig.read_text().replace("secret", "rotated"))
+        rotated.replace(kubeconfig)
+        await until(lambda: fake.watched == ALL)
+        assert len(refused) < 15
+        assert running.process.returncode is None
+        assert running.traced == []

@@ -1,0 +1,35 @@
+"""How many EncoderModels there are in which phase, for the metrics: the number of series does not grow with the models."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from encoder_operator.controller.workqueue import Key
+from encoder_operator.metrics import metrics
+
+
+class Census:
+    """Counts EncoderModels by phase and plugin."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, tuple[str, str]] = {}
+        self._numbers: Counter[tuple[str, str]] = Counter()
+
+    def note(self, key: Key, phase: str, plugin: str) -> None:
+        """Note what a look has found."""
+        now = (sys.intern(phase), sys.intern(plugin))
+        before = self._found.get(key)
+        if before != now:
+            self._found[key] = now
+            self._move(before, now)
+
+    def gone(self, key: Key) -> None:
+        """Note that an EncoderModel was deleted."""
+        self._move(self._found.pop(key, None), None)
+
+    def _move(self, before: tuple[str, str] | None, now: tuple[str, str] | None) -> None:
+        for which, change in ((before, -1), (now, 1)):
+            if which is not None:
+                self._numbers[which] += change
+                metrics.MODELS.labels(*which).set(self._numbers[which])

@@ -1,0 +1,29 @@
+"""The PodDisruptionBudget of a model with more than one pod: nodes are drained one pod at a time."""
+
+from __future__ import annotations
+
+from encoder_operator import naming
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.state.desired import Model
+
+
+def render(model: Model) -> Json | None:
+    """Return the PodDisruptionBudget, or None for a single pod, which would only keep its node from being drained."""
+    if model.spec.serving.replicas < 2:
+        return None
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": model.name,
+            "namespace": model.namespace,
+            "labels": naming.labels(model.name, "serving"),
+            "ownerReferences": [naming.owner(model.name, model.uid)],
+        },
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": {naming.MODEL: model.name, naming.COMPONENT: "serving"}},
+            # pods that do not work, or are not verified, protect nothing
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

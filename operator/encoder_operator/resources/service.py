@@ -1,0 +1,33 @@
+"""The Service: every pod of the model whose readiness gate is open."""
+
+from __future__ import annotations
+
+from encoder_operator import naming
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.state.desired import Model
+
+
+def render(model: Model) -> Json:
+    """Return the Service."""
+    wanted = model.spec.network.service
+    metadata: Json = {
+        "name": model.name,
+        "namespace": model.namespace,
+        "labels": naming.labels(model.name, "serving"),
+        "ownerReferences": [naming.owner(model.name, model.uid)],
+    }
+    if wanted.annotations:
+        metadata["annotations"] = dict(wanted.annotations)
+    spec: Json = {
+        "selector": {naming.MODEL: model.name, naming.COMPONENT: "serving"},
+        "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+    }
+    if wanted.type != "ClusterIP":
+        spec["type"] = wanted.type
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def endpoint(model: Model) -> str:
+    """Return where clients in the cluster send requests."""
+    port = model.spec.network.service.port
+    return f"http://{model.name}.{model.namespace}.svc{'' if port == 80 else f':{port}'}/pooling"

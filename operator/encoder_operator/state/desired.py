@@ -1,0 +1,98 @@
+"""One EncoderModel as the operator works with it: identity, parsed spec, and whether that can be acted on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import Spec
+from encoder_operator.client.errors import NotAccepted
+from encoder_operator.manager.settings import Settings
+from encoder_operator.revisions.hashing import Json, digest
+from encoder_operator.state.observed import Claim
+from encoder_operator.status.reasons import Reason
+from encoder_operator.validation import checks
+from encoder_plugins import catalog
+from encoder_plugins.errors import UnknownPlugin
+from encoder_plugins.plugin import Plugin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Identity and wishes of one EncoderModel."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    retry: str
+    update: str
+    spec: Spec
+    plugin: Plugin
+    status: Json
+    # sha256 of the content of spec.parity.inputs; empty where that is not set, None where it can't be read
+    inputs: str | None = ""
+
+    @property
+    def claim_name(self) -> str:
+        """Return the name of the claim that holds the artifacts."""
+        return self.spec.storage.claim_name or naming.artifacts_claim(self.name)
+
+    def shares(self, claim: Claim | None) -> bool:
+        """Return whether its volume can be mounted on several nodes at once; ``claim`` is the live one, where there is one."""
+        if claim is not None:
+            return claim.shared
+        create = self.spec.storage.create
+        return create is not None and "ReadWriteMany" in create.access_modes
+
+    @property
+    def dtype(self) -> str:
+        """Return the number format that it is served in today."""
+        return self.spec.serving.dtype or self.plugin.dtype(self.spec.serving.accelerator)
+
+    @property
+    def thresholds(self) -> str:
+        """Return what tells one set of thresholds from another."""
+        return digest(self.spec.parity.thresholds)[:10]
+
+
+def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
+    """Turn the API server's object into a model; ``inputs`` is the hash of the user's own cases.
+
+    Raises:
+        NotAccepted: A person must change it first.
+    """
+    meta = live["metadata"]
+    try:
+        spec = Spec.model_validate(live.get("spec", {}))
+    except ValidationError as error:
+        raise NotAccepted(Reason.INVALID_SPEC, _sentence(error)) from None
+    try:
+        plugin = catalog.get(spec.plugin)
+    except UnknownPlugin as error:
+        raise NotAccepted(Reason.UNKNOWN_PLUGIN, f"spec.plugin: {error}") from None
+    checks.check(spec, plugin, settings)
+    create = spec.storage.create
+    if create is not None and "ReadWriteMany" not in create.access_modes:
+        checks.check_one_node(spec, meta["name"], meta["namespace"])
+    annotations = meta.get("annotations", {})
+    return Model(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        retry=annotations.get(naming.RETRY, ""),
+        update=annotations.get(naming.UPDATE, ""),
+        spec=spec,
+        plugin=plugin,
+        status=live.get("status", {}),
+        inputs=inputs,
+    )
+
+
+def _sentence(error: ValidationError) -> str:
+    found = [f"spec.{'.'.join(str(part) for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()[:4]]
+    more = f" (and {error.error_count() - len(found)} more)" if error.error_count() > len(found) else ""
+    return "; ".join(found) + more

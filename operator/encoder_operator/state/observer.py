@@ -1,0 +1,245 @@
+"""Facts about one EncoderModel, parsed from what was read, and the few things that only some models need, read live.
+
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from encoder_operator import naming
+from encoder_operator.client.client import Cluster
+from encoder_operator.client.errors import Refused
+from encoder_operator.manager.settings import Settings
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.state import observed, snapshot
+from encoder_operator.state.observed import Facts, Pod, Revision, Verdict
+from encoder_operator.state.snapshot import View
+
+_CREATING = "ContainerCreating"
+_SILENT = "does not answer"
+# labels of nodes hardly change
+_PRODUCT_SECONDS = 60.0
+_PROGRESS_SECONDS = 10.0
+_PROGRESS_LINES = 5
+_MOST_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The last line of progress that a prep pod has told, and when it was read."""
+
+    read: float
+    line: Json | None
+
+
+class Observer:
+    """Turns views into facts."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._cluster = cluster
+        self._namespaced = settings.namespaced
+        self._products: dict[str, tuple[float, str]] = {}
+        self._told: dict[str, _Told] = {}
+        self._nodes: dict[str, tuple[float, str]] = {}
+
+    async def facts(self, view: View, *, preps_elsewhere: int = 0) -> Facts:
+        """Return the facts about an EncoderModel."""
+        meta = view.live["metadata"]
+        name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
+        jobs, pods, records = (view.children[kind] for kind in ("Job", "Pod", "ControllerRevision"))
+        named = view.namesakes
+        deployment, service, claim = named.get("Deployment"), named.get("Service"), view.claim
+        own_claim = snapshot.claim_name(view.live) == naming.artifacts_claim(name)
+        conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
+        leftovers = [child for child in (*jobs, *records, *named.values()) if _of_another(child, uid)]
+        if claim and own_claim and not _ours(claim, name):
+            conflicts.append(claim)
+        elif claim and own_claim and "deletionTimestamp" in claim["metadata"]:
+            leftovers.append(claim)
+        revisions = sorted(
+            (observed.revision(record) for record in _of(records, "revision")),
+            key=lambda found: (found.number, found.hash),
+        )
+        verdicts = tuple(observed.verdict(record) for record in _of(records, "verdict"))
+        parsed = [await self._pod(namespace, pod) for pod in pods]
+        serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
+        return Facts(
+            now=self._cluster.now,
+            claim=observed.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
+            deployment=observed.deployment(deployment) if deployment else None,
+            service=service,
+            network_policy=named.get("NetworkPolicy"),
+            http_route=named.get("HTTPRoute"),
+            budget=named.get("PodDisruptionBudget"),
+            gateway_api=view.gateway_api,
+            preps_elsewhere=preps_elsewhere,
+            prep_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "prep")),
+            parity_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "parity")),
+            revisions=tuple(revisions),
+            verdicts=verdicts,
+            pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
+            leftovers=tuple(_called(child) for child in leftovers),
+            conflicts=tuple(_called(found) for found in conflicts),
+            live_revisions={
+                record["metadata"]["labels"][naming.REVISION]: record for record in _of(records, "revision")
+            },
+            inputs=await self._inputs(namespace, view.live),
+        )
+
+    async def _pod(self, namespace: str, live: Json) -> Pod:
+        pod = observed.pod(live)
+        if live["metadata"].get("labels", {}).get(naming.COMPONENT) != "prep":
+            return pod
+        if pod.node and pod.alive:
+            pod = replace(pod, node_problem=await self._node_problem(pod))
+        if pod.phase == "Pending" and pod.node and pod.waiting == _CREATING:
+            return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
+        if pod.phase == "Running" and pod.ended is None:
+            return replace(pod, progress=await self._progress(namespace, pod))
+        return pod
+
+    async def _node_problem(self, pod: Pod) -> str:
+        """Return what is wrong with a prep pod's node: until Kubernetes ends the pod, nothing about the pod itself need say it."""
+        if self._namespaced:
+            # Nodes are not ours to read; of one that is silent, the API server closes the pods and leaves their containers open
+            return _SILENT if pod.containers_ready and not pod.ready else ""
+        before, now = self._nodes.get(pod.node), time.monotonic()
+        if before is not None and now - before[0] < _PROGRESS_SECONDS:
+            return before[1]
+        try:
+            problem = _node_problem(await self._cluster.get("Node", None, pod.node))
+        except Refused:
+            # worth having, and no more: the Job does without
+            problem = ""
+        while len(self._nodes) >= _MOST_REMEMBERED:
+            del self._nodes[next(iter(self._nodes))]
+        self._nodes[pod.node] = (now, problem)
+        return problem
+
+    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
+        """Ask for the Events of a prep pod that is being created: only there the kubelet says which mount it waits for."""
+        events = await self._cluster.list(
+            "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
+        )
+        last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
+        return str(last.get("message", "")) if last else ""
+
+    async def _progress(self, namespace: str, pod: Pod) -> Json | None:
+        """Return the last line of progress in the pod's log, read at most once in ten seconds."""
+        before, now = self._told.get(pod.uid), time.monotonic()
+        if before is not None and now - before.read < _PROGRESS_SECONDS:
+            return before.line
+        line = _last_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
+        if line is not None:
+            line = {**line, "at": observed.spelled(self._cluster.now), "bytesPerSecond": _rate(before, line, now)}
+        elif before is not None:
+            line = before.line
+        while len(self._told) >= _MOST_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._told[pod.uid] = _Told(now, line)
+        return line
+
+    async def _inputs(self, namespace: str, live: Json) -> str | None:
+        """Return the hash of the user's own cases; empty where there are none, None where they can't be found."""
+        wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
+        if wanted is None:
+            return ""
+        found = await self._cluster.get("ConfigMap", namespace, wanted["name"])
+        content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
+        return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+
+    async def _with_products(
+        self, pods: Iterable[Pod], revisions: list[Revision], verdicts: tuple[Verdict, ...]
+    ) -> tuple[Pod, ...]:
+        """Add the accelerator product that each pod runs on."""
+        made_for = {found.hash: found for found in revisions}
+        # a pod never moves: it stays on what it was compared on
+        compared = {
+            verdict.data["binding"].get("uid"): verdict.product
+            for verdict in sorted(verdicts, key=lambda found: found.created)
+        }
+        return tuple(
+            await asyncio.gather(
+                *(self._with_product(pod, made_for.get(pod.revision), compared.get(pod.uid)) for pod in pods)
+            )
+        )
+
+    async def _with_product(self, pod: Pod, made_for: Revision | None, compared: str | None) -> Pod:
+        if made_for is not None and made_for.pinned["accelerator"] == "cpu":
+            return replace(pod, product="cpu")
+        if not pod.node:
+            return pod
+        if self._namespaced:
+            # Nodes are not ours to read: what its own template has not pinned is verified pod by pod
+            return replace(pod, product=compared or _pinned(made_for) or f"{naming.ONE_POD}{pod.uid}")
+        return replace(pod, product=await self._product(pod.node))
+
+    async def _product(self, node: str) -> str:
+        read, known = self._products.get(node, (0.0, ""))
+        if known and time.monotonic() - read < _PRODUCT_SECONDS:
+            return known
+        live = await self._cluster.get("Node", None, node)
+        label = live["metadata"].get("labels", {}).get(naming.GPU_PRODUCT_LABEL) if live else None
+        # without the label nothing says that two nodes have the same product: each is verified by itself
+        product = label or f"node:{node}"
+        while len(self._products) >= _MOST_REMEMBERED:
+            del self._products[next(iter(self._products))]
+        self._products[node] = (time.monotonic(), product)
+        return product
+
+
+def _of(found: Iterable[Json], component: str) -> list[Json]:
+    return [entry for entry in found if entry["metadata"].get("labels", {}).get(naming.COMPONENT) == component]
+
+
+def _ours(live: Json, model: str) -> bool:
+    labels = live["metadata"].get("labels", {})
+    return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
+
+
+def _of_another(live: Json, uid: str) -> bool:
+    owners = live["metadata"].get("ownerReferences", [])
+    return any(owner["kind"] == naming.KIND and owner["uid"] != uid for owner in owners)
+
+
+def _pinned(made_for: Revision | None) -> str:
+    selector = made_for.template["spec"].get("nodeSelector") if made_for else None
+    return str((selector or {}).get(naming.GPU_PRODUCT_LABEL, ""))
+
+
+def _called(live: Json) -> str:
+    return f"{live.get('kind', 'object')} {live['metadata']['name']}"
+
+
+def _node_problem(live: Json | None) -> str:
+    if live is None:
+        return "is gone"
+    ready = next((entry for entry in live.get("status", {}).get("conditions", []) if entry["type"] == "Ready"), None)
+    if ready is None or ready["status"] == "True":
+        return ""
+    said = ready.get("message", "")
+    return f"{_SILENT} ({said})" if said else _SILENT
+
+
+def _last_line(log: str) -> Json | None:
+    for text in reversed(log.splitlines()):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "phase" in line:
+            return line
+    return None
+
+
+def _rate(before: _Told | None, line: Json, now: float) -> int:
+    if before is None or before.line is None or before.line.get("phase") != line.get("phase"):
+        return 0
+    done = int(line.get("bytes") or 0) - int(before.line.get("bytes") or 0)
+    return max(0, round(done / (now - before.read)))

@@ -1,0 +1,212 @@
+"""What an EncoderModel may not ask for, beyond what its schema can say: each refusal names the field and what to do instead."""
+
+from __future__ import annotations
+
+import re
+
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Serving, Spec
+from encoder_operator.client.errors import NotAccepted
+from encoder_operator.manager.settings import Settings
+from encoder_operator.naming import GPU_PRODUCT_LABEL
+from encoder_operator.state.observed import Claim
+from encoder_operator.status.reasons import Reason
+from encoder_operator.validation import pod_template, vllm_args
+from encoder_plugins.plugin import Plugin
+
+# seconds that a serving pod needs to finish what it has begun: its drain (encoder_plugins.drain), and a little to end
+GRACE_SECONDS = 90
+
+
+def check(spec: Spec, plugin: Plugin, settings: Settings) -> None:
+    """Refuse what can't work, or what is not a tenant's to ask for.
+
+    Raises:
+        NotAccepted: A person must change the spec, or an administrator the operator's settings.
+    """
+    _check_accelerator(spec.serving, plugin)
+    _check_arguments(spec)
+    _check_loading(spec)
+    if spec.serving.trust_remote_code and not settings.allow_trust_remote_code:
+        raise NotAccepted(
+            Reason.REMOTE_CODE_DENIED,
+            "spec.serving.trustRemoteCode: this operator does not permit code from repositories (its setting"
+            " allowTrustRemoteCode)",
+        )
+    if spec.serving.pod_template is not None:
+        found = pod_template.refusal(spec.serving.pod_template, GRACE_SECONDS)
+        if found is not None:
+            raise NotAccepted(
+                Reason.POD_TEMPLATE_DENIED, f"spec.serving.podTemplate: {found.path} is refused: {found.why}"
+            )
+    _check_images(spec, settings)
+
+
+def check_name(name: str) -> None:
+    """Refuse a model's name that its children's names can't be made from.
+
+    Raises:
+        NotAccepted: The model needs another name.
+    """
+    if len(name) > naming.MAX_MODEL_NAME:
+        raise NotAccepted(Reason.INVALID_SPEC, naming.LONG_NAME)
+    if not re.fullmatch(naming.MODEL_NAME, name):
+        raise NotAccepted(Reason.INVALID_SPEC, naming.WRONG_NAME)
+
+
+def check_volume(spec: Spec, model: str, namespace: str, claim: Claim) -> None:
+    """Refuse what the volume that is there can't do.
+
+    Raises:
+        NotAccepted: The model needs another volume, or asks too much of this one.
+    """
+    if claim.one_pod:
+        raise NotAccepted(
+            Reason.ONE_POD_ONLY,
+            f"the claim {claim.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
+            " pods need it beside the one that serves: take a ReadWriteOnce or ReadWriteMany claim",
+        )
+    if not claim.shared:
+        check_one_node(spec, model, namespace)
+
+
+def check_one_node(spec: Spec, model: str, namespace: str) -> None:
+    """Refuse what parts pods that share a volume which is on one node at a time.
+
+    Raises:
+        NotAccepted: The spec asks for both.
+    """
+    serving = spec.serving
+    own = serving_labels(spec, model)
+    affinity = serving.affinity
+    why = "the volume is ReadWriteOnce, which keeps all pods of the model on one node"
+    if affinity is not None and affinity.pod_anti_affinity is not None:
+        for term in affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
+            here = not term.namespaces and term.namespace_selector is None
+            if (here or namespace in term.namespaces or term.namespace_selector == LabelSelector()) and _selects(
+                term.label_selector, own
+            ):
+                raise NotAccepted(
+                    Reason.ONE_NODE_ONLY,
+                    f"spec.serving.affinity.podAntiAffinity requires that the model's pods are parted by {term.topology_key}, but"
+                    f" {why}: prefer it instead, or take a ReadWriteMany volume",
+                )
+    if (
+        affinity is not None
+        and affinity.pod_affinity is not None
+        and affinity.pod_affinity.required_during_scheduling_ignored_during_execution
+    ):
+        # the scheduler lets the first pod of a group start only where it matches every required term itself
+        raise NotAccepted(
+            Reason.ONE_NODE_ONLY,
+            f"spec.serving.affinity.podAffinity can't require anything here, because {why}, by a required term of the"
+            " operator's own: prefer it instead, or take a ReadWriteMany volume",
+        )
+    for constraint in serving.topology_spread_constraints:
+        if constraint.when_unsatisfiable == "DoNotSchedule" and (
+            constraint.label_selector is None or _selects(constraint.label_selector, own)
+        ):
+            raise NotAccepted(
+                Reason.ONE_NODE_ONLY,
+                f"spec.serving.topologySpreadConstraints requires that the model's pods are spread by {constraint.topology_key},"
+                f" but {why}: say ScheduleAnyway, or take a ReadWriteMany volume",
+            )
+    for key, value in spec.prepare.node_selector.items():
+        other = node_selector(serving).get(key, value)
+        if other != value:
+            raise NotAccepted(
+                Reason.ONE_NODE_ONLY,
+                f"spec.prepare.nodeSelector asks for {key}: {value} and spec.serving for {other}, but {why}, and the prep Job"
+                " with them: make them agree, or take a ReadWriteMany volume",
+            )
+
+
+def serving_labels(spec: Spec, model: str) -> dict[str, str]:
+    """Return the labels of a model's serving pods, without the revision."""
+    added = (spec.serving.pod_template or {}).get("metadata", {}).get("labels", {})
+    code = {naming.TRUSTS_CODE: "true"} if spec.serving.trust_remote_code else {}
+    return {**added, **naming.labels(model, "serving"), **code}
+
+
+def node_selector(serving: Serving) -> dict[str, str]:
+    """Return the node labels that serving pods need."""
+    product = {GPU_PRODUCT_LABEL: serving.accelerator_product} if serving.accelerator_product else {}
+    return dict(sorted({**serving.node_selector, **product}.items()))
+
+
+def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
+    if serving.dtype is None and serving.accelerator not in dict(plugin.dtypes):
+        raise NotAccepted(
+            Reason.UNSUPPORTED_ACCELERATOR,
+            f"spec.serving.accelerator: plugin {plugin.name} has no default number format for {serving.accelerator};"
+            f" it is made for {', '.join(dict(plugin.dtypes))}",
+        )
+
+
+def _check_arguments(spec: Spec) -> None:
+    for argument in spec.serving.args:
+        option = vllm_args.denied(argument)
+        if option is not None:
+            raise NotAccepted(
+                Reason.ARGUMENT_DENIED,
+                f"spec.serving.args: {argument!r} is refused, it means --{option}: {vllm_args.DENIED[option]}",
+            )
+    part: Serving | Prepare
+    for field, part in (("serving", spec.serving), ("prepare", spec.prepare)):
+        for variable in part.env:
+            why = vllm_args.DENIED_ENVIRONMENT.get(variable.name)
+            if why is not None:
+                raise NotAccepted(Reason.ENVIRONMENT_DENIED, f"spec.{field}.env: {variable.name} is refused: {why}")
+
+
+def _check_loading(spec: Spec) -> None:
+    wanted, own = spec.serving.load_format, spec.image is not None
+    if wanted == "tensorizer":
+        why = (
+            "tensorizer reads a serialized model of its own format, and artifacts hold safetensors only: weights from elsewhere"
+            " would escape the artifact's digest"
+        )
+    elif wanted == "fastsafetensors" and spec.serving.accelerator != "nvidia":
+        why = "fastsafetensors copies from files to the memory of a GPU; it needs accelerator nvidia"
+    elif wanted == "runai_streamer" and spec.serving.accelerator != "nvidia" and not own:
+        why = (
+            "runai_streamer needs the package runai-model-streamer, which vLLM's own image for nvidia holds and the engine image for"
+            " CPUs does not: name an image of your own that does in spec.image"
+        )
+    else:
+        return
+    raise NotAccepted(Reason.LOAD_FORMAT_UNSUPPORTED, f"spec.serving.loadFormat: {why}")
+
+
+def _check_images(spec: Spec, settings: Settings) -> None:
+    accelerator, plugin = spec.serving.accelerator, spec.plugin
+    engine = spec.image or settings.images.engine.get(accelerator, {}).get(plugin)
+    missing = [
+        what
+        for what, image in (
+            (f"engine.{accelerator}.{plugin}", engine),
+            (f"prep.{plugin}", settings.images.prep.get(plugin)),
+            ("operator", settings.images.operator),
+        )
+        if not image
+    ]
+    if missing:
+        raise NotAccepted(
+            Reason.NO_IMAGE,
+            f"the operator was installed without an image for {', '.join(missing)}: set it in the chart's values",
+        )
+
+
+def _selects(selector: LabelSelector | None, labels: dict[str, str]) -> bool:
+    if selector is None:
+        return False
+    plain = all(labels.get(key) == value for key, value in selector.match_labels.items())
+    return plain and all(
+        {
+            "In": labels.get(entry.key) in entry.values,
+            "NotIn": labels.get(entry.key) not in entry.values,
+            "Exists": entry.key in labels,
+            "DoesNotExist": entry.key not in labels,
+        }[entry.operator]
+        for entry in selector.match_expressions
+    )

@@ -1,0 +1,341 @@
+"""``spec.serving.podTemplate``: what of a pod template may be added to, and how it is merged in.
+
+A strategic merge, as ``kubectl patch`` does it: maps are merged, lists of named things by their names, other values are replaced.
+What the model's promises rest on (the proof, the probes, the way requests are drained, the restricted profile) is refused by its
+path, and so is what has a field of its own in ``spec.serving``: the prep Job and the storage rules go by those.
+"""
+
+from __future__ import annotations
+
+import copy
+import posixpath
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from encoder_operator import naming
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.validation import vllm_args
+
+ENGINE = "engine"
+OWN_VOLUMES = frozenset({"artifacts", "tmp", "shm"})
+
+_HOST = "it would take down the wall between pod and node"
+_PROFILE = "pods keep to the restricted profile of the pod security standards"
+_PROBES = "readiness and the parity gate rest on it"
+_SET = "the operator sets it"
+_TOKEN = "serving pods hold no account of the cluster"
+_OTHER = "it is none of what an overlay may add"
+
+# what an overlay may hold, level by level; everything else is refused, with a reason where there is a particular one
+_METADATA = frozenset({"annotations", "labels"})
+_SPEC = frozenset(
+    {
+        "containers",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "hostUsers",
+        "initContainers",
+        "preemptionPolicy",
+        "schedulerName",
+        "securityContext",
+        "terminationGracePeriodSeconds",
+        "volumes",
+    }
+)
+_ENGINE = frozenset({"env", "name", "volumeMounts"})
+_SIDECAR = frozenset(
+    {
+        "args",
+        "command",
+        "env",
+        "envFrom",
+        "image",
+        "imagePullPolicy",
+        "lifecycle",
+        "livenessProbe",
+        "name",
+        "ports",
+        "readinessProbe",
+        "resources",
+        "restartPolicy",
+        "securityContext",
+        "startupProbe",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "volumeMounts",
+        "workingDir",
+    }
+)
+_POD_CONTEXT = frozenset(
+    {"fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsUser", "supplementalGroups", "supplementalGroupsPolicy"}
+)
+_VOLUMES = frozenset(
+    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+)
+
+# for the reference page
+ALLOWED = (
+    "Labels and annotations that are not the operator's; of the container `engine` `env` and `volumeMounts` (what `valueFrom` or a"
+    " volume reads from a Secret or ConfigMap is no part of the revision: a container that starts again sees its content of that day,"
+    " and is not compared again for it); further containers and init containers, which get the restricted security context and may only read the artifacts; volumes that the"
+    f" restricted profile allows ({', '.join(sorted(_VOLUMES))}); and of the pod "
+    + ", ".join(f"`{name}`" for name in sorted(_SPEC - {"containers", "initContainers", "volumes", "securityContext"}))
+    + f", and `securityContext` with {', '.join(f'`{name}`' for name in sorted(_POD_CONTEXT))} (never 0 for a user or group)."
+)
+DENIED: Mapping[str, str] = MappingProxyType(
+    {
+        "spec.activeDeadlineSeconds": "it would end pods that serve",
+        "spec.affinity": "use spec.serving.affinity",
+        "spec.automountServiceAccountToken": _TOKEN,
+        "spec.enableServiceLinks": "a Service called vllm would change the engine's settings",
+        "spec.ephemeralContainers": "a template has none",
+        "spec.hostIPC": _HOST,
+        "spec.hostNetwork": _HOST,
+        "spec.hostPID": _HOST,
+        "spec.imagePullSecrets": "use spec.serving.imagePullSecrets",
+        "spec.nodeName": "use spec.serving.nodeSelector",
+        "spec.nodeSelector": "use spec.serving.nodeSelector, which the prep Job follows too",
+        "spec.priorityClassName": "use spec.serving.priorityClassName",
+        "spec.readinessGates": _PROBES,
+        "spec.resourceClaims": "use spec.serving.resourceClaims",
+        "spec.resources": "use spec.serving.resources",
+        "spec.restartPolicy": "pods of a Deployment are always restarted",
+        "spec.runtimeClassName": "use spec.serving.runtimeClassName",
+        "spec.serviceAccount": _TOKEN,
+        "spec.serviceAccountName": _TOKEN,
+        "spec.shareProcessNamespace": "other containers could signal the engine",
+        "spec.tolerations": "use spec.serving.tolerations, which the prep Job follows too",
+        "spec.topologySpreadConstraints": "use spec.serving.topologySpreadConstraints",
+        "spec.containers[engine].args": "use spec.serving.args",
+        "spec.containers[engine].command": _SET,
+        "spec.containers[engine].envFrom": "it could set any variable, also those that no env may hold: name each one, with valueFrom",
+        "spec.containers[engine].image": "use spec.image",
+        "spec.containers[engine].imagePullPolicy": "the operator's own setting for all models",
+        "spec.containers[engine].lifecycle": "without the operator's preStop requests are lost when a pod ends",
+        "spec.containers[engine].livenessProbe": _PROBES,
+        "spec.containers[engine].ports": "requests come in by one port, which the operator sets",
+        "spec.containers[engine].readinessProbe": _PROBES,
+        "spec.containers[engine].resources": "use spec.serving.resources",
+        "spec.containers[engine].restartPolicy": "pods of a Deployment are always restarted",
+        "spec.containers[engine].securityContext": _PROFILE,
+        "spec.containers[engine].startupProbe": _PROBES,
+        "spec.containers[engine].terminationMessagePath": "the operator reads the engine's last words there",
+        "spec.containers[engine].terminationMessagePolicy": "the operator reads the engine's last words there",
+    }
+)
+_FOREIGN_ANNOTATIONS = ("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/")
+# by which field entries of a list are the same; other lists are replaced as a whole
+_KEYS = MappingProxyType(
+    {
+        "containers": "name",
+        "env": "name",
+        "hostAliases": "ip",
+        "initContainers": "name",
+        "ports": "containerPort",
+        "volumeMounts": "mountPath",
+        "volumes": "name",
+    }
+)
+_WHOLE_DEFAULTS = MappingProxyType({"fieldRef": {"apiVersion": "v1"}, "resourceFieldRef": {"divisor": "0"}})
+_LISTS = MappingProxyType({"add": str, "drop": str, "sources": dict})
+_MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "securityContext", "spec"})
+# an entry of these is one choice of several: merged, a variable would have a value and a source
+_WHOLE = frozenset({"env", "volumes"})
+
+
+class Refusal(NamedTuple):
+    """A path that an overlay may not hold, and why."""
+
+    path: str
+    why: str
+
+
+def merge(template: Json, overlay: Json, context: Json) -> Json:
+    """Return ``template`` with ``overlay`` merged in.
+
+    Args:
+        template: The pod template as the operator makes it.
+        overlay: What a person adds; ``refusal`` has found nothing in it.
+        context: The security context of a container of ours, which added containers get too.
+    """
+    found: Json = _merged(template, _completed(overlay), "")
+    own = {entry["name"] for entry in template["spec"]["containers"]}
+    for kind in ("containers", "initContainers"):
+        for added in found["spec"].get(kind, []):
+            if added["name"] not in own:
+                added["securityContext"] = context | added.get("securityContext", {})
+    return found
+
+
+def _completed(value: Any) -> Any:
+    """Add what the API server would to parts that are owned as a whole: left out, each look would find them changed."""
+    if isinstance(value, list):
+        return [_completed(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _completed(entry) for key, entry in value.items()}
+    for name, default in _WHOLE_DEFAULTS.items():
+        if isinstance(found.get(name), dict):
+            found[name] = default | found[name]
+    return found
+
+
+def _merged(base: Any, over: Any, name: str) -> Any:
+    if isinstance(base, dict) and isinstance(over, dict):
+        return base | {
+            key: _merged(base[key], value, key) if key in base else copy.deepcopy(value) for key, value in over.items()
+        }
+    if isinstance(base, list) and isinstance(over, list) and name in _KEYS:
+        key = _KEYS[name]
+        further = {entry[key]: entry for entry in over}
+        kept = [
+            copy.deepcopy(further.pop(entry[key]))
+            if name in _WHOLE and entry[key] in further
+            else _merged(entry, further.pop(entry[key]), "")
+            if entry[key] in further
+            else entry
+            for entry in base
+        ]
+        return [*kept, *(copy.deepcopy(entry) for entry in further.values())]
+    return copy.deepcopy(over)
+
+
+def refusal(overlay: Json, grace: int) -> Refusal | None:
+    """Return the first thing in ``overlay`` that is refused, or None.
+
+    Args:
+        overlay: What a person adds to the pod template.
+        grace: Seconds that a pod needs to finish what it has begun.
+    """
+    return next(_shape(overlay, ""), None) or next(_refused(overlay, grace), None)
+
+
+def _shape(value: Any, path: str) -> Iterator[Refusal]:
+    name = path.rpartition(".")[2]
+    labels = path.startswith("metadata.")
+    if value is None:
+        yield Refusal(path, "an overlay adds and changes, and takes nothing away")
+    elif name in _MAPS and not labels and not isinstance(value, dict):
+        yield Refusal(path, "it must be an object")
+    elif (name in _KEYS or name in _LISTS) and not labels and not isinstance(value, list):
+        yield Refusal(path, "it must be a list")
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key.startswith("$"):
+                yield Refusal(where, "directives of a patch are not supported: an overlay adds and changes")
+            yield from _shape(entry, where)
+    elif isinstance(value, list):
+        for place, entry in enumerate(value):
+            key = _KEYS.get(name)
+            if key is not None and not (isinstance(entry, dict) and isinstance(entry.get(key), str | int)):
+                yield Refusal(f"{path}[{place}]", f"every entry needs {key}, by which it is merged")
+                return
+            if name in _LISTS and not isinstance(entry, _LISTS[name]):
+                yield Refusal(f"{path}[{place}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
+            yield from _shape(entry, f"{path}[{entry[key] if key else place}]")
+
+
+def _refused(overlay: Json, grace: int) -> Iterator[Refusal]:
+    yield from _fields(overlay, "", frozenset({"metadata", "spec"}))
+    meta, spec = overlay.get("metadata", {}), overlay.get("spec", {})
+    yield from _fields(meta, "metadata.", _METADATA)
+    for kind in ("annotations", "labels"):
+        if not isinstance(meta.get(kind, {}), dict):
+            yield Refusal(f"metadata.{kind}", "it must be an object")
+        for key in meta.get(kind, {}):
+            if key.split("/")[0].endswith(naming.GROUP) or key == naming.MANAGED_BY:
+                yield Refusal(f"metadata.{kind}[{key}]", "the operator finds its objects by it")
+            if kind == "annotations" and key.startswith(_FOREIGN_ANNOTATIONS):
+                yield Refusal(f"metadata.{kind}[{key}]", _PROFILE)
+    yield from _fields(spec, "spec.", _SPEC)
+    if spec.get("hostUsers"):
+        yield Refusal("spec.hostUsers", "only false, which parts the pod's users from the node's")
+    wanted = spec.get("terminationGracePeriodSeconds", grace)
+    if not isinstance(wanted, int) or wanted < grace:
+        yield Refusal("spec.terminationGracePeriodSeconds", f"requests at work need {grace} seconds to end")
+    yield from _pod_context(spec.get("securityContext", {}))
+    for volume in spec.get("volumes", []):
+        yield from _volume(volume)
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind, []):
+            where = f"spec.{kind}[{container['name']}]."
+            if container["name"] != ENGINE:
+                yield from _sidecar(container, where)
+            elif kind == "containers":
+                yield from _fields(container, where, _ENGINE)
+            else:
+                yield Refusal(where.rstrip("."), "the engine is no init container")
+            yield from _container(container, where)
+
+
+def _fields(found: Json, where: str, allowed: frozenset[str]) -> Iterator[Refusal]:
+    for name in found:
+        if name not in allowed:
+            path = f"{where}{name}"
+            yield Refusal(path, DENIED.get(path, _OTHER))
+
+
+def _container(container: Json, where: str) -> Iterator[Refusal]:
+    for variable in container.get("env", []):
+        name = variable["name"]
+        if name in vllm_args.DENIED_ENVIRONMENT and container["name"] == ENGINE:
+            yield Refusal(f"{where}env[{name}]", vllm_args.DENIED_ENVIRONMENT[name])
+    for mount in container.get("volumeMounts", []):
+        path = f"{where}volumeMounts[{mount['mountPath']}]"
+        own = mount.get("name") in OWN_VOLUMES
+        if container["name"] == ENGINE and (own or _covers(mount["mountPath"])):
+            yield Refusal(path, "artifacts, scratch space and shared memory are mounted by the operator")
+        elif own and not (mount["name"] == "artifacts" and mount.get("readOnly") is True):
+            yield Refusal(path, "other containers may only read the artifacts (readOnly: true)")
+
+
+def _covers(path: str) -> bool:
+    """Whether a mount would hide the artifact, the entry point, or what the operator mounts."""
+    wanted = posixpath.normpath("/" + path.lstrip("/"))
+    held = ("/artifacts", "/tmp", "/dev", "/opt", "/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/sys")
+    inside = ("/artifacts", "/opt", "/usr", "/bin", "/lib", "/lib64", "/dev", "/proc", "/sys")
+    return wanted == "/" or wanted in held or any(wanted.startswith(f"{entry}/") for entry in inside)
+
+
+def _sidecar(container: Json, where: str) -> Iterator[Refusal]:
+    yield from _fields(container, where, _SIDECAR)
+    for port in container.get("ports", []):
+        path = f"{where}ports[{port['containerPort']}]"
+        if port.get("hostPort"):
+            yield Refusal(f"{path}.hostPort", _HOST)
+        if port["containerPort"] == 8000 or port.get("name") == "http":
+            yield Refusal(path, "the engine's own port")
+    context = container.get("securityContext", {})
+    capabilities = context.get("capabilities", {})
+    loose = (
+        ("allowPrivilegeEscalation", context.get("allowPrivilegeEscalation", False) is not False),
+        ("privileged", context.get("privileged", False) is not False),
+        ("runAsNonRoot", context.get("runAsNonRoot", True) is not True),
+        ("runAsUser", context.get("runAsUser", 1) == 0),
+        ("capabilities.add", not set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"}),
+        ("capabilities.drop", "ALL" not in capabilities.get("drop", ["ALL"])),
+        ("seccompProfile", context.get("seccompProfile", {}).get("type", "") == "Unconfined"),
+        *((name, name in context) for name in ("appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions")),
+    )
+    yield from (Refusal(f"{where}securityContext.{name}", _PROFILE) for name, found in loose if found)
+
+
+def _pod_context(context: Json) -> Iterator[Refusal]:
+    for name, value in context.items():
+        if name not in _POD_CONTEXT or (name in ("runAsUser", "runAsGroup") and value == 0):
+            yield Refusal(f"spec.securityContext.{name}", _PROFILE)
+
+
+def _volume(volume: Json) -> Iterator[Refusal]:
+    where = f"spec.volumes[{volume['name']}]"
+    if volume["name"] in OWN_VOLUMES:
+        yield Refusal(where, "artifacts, scratch space and shared memory are the operator's")
+    for kind in volume:
+        if kind != "name" and kind not in _VOLUMES:
+            yield Refusal(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)
+    for place, source in enumerate(volume.get("projected", {}).get("sources", [])):
+        if "serviceAccountToken" in source or "clusterTrustBundle" in source:
+            yield Refusal(f"{where}.projected.sources[{place}].serviceAccountToken", _TOKEN)
