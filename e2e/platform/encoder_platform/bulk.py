@@ -39,6 +39,15 @@ class Bulk:
         self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str
     ) -> Body:
         """Send one request; an error is an exception, except that of creating what is there already."""
+        status, found = await self.answer(method, path, body, kind, **query)
+        if status >= 400 and status != 409:
+            raise RuntimeError(f"{method} {path}: {status} {found.get('message')}")
+        return found
+
+    async def answer(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str
+    ) -> tuple[int, Body]:
+        """Send one request and return the HTTP status and the body of the response, whatever they are."""
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": kind}
         async with (
@@ -47,10 +56,9 @@ class Bulk:
                 method, f"{self._server}/{path}", data=content, headers=headers, params=query
             ) as answer,
         ):
-            found: Body = await answer.json()
-            if answer.status >= 400 and answer.status != 409:
-                raise RuntimeError(f"{method} {path}: {answer.status} {found.get('message')}")
-            return found
+            text = await answer.text()
+            found: Body = json.loads(text) if text.startswith("{") else {"message": text}
+            return answer.status, found
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[Body]:
         """Yield events from now on, until cancelled."""
@@ -74,20 +82,29 @@ class Bulk:
 
 
 @asynccontextmanager
-async def connected(kubeconfig: Path) -> AsyncIterator[Bulk]:
-    """Connect to the cluster of a kubeconfig with a client certificate."""
+async def connected(kubeconfig: Path, *, user: str = "", groups: Iterable[str] = ()) -> AsyncIterator[Bulk]:
+    """Connect to the cluster of a kubeconfig with a client certificate.
+
+    Args:
+        kubeconfig: the file.
+        user: impersonate this user; the user of the kubeconfig if empty.
+        groups: groups of the impersonated user.
+    """
     config = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    cluster, owner = config["clusters"][0]["cluster"], config["users"][0]["user"]
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
     context = ssl.create_default_context(cadata=authority)
     with tempfile.NamedTemporaryFile() as pair:
         for field in ("client-certificate-data", "client-key-data"):
-            pair.write(base64.b64decode(user[field]))
+            pair.write(base64.b64decode(owner[field]))
         pair.flush()
         context.load_cert_chain(pair.name)
     # events are lines, and a line is a whole object
     connector = aiohttp.TCPConnector(ssl=context, limit=_AT_ONCE + 8)
-    async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22, max_line_size=2**20) as session:
+    headers = [("Impersonate-User", user)] * bool(user) + [("Impersonate-Group", group) for group in groups]
+    async with aiohttp.ClientSession(
+        connector=connector, read_bufsize=2**22, max_line_size=2**20, headers=headers
+    ) as session:
         yield Bulk(session, cluster["server"])
 
 

@@ -35,6 +35,7 @@ _KINDS: dict[str, Any] = {
     naming.KIND: create_namespaced_resource(naming.GROUP, naming.VERSION, naming.KIND, naming.PLURAL),
     "ControllerRevision": create_namespaced_resource("apps", "v1", "ControllerRevision", "controllerrevisions"),
     "Deployment": create_namespaced_resource("apps", "v1", "Deployment", "deployments"),
+    "ReplicaSet": create_namespaced_resource("apps", "v1", "ReplicaSet", "replicasets"),
     "Job": create_namespaced_resource("batch", "v1", "Job", "jobs"),
     "Pod": create_namespaced_resource("", "v1", "Pod", "pods"),
     "Service": create_namespaced_resource("", "v1", "Service", "services"),

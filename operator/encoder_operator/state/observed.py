@@ -13,6 +13,7 @@ from typing import Any
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
+from encoder_operator.state import ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +222,8 @@ def spelled(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# the container that matters, of serving, prep and parity pods
-_OURS = frozenset({"engine", "prepare", "parity"})
+# the container that matters, by the component of its pod
+_OURS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -231,8 +232,10 @@ def pod(live: Json) -> Pod:
     meta, status = live["metadata"], live.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
     containers = status.get("containerStatuses", [])
-    # a person may have added others; the API server lists them by name
-    first = next((entry for entry in containers if entry["name"] in _OURS), containers[0] if containers else {})
+    # podTemplate may add containers, also one that is called like the container of another kind of pod
+    ours = _OURS.get(ownership.component(live), "")
+    first = next((entry for entry in containers if entry["name"] == ours), containers[0] if containers else {})
+    controller = ownership.controller(live)
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
     gate = conditions.get(naming.GATE)
@@ -240,7 +243,7 @@ def pod(live: Json) -> Pod:
         name=meta["name"],
         uid=meta["uid"],
         revision=meta.get("labels", {}).get(naming.REVISION, ""),
-        job=next((ref["uid"] for ref in meta.get("ownerReferences", []) if ref["kind"] == "Job"), ""),
+        job=controller["uid"] if controller.get("kind") == "Job" else "",
         created=when(meta.get("creationTimestamp")) or _EPOCH,
         deleting="deletionTimestamp" in meta,
         phase=status.get("phase", "Pending"),

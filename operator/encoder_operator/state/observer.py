@@ -17,7 +17,7 @@ from encoder_operator.client.client import Cluster
 from encoder_operator.client.errors import Refused
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state import observed, snapshot
+from encoder_operator.state import observed, ownership, snapshot
 from encoder_operator.state.observed import Facts, Pod, Revision, Verdict
 from encoder_operator.state.snapshot import View
 
@@ -52,12 +52,14 @@ class Observer:
         """Return the facts about an EncoderModel."""
         meta = view.live["metadata"]
         name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
-        jobs, pods, records = (view.children[kind] for kind in ("Job", "Pod", "ControllerRevision"))
         named = view.namesakes
+        own = ownership.children(view.children, named.get("Deployment"), uid)
+        jobs, pods, records = own.jobs, own.pods, own.records
         deployment, service, claim = named.get("Deployment"), named.get("Service"), view.claim
         own_claim = snapshot.claim_name(view.live) == naming.artifacts_claim(name)
         conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
-        leftovers = [child for child in (*jobs, *records, *named.values()) if _of_another(child, uid)]
+        labelled = (*view.children["Job"], *view.children["ControllerRevision"], *named.values())
+        leftovers = [child for child in labelled if ownership.of_namesake(child, name, uid)]
         if claim and own_claim and not _ours(claim, name):
             conflicts.append(claim)
         elif claim and own_claim and "deletionTimestamp" in claim["metadata"]:
@@ -195,17 +197,12 @@ class Observer:
 
 
 def _of(found: Iterable[Json], component: str) -> list[Json]:
-    return [entry for entry in found if entry["metadata"].get("labels", {}).get(naming.COMPONENT) == component]
+    return [entry for entry in found if ownership.component(entry) == component]
 
 
 def _ours(live: Json, model: str) -> bool:
     labels = live["metadata"].get("labels", {})
     return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
-
-
-def _of_another(live: Json, uid: str) -> bool:
-    owners = live["metadata"].get("ownerReferences", [])
-    return any(owner["kind"] == naming.KIND and owner["uid"] != uid for owner in owners)
 
 
 def _pinned(made_for: Revision | None) -> str:
