@@ -11,8 +11,8 @@ from typing import Literal
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 
@@ -59,16 +59,16 @@ class Finding:
         return f"{self.level:<6}{self.text}" + (f"\n      -> {self.remedy}" if self.remedy else "")
 
 
-async def examine(cluster: Cluster, settings: Settings) -> AsyncIterator[Finding]:
+async def run_checks(cluster: Client, settings: Settings) -> AsyncIterator[Finding]:
     """Yield what is found, the API server first: without it nothing else can be asked."""
     try:
         served = await cluster.serves(naming.GROUP, naming.VERSION, naming.PLURAL)
-    except ClusterError as error:
+    except ApiServerError as error:
         yield Finding("wrong", f"the API server does not answer: {error}", "check the kubeconfig, or KUBECONFIG")
         return
     yield Finding("ok", "the API server answers")
     if served:
-        yield await _definition(cluster)
+        yield await _check_crd(cluster)
     else:
         yield Finding(
             "wrong",
@@ -76,15 +76,15 @@ async def examine(cluster: Cluster, settings: Settings) -> AsyncIterator[Finding
             "install the chart with crds.install, or apply `encoder-operator crd --print`",
         )
     for namespace in settings.namespaces or [""]:
-        async for finding in _permissions(cluster, settings, namespace):
+        async for finding in _check_permissions(cluster, settings, namespace):
             yield finding
-    yield await _storage(cluster)
-    yield await _accelerators(cluster)
+    yield await _check_storage(cluster)
+    yield await _check_accelerators(cluster)
 
 
-async def _definition(cluster: Cluster) -> Finding:
+async def _check_crd(cluster: Client) -> Finding:
     live = await cluster.schema(naming.GROUP, naming.VERSION, naming.KIND)
-    wanted = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    wanted = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     missing = sorted(_paths(wanted["properties"]["spec"]) - _paths(live.get("properties", {}).get("spec", {})))
     if not missing:
         return Finding("ok", "the CustomResourceDefinition knows every field of this version")
@@ -96,7 +96,7 @@ async def _definition(cluster: Cluster) -> Finding:
     )
 
 
-async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> AsyncIterator[Finding]:
+async def _check_permissions(cluster: Client, settings: Settings, namespace: str) -> AsyncIterator[Finding]:
     wanted = [(group, resource, verbs, namespace) for group, resource, verbs in PERMISSIONS]
     if await cluster.serves("gateway.networking.k8s.io", "v1", "httproutes"):
         wanted.append((*ROUTES, namespace))
@@ -120,10 +120,10 @@ async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> 
         yield Finding("wrong", f"not allowed in {place}: {text}", "upgrade the chart: its role grants this")
 
 
-async def _storage(cluster: Cluster) -> Finding:
+async def _check_storage(cluster: Client) -> Finding:
     try:
         classes = (await cluster.listed("StorageClass", None, {})).items
-    except ClusterError as error:
+    except ApiServerError as error:
         return Finding("note", f"storage classes can't be seen: {error}", "run this with an administrator's kubeconfig")
     default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"]
     if default:
@@ -135,10 +135,10 @@ async def _storage(cluster: Cluster) -> Finding:
     )
 
 
-async def _accelerators(cluster: Cluster) -> Finding:
+async def _check_accelerators(cluster: Client) -> Finding:
     try:
         nodes = (await cluster.listed("Node", None, {})).items
-    except ClusterError as error:
+    except ApiServerError as error:
         return Finding("note", f"nodes can't be seen: {error}", "run this with an administrator's kubeconfig")
     with_gpu = [node for node in nodes if int((node.get("status") or {}).get("allocatable", {}).get(_GPU, 0))]
     if not with_gpu:

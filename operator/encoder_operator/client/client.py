@@ -26,8 +26,8 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from encoder_operator import naming
-from encoder_operator.client.errors import Changed, ClusterError, NotLeader, Refused, Unavailable
-from encoder_operator.manager.leader_election import Leadership
+from encoder_operator.client.errors import ApiServerError, Conflict, NotLeader, RequestRejected, Unavailable
+from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
@@ -52,20 +52,20 @@ _KINDS: dict[str, Any] = {
     "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
 }
 # large enough that a batch is one page; small enough that a page is no burden on memory
-_PAGE = 200
-_AT_ONCE = 16
-_PAUSES = (0.1, 0.3, 1.0)
-_LONGEST_PAUSE = 2.0
+_PAGE_SIZE = 200
+_MAX_CONCURRENT_REQUESTS = 16
+_RETRY_DELAYS = (0.1, 0.3, 1.0)
+_MAX_RETRY_DELAY = 2.0
 # what the API server says of a JSON patch whose tests do not hold; a status that its schema refuses is told by its fields
-_NOT_AS_TESTED = "the server rejected our request due to an error in our request"
+_JSON_PATCH_TEST_FAILED = "the server rejected our request due to an error in our request"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_IDENTITY = ("name", "namespace", "resourceVersion")
+_IDENTITY_FIELDS = ("name", "namespace", "resourceVersion")
 _T = TypeVar("_T")
 # the class below has a method of that name
-_Objects: TypeAlias = list[Json]
+_ObjectList: TypeAlias = list[Json]
 
 
-class Listed(NamedTuple):
+class ObjectList(NamedTuple):
     """What a list returned, and the version of the cluster that it shows."""
 
     items: list[Json]
@@ -75,7 +75,7 @@ class Listed(NamedTuple):
 _CLOCK_TOLERANCE = timedelta(seconds=3)
 
 
-class Cluster:
+class Client:
     """A connection to the API server."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Cluster:
         self._client._client._client.event_hooks = {"response": [self._note_time]}
         self._leadership = leadership or Leadership()
         # every connection costs memory here and a place there
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._writes = 0
         self._crash_after_write = crash_after_write
         self._crash_before_write = crash_before_write
@@ -123,7 +123,7 @@ class Cluster:
             return dict(
                 await self._read("get", kind, lambda: self._client.get(_KINDS[kind], name, namespace=namespace))
             )
-        except Refused as error:
+        except RequestRejected as error:
             if error.status == 404:
                 return None
             raise
@@ -136,26 +136,30 @@ class Cluster:
 
     async def listed(
         self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
-    ) -> Listed:
+    ) -> ObjectList:
         """Return the same, and the version that it shows."""
 
-        async def read() -> Listed:
-            found = self._client.list(_KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE)
+        async def read() -> ObjectList:
+            found = self._client.list(
+                _KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE_SIZE
+            )
             items = [dict(entry) async for entry in found]
-            return Listed(items, found.resourceVersion or "")
+            return ObjectList(items, found.resourceVersion or "")
 
         return await self._read("list", kind, read)
 
-    async def versions(self, kind: str, namespace: str) -> _Objects:
+    async def versions(self, kind: str, namespace: str) -> _ObjectList:
         """Return name, namespace and version of all objects of a kind, and nothing else of them."""
 
-        async def read() -> _Objects:
-            found: _Objects = []
+        async def read() -> _ObjectList:
+            found: _ObjectList = []
             more = ""
             while True:
-                query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
+                query = {"limit": str(_PAGE_SIZE)} | ({"continue": more} if more else {})
                 page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
-                found += [{field: entry["metadata"][field] for field in _IDENTITY} for entry in page["items"] or []]
+                found += [
+                    {field: entry["metadata"][field] for field in _IDENTITY_FIELDS} for entry in page["items"] or []
+                ]
                 more = page["metadata"].get("continue", "")
                 if not more:
                     return found
@@ -173,7 +177,7 @@ class Cluster:
 
         try:
             return await self._ask("log", "Pod", read())
-        except ClusterError:
+        except ApiServerError:
             # a log is worth having, and no more: the container may be starting, or its node be away
             return ""
 
@@ -285,7 +289,7 @@ class Cluster:
         }
         try:
             await self._write("delete", kind, lambda: self._raw("delete", kind, namespace, name, {}, body=options))
-        except Refused as error:
+        except RequestRejected as error:
             if error.status != 404:
                 raise
 
@@ -301,7 +305,7 @@ class Cluster:
 
         try:
             await self._write("patch", "Pod", send)
-        except ClusterError as error:
+        except ApiServerError as error:
             # the pod is gone, another one has its name, or it has changed: its event wakes the next look, which sees which
             if error.status not in (404, 409):
                 raise
@@ -326,9 +330,9 @@ class Cluster:
 
         try:
             found = dict(await self._write("patch", naming.KIND, send))
-        except Refused as error:
-            if error.status == 422 and _NOT_AS_TESTED in str(error):
-                raise Changed(str(error), status=409) from error
+        except RequestRejected as error:
+            if error.status == 422 and _JSON_PATCH_TEST_FAILED in str(error):
+                raise Conflict(str(error), status=409) from error
             raise
         return str(found.get("metadata", {}).get("resourceVersion", ""))
 
@@ -338,7 +342,7 @@ class Cluster:
         create: Any = self._client.create
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
-        except ClusterError as error:
+        except ApiServerError as error:
             # already told (409), or the namespace is going away, or the server is busy: an Event is never worth another look
             if isinstance(error, NotLeader):
                 raise
@@ -395,22 +399,22 @@ class Cluster:
 
     async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
-        for pause in _PAUSES:
+        for pause in _RETRY_DELAYS:
             try:
                 return await self._ask(verb, kind, send())
             except Unavailable as error:
-                if error.status != 429 or (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                if error.status != 429 or (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
         return await self._ask(verb, kind, send())
 
     async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
-        for pause in _PAUSES:
+        for pause in _RETRY_DELAYS:
             try:
                 return await self._ask(verb, kind, send())
             except Unavailable as error:
-                if (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                if (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
         return await self._ask(verb, kind, send())
@@ -420,7 +424,7 @@ class Cluster:
             async with self._slots:
                 found = await call
         except Exception as error:
-            translated = _translated(error, f"{verb} {kind}")
+            translated = _translate_error(error, f"{verb} {kind}")
             if translated is None:
                 raise
             metrics.REQUESTS.labels(verb, kind, translated.status or "none").inc()
@@ -433,7 +437,7 @@ def _precondition(meta: Json) -> dict[str, str]:
     return {field: meta[field] for field in ("uid", "resourceVersion") if meta.get(field)}
 
 
-def _translated(error: Exception, what: str) -> ClusterError | None:
+def _translate_error(error: Exception, what: str) -> ApiServerError | None:
     """Return the error as one of ours, or None if it is a mistake in our own code."""
     if isinstance(error, ApiError):
         status = error.status.code or 0
@@ -441,11 +445,11 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
         causes = [cause.message or "" for cause in (details.causes or [] if details else [])]
         message = ": ".join(part for part in (what, error.status.message, *causes) if part)
         if status == 409:
-            return Changed(message, status=status)
+            return Conflict(message, status=status)
         # 408 and 410: the server was slow, or what a list goes on from is too old; asked from the start it answers
         if status in (401, 408, 410, 429) or status >= 500:
             return Unavailable(message, status=status, retry_after=_retry_after(error.response))
-        return Refused(message, status=status)
+        return RequestRejected(message, status=status)
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))

@@ -9,54 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from encoder_operator import naming
-from encoder_operator.controller.workqueue import Key
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
 # labels and fields of the Jobs that may have a place. Those that have succeeded are most of them, one for each model: thousands,
 # read in full, would be more memory than all the rest
-UNFINISHED = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
+UNFINISHED_PREP_JOBS = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
 
 
-class Preps:
+class PrepSlots:
     """Places for prep Jobs."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._running: dict[Key, frozenset[str]] = {}
-        self._taken: set[Key] = set()
+        self._running: dict[NamespacedName, frozenset[str]] = {}
+        self._taken: set[NamespacedName] = set()
         # in the order in which they came
-        self._waiting: dict[Key, None] = {}
-        self._wake: Callable[[Key], None] = lambda key: None
+        self._waiting: dict[NamespacedName, None] = {}
+        self._wake: Callable[[NamespacedName], None] = lambda key: None
 
-    def wakes(self, wake: Callable[[Key], None]) -> None:
+    def wakes(self, wake: Callable[[NamespacedName], None]) -> None:
         """Say who wakes the next in line."""
         self._wake = wake
 
-    def has_place(self, key: Key) -> bool:
+    def has_place(self, key: NamespacedName) -> bool:
         """Return whether a model's Job runs, as far as is known."""
         return key in self._running or key in self._taken
 
-    def elsewhere(self, key: Key) -> int:
+    def elsewhere(self, key: NamespacedName) -> int:
         """Return how many places others have; 0 for one that has a place itself."""
         if key in self._running:
             return 0
         return len((self._running.keys() | self._taken) - {key})
 
-    def take(self, key: Key) -> None:
+    def take(self, key: NamespacedName) -> None:
         """Note that a Job is about to be made."""
         self._taken.add(key)
         self._waiting.pop(key, None)
         self._count()
 
-    def queue(self, key: Key) -> None:
+    def queue(self, key: NamespacedName) -> None:
         """Note that a model waits for a place."""
         self._waiting.setdefault(key)
         self._count()
         # a place may have become free since this one was told that there is none
         self._call()
 
-    def settle(self, key: Key, unfinished: Iterable[str]) -> None:
+    def settle(self, key: NamespacedName, unfinished: Iterable[str]) -> None:
         """Note which unfinished Jobs a model has by what the API server says; empty for none, also of a model that is gone."""
         jobs = frozenset(unfinished)
         self._taken.discard(key)
@@ -70,11 +70,13 @@ class Preps:
 
     def seed(self, jobs: Iterable[Json]) -> None:
         """Start again from a list of all prep Jobs."""
-        found: dict[Key, set[str]] = {}
+        found: dict[NamespacedName, set[str]] = {}
         for job in jobs:
-            if not finished(job):
+            if not is_finished(job):
                 meta = job["metadata"]
-                found.setdefault(Key(meta["namespace"], meta["labels"][naming.MODEL]), set()).add(meta["name"])
+                found.setdefault(NamespacedName(meta["namespace"], meta["labels"][naming.MODEL]), set()).add(
+                    meta["name"]
+                )
         self._running = {key: frozenset(jobs) for key, jobs in found.items()}
         self._count()
         self._call()
@@ -90,7 +92,7 @@ class Preps:
         metrics.PREPS.labels("queued").set(len(self._waiting))
 
 
-def finished(job: Json) -> bool:
+def is_finished(job: Json) -> bool:
     """Return whether a Job will do nothing more."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)

@@ -8,24 +8,25 @@ import structlog
 
 from encoder_operator import naming
 from encoder_operator.client import apply_diff
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import NotAccepted, Refused
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.controller import prep_slots
-from encoder_operator.controller.prep_slots import Preps
-from encoder_operator.controller.watch_progress import WATCHED, Horizon
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
-from encoder_operator.metrics.phase_gauge import Census
+from encoder_operator.metrics.phase_gauge import PhaseGauge
+from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner, verification
-from encoder_operator.planner.actions import Action, Apply, Delete, Notice, Plan, SetGate
-from encoder_operator.revisions.hashing import Json, digest
+from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
+from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state import desired
-from encoder_operator.state.observed import Facts, spelled
+from encoder_operator.state.observed import ObservedState, format_time
 from encoder_operator.state.observer import Observer
-from encoder_operator.state.snapshot import Reader, View
+from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import status
 from encoder_operator.status.reasons import Reason
+from encoder_operator.validation.errors import NotAccepted
 
 _LOG = structlog.get_logger()
 
@@ -43,20 +44,20 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Client,
         settings: Settings,
         *,
-        horizon: Horizon | None = None,
-        preps: Preps | None = None,
-        census: Census | None = None,
+        horizon: WatchProgress | None = None,
+        preps: PrepSlots | None = None,
+        census: PhaseGauge | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._reader = Reader(cluster, namespaced=settings.namespaced)
+        self._reader = SnapshotReader(cluster, namespaced=settings.namespaced)
         self._observer = Observer(cluster, settings)
-        self._horizon = horizon or Horizon()
-        self._preps = preps or Preps(settings.max_preps)
-        self._census = census or Census()
+        self._horizon = horizon or WatchProgress()
+        self._preps = preps or PrepSlots(settings.max_preps)
+        self._census = census or PhaseGauge()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Look once.
@@ -64,10 +65,10 @@ class Reconciler:
         Returns:
             After how many seconds to look again even if nothing happens; None if only events matter.
         """
-        key = Key(namespace, name)
+        key = NamespacedName(namespace, name)
         try:
             view = await self._reader.read(key)
-        except Refused as error:
+        except RequestRejected as error:
             await self._say_unread(key, error)
             raise
         if view is None:
@@ -76,7 +77,7 @@ class Reconciler:
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
             if self._preps.has_place(key):
                 labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
-                self._preps.settle(key, _unfinished(await self._cluster.list("Job", namespace, labels)))
+                self._preps.settle(key, _unfinished_jobs(await self._cluster.list("Job", namespace, labels)))
             return None
         self._note(key, view)
         try:
@@ -85,54 +86,56 @@ class Reconciler:
             self._horizon.unsettled(key)
             raise
 
-    def _note(self, key: Key, view: View) -> None:
+    def _note(self, key: NamespacedName, view: Snapshot) -> None:
         self._horizon.read(key, view.versions)
-        for kind in WATCHED:
+        for kind in WATCHED_KINDS:
             found = [view.live] if kind == naming.KIND else view.children[kind]
             self._horizon.expect(kind, (entry["metadata"] for entry in found))
-        self._preps.settle(key, _unfinished(_of(view.children["Job"], "prep")))
+        self._preps.settle(key, _unfinished_jobs(_with_component(view.children["Job"], "prep")))
 
-    async def _look(self, key: Key, view: View) -> float | None:
+    async def _look(self, key: NamespacedName, view: Snapshot) -> float | None:
         live, facts = view.live, await self._observer.facts(view)
         # from here to `take` nothing waits, so nobody else takes the place that this decision rests on
         facts = replace(facts, preps_elsewhere=self._preps.elsewhere(key))
         plan = self._plan(live, facts)
-        starts = any(_starts_prep(action) for action in plan.actions)
+        starts = any(_creates_prep_job(action) for action in plan.actions)
         if starts:
             self._preps.take(key)
-        elif _queued(plan.status):
+        elif _is_queued(plan.status):
             self._preps.queue(key)
         self._census.note(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
         try:
             for action in plan.actions:
                 await self._act(view, action)
                 self._measure(live, facts, plan.status, action)
-        except Refused as error:
+        except RequestRejected as error:
             # what can't be done must be seen where people look
-            await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts.now))
+            await self._say(
+                key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, facts.now)
+            )
             raise
         finally:
             if starts:
                 # where the write failed the Job may be there all the same: the next look sees
                 self._preps.settle(key, ["started"])
         for notice in plan.notices:
-            await self._cluster.post_event(_event(live, notice, facts))
+            await self._cluster.post_event(_event_manifest(live, notice, facts))
         await self._say(key, live, plan.status)
         return plan.wake_after
 
-    async def _say_unread(self, key: Key, error: Refused) -> None:
+    async def _say_unread(self, key: NamespacedName, error: RequestRejected) -> None:
         """Say that nothing can be known of the model's children, and leave the rest of its status as it is."""
         live = await self._cluster.get(naming.KIND, *key)
         if live is not None:
             shown = live.get("status") or {}
-            await self._say(key, live, status.hindered(shown, shown, error, self._cluster.now))
+            await self._say(key, live, status.status_on_api_error(shown, shown, error, self._cluster.now))
 
-    async def _say(self, key: Key, live: Json, shown: Json) -> None:
+    async def _say(self, key: NamespacedName, live: Json, shown: Json) -> None:
         if shown != live.get("status"):
             version = await self._cluster.replace_status(key.namespace, key.name, live["metadata"], shown)
             self._horizon.wrote(key, naming.KIND, version)
 
-    def _measure(self, live: Json, facts: Facts, shown: Json, action: Action) -> None:
+    def _measure(self, live: Json, facts: ObservedState, shown: Json, action: Action) -> None:
         """Count what is worth a number, once: when the record of it is made."""
         if not isinstance(action, Apply) or action.live is not None:
             return
@@ -142,31 +145,31 @@ class Reconciler:
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], "Inconclusive").inc()
         elif component == "verdict":
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
-        elif component == "revision" and not _is_true(live, "ArtifactReady"):
+        elif component == "revision" and not _has_condition(live, "ArtifactReady"):
             for job in facts.prep_jobs:
                 if job.complete and job.finished_at is not None:
                     metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
                     metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"].get("bytes", 0))
 
-    def _plan(self, live: Json, facts: Facts) -> Plan:
+    def _plan(self, live: Json, facts: ObservedState) -> Plan:
         try:
             if facts.conflicts:
                 raise NotAccepted(
                     Reason.NAME_CONFLICT,
                     f"{', '.join(facts.conflicts)} exists and is not this model's: rename one of them",
                 )
-            return planner.decide(desired.parse(live, self._settings, facts.inputs), facts, self._settings)
+            return planner.plan(desired.parse_model(live, self._settings, facts.inputs), facts, self._settings)
         except NotAccepted as error:
-            shown = status.refused(live, error, facts)
+            shown = status.not_accepted_status(live, error, facts)
             wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.kept_open(verification.terms_in(live), facts),
-                notices=status.notices(live.get("status", {}), shown),
+                actions=verification.gates_to_open(verification.parity_policy_of_manifest(live), facts),
+                notices=status.events_for(live.get("status", {}), shown),
                 status=shown,
                 wake_after=wake,
             )
 
-    async def _act(self, view: View, action: Action) -> None:
+    async def _act(self, view: Snapshot, action: Action) -> None:
         namespace = view.live["metadata"]["namespace"]
         match action:
             case Apply():
@@ -189,7 +192,7 @@ class Reconciler:
                 await self._cluster.set_gate(namespace, action.pod, action.uid, condition, version)
 
     async def _apply(self, action: Apply) -> None:
-        if apply_diff.matches(action.manifest, action.live):
+        if apply_diff.is_up_to_date(action.manifest, action.live):
             return
         kind, name = action.manifest["kind"], action.manifest["metadata"]["name"]
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
@@ -198,22 +201,22 @@ class Reconciler:
             metrics.UPDATES.labels(kind).inc()
 
 
-def _metadata(view: View, kind: str, name: str) -> Json:
+def _metadata(view: Snapshot, kind: str, name: str) -> Json:
     for found in (*view.children.get(kind, []), *(c for k, c in view.namesakes.items() if k == kind)):
         if found["metadata"]["name"] == name:
             return dict(found["metadata"])
     return {}
 
 
-def _of(found: list[Json], component: str) -> list[Json]:
+def _with_component(found: list[Json], component: str) -> list[Json]:
     return [entry for entry in found if entry["metadata"]["labels"].get(naming.COMPONENT) == component]
 
 
-def _unfinished(jobs: list[Json]) -> list[str]:
-    return [job["metadata"]["name"] for job in jobs if not prep_slots.finished(job)]
+def _unfinished_jobs(jobs: list[Json]) -> list[str]:
+    return [job["metadata"]["name"] for job in jobs if not prep_slots.is_finished(job)]
 
 
-def _starts_prep(action: Action) -> bool:
+def _creates_prep_job(action: Action) -> bool:
     return (
         isinstance(action, Apply)
         and action.live is None
@@ -226,20 +229,20 @@ def _condition(shown: Json, name: str) -> Json:
     return next((entry for entry in shown.get("conditions", []) if entry["type"] == name), {})
 
 
-def _queued(shown: Json) -> bool:
+def _is_queued(shown: Json) -> bool:
     return bool(_condition(shown, "ArtifactReady").get("reason") == Reason.QUEUED.value)
 
 
-def _is_true(live: Json, name: str) -> bool:
+def _has_condition(live: Json, name: str) -> bool:
     return bool(_condition(live.get("status") or {}, name).get("status") == "True")
 
 
-def _event(live: Json, notice: Notice, facts: Facts) -> Json:
+def _event_manifest(live: Json, notice: Event, facts: ObservedState) -> Json:
     meta = live["metadata"]
-    identity = digest(
+    identity = json_digest(
         {"uid": meta["uid"], "generation": meta.get("generation"), "say": [notice.reason, notice.message]}
     )
-    now = spelled(facts.now)
+    now = format_time(facts.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

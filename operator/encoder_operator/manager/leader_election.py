@@ -11,14 +11,13 @@ import asyncio
 import math
 import os
 import socket
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
-from encoder_operator.client.errors import Changed, ClusterError, Refused
+from encoder_operator.client.errors import ApiServerError, Conflict, RequestRejected
+from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
@@ -27,7 +26,7 @@ _LOG = structlog.get_logger()
 _RELEASE_SECONDS = 1.0
 
 
-class Leases(Protocol):
+class LeaseClient(Protocol):
     """What is needed of the API server."""
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
@@ -37,36 +36,11 @@ class Leases(Protocol):
         """Create a Lease, or replace the very version that was read."""
 
 
-def since_boot() -> float:
-    """Return seconds on a clock that nobody sets, and that goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Leadership:
-    """Until when this operator may write."""
-
-    def __init__(self, clock: Callable[[], float] = since_boot) -> None:
-        self._clock = clock
-        self._until = math.inf
-
-    def left(self) -> float:
-        """Return for how many seconds writing is allowed; zero or less for not at all."""
-        return self._until - self._clock()
-
-    def grant(self, until: float) -> None:
-        """Allow writing until then, on this object's clock."""
-        self._until = until
-
-    def now(self) -> float:
-        """Return what the clock says."""
-        return self._clock()
-
-
-class Lease:
+class LeaderElector:
     """One Lease, as its holder or as one that waits for it."""
 
     def __init__(
-        self, leases: Leases, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
+        self, leases: LeaseClient, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
     ) -> None:
         self._leases = leases
         self._leadership = leadership
@@ -83,10 +57,10 @@ class Lease:
         while True:
             try:
                 holder = await self._try()
-            except Changed:
+            except Conflict:
                 # another one was faster: see who
                 continue
-            except ClusterError as error:
+            except ApiServerError as error:
                 holder = None
                 _LOG.warning("the lease can't be had", error=str(error))
             if holder == self._identity:
@@ -120,7 +94,7 @@ class Lease:
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._leases.put_lease({**held, "spec": spec})
-        except (ClusterError, TimeoutError) as error:
+        except (ApiServerError, TimeoutError) as error:
             _LOG.warning("the lease was not released", error=str(error))
 
     async def _try(self) -> str:
@@ -147,14 +121,14 @@ class Lease:
                 async with asyncio.timeout(min(self._leadership.left(), self._seconds / 3)):
                     await self._put(self._held, {})
                 return True
-            except Changed:
+            except Conflict:
                 live = await self._reread()
                 if live is not None and live["spec"].get("holderIdentity") != self._identity:
                     return False
                 self._held = live or self._held
-            except Refused as error:
+            except RequestRejected as error:
                 _LOG.warning("the lease can't be renewed", error=str(error))
-            except (ClusterError, TimeoutError) as error:
+            except (ApiServerError, TimeoutError) as error:
                 _LOG.warning("the lease was not renewed", error=str(error))
             await asyncio.sleep(self._seconds / 15)
         return False
@@ -162,7 +136,7 @@ class Lease:
     async def _reread(self) -> Json | None:
         try:
             return await self._leases.get("Lease", self._namespace, self._name)
-        except ClusterError:
+        except ApiServerError:
             return None
 
     async def _put(self, live: Json | None, changes: Json) -> None:

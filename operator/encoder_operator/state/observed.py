@@ -16,7 +16,7 @@ from encoder_operator.revisions.hashing import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Termination:
     """How a container ended."""
 
     exit_code: int
@@ -26,11 +26,11 @@ class Ended:
 
     def report(self) -> Json:
         """Return the JSON object that the container left as its last words, or an empty one."""
-        return parsed(self.message)
+        return parse_json(self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class GateCondition:
     """The readiness gate as the pod has it."""
 
     open: bool
@@ -54,11 +54,11 @@ class Pod:
     address: str
     ready: bool
     containers_ready: bool
-    gate: Gate | None
+    gate: GateCondition | None
     containers: Mapping[str, str]
     image_id: str
-    ended: Ended | None
-    last_ended: Ended | None
+    ended: Termination | None
+    last_ended: Termination | None
     waiting: str
     waiting_message: str
     unschedulable: str
@@ -145,7 +145,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class PersistentVolumeClaim:
     """The volume claim that holds the artifacts."""
 
     name: str
@@ -160,7 +160,7 @@ class Claim:
     @property
     def created(self) -> datetime:
         """Return when it was made."""
-        return when(self.live["metadata"].get("creationTimestamp")) or _EPOCH
+        return parse_time(self.live["metadata"].get("creationTimestamp")) or _EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +174,11 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ObservedState:
     """All that one decision rests on."""
 
     now: datetime
-    claim: Claim | None = None
+    claim: PersistentVolumeClaim | None = None
     deployment: Deployment | None = None
     service: Json | None = None
     network_policy: Json | None = None
@@ -202,7 +202,7 @@ class Facts:
     inputs: str | None = ""
 
 
-def parsed(text: str) -> Json:
+def parse_json(text: str) -> Json:
     """Parse a JSON object that somebody has left; empty where it is none."""
     try:
         found = json.loads(text)
@@ -211,28 +211,30 @@ def parsed(text: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def when(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse the API server's spelling of a time."""
     return datetime.fromisoformat(text) if text else None
 
 
-def spelled(time: datetime) -> str:
+def format_time(time: datetime) -> str:
     """Spell a time as the API server does."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # the container that matters, of serving, prep and parity pods
-_OURS = frozenset({"engine", "prepare", "parity"})
+_MAIN_CONTAINERS = frozenset({"engine", "prepare", "parity"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def pod(live: Json) -> Pod:
+def parse_pod(live: Json) -> Pod:
     """Parse a pod."""
     meta, status = live["metadata"], live.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
     containers = status.get("containerStatuses", [])
     # a person may have added others; the API server lists them by name
-    first = next((entry for entry in containers if entry["name"] in _OURS), containers[0] if containers else {})
+    first = next(
+        (entry for entry in containers if entry["name"] in _MAIN_CONTAINERS), containers[0] if containers else {}
+    )
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
     gate = conditions.get(naming.GATE)
@@ -241,7 +243,7 @@ def pod(live: Json) -> Pod:
         uid=meta["uid"],
         revision=meta.get("labels", {}).get(naming.REVISION, ""),
         job=next((ref["uid"] for ref in meta.get("ownerReferences", []) if ref["kind"] == "Job"), ""),
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         deleting="deletionTimestamp" in meta,
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
@@ -250,11 +252,13 @@ def pod(live: Json) -> Pod:
         ready=conditions.get("Ready", {}).get("status") == "True",
         containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
         gate=gate
-        and Gate(open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")),
+        and GateCondition(
+            open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")
+        ),
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
-        ended=_ended(first.get("state", {})),
-        last_ended=_ended(first.get("lastState", {})),
+        ended=_parse_termination(first.get("state", {})),
+        last_ended=_parse_termination(first.get("lastState", {})),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
@@ -263,17 +267,17 @@ def pod(live: Json) -> Pod:
     )
 
 
-def _ended(state: Json) -> Ended | None:
+def _parse_termination(state: Json) -> Termination | None:
     found = state.get("terminated")
-    return found and Ended(
+    return found and Termination(
         exit_code=found.get("exitCode", -1),
         reason=found.get("reason", ""),
         message=found.get("message", ""),
-        finished_at=when(found.get("finishedAt")),
+        finished_at=parse_time(found.get("finishedAt")),
     )
 
 
-def job(live: Json, pods: Iterable[Pod]) -> Job:
+def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
     """Parse a Job and pick its pods."""
     meta, status = live["metadata"], live.get("status", {})
     true = {entry["type"]: entry for entry in status.get("conditions", []) if entry["status"] == "True"}
@@ -286,18 +290,18 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
         uid=meta["uid"],
         revision=meta.get("labels", {}).get(naming.REVISION, ""),
         annotations=meta.get("annotations", {}),
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         deleting="deletionTimestamp" in meta,
         complete="Complete" in true,
         failed=failed.get("reason", "Failed") if failed else "",
         message=failed.get("message", ""),
-        finished_at=when(finished.get("lastTransitionTime")),
+        finished_at=parse_time(finished.get("lastTransitionTime")),
         pods=tuple(found for found in pods if found.job == meta["uid"]),
         claim=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
     )
 
 
-def revision(live: Json) -> Revision:
+def parse_revision(live: Json) -> Revision:
     """Parse a ControllerRevision that keeps a revision."""
     meta, data = live["metadata"], live["data"]
     labels = meta["labels"]
@@ -310,21 +314,21 @@ def revision(live: Json) -> Revision:
         claim_uid=annotations.get(naming.CLAIM_UID, ""),
         template=data["template"],
         pinned=data["pinned"],
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         update=annotations.get(naming.UPDATE, ""),
         retry=annotations.get(naming.RETRY, ""),
         origin=annotations.get(naming.ORIGIN, ""),
-        stalled=parsed(annotations.get(naming.STALLED, "")) or _given_up(labels.get(naming.GIVEN_UP, "")),
+        stalled=parse_json(annotations.get(naming.STALLED, "")) or _parse_given_up(labels.get(naming.GIVEN_UP, "")),
     )
 
 
-def _given_up(label: str) -> Json:
+def _parse_given_up(label: str) -> Json:
     limit, _, retry = label.partition("_")
     said = "its pods had not started in time"
     return {"limit": int(limit), "message": said, "retry": retry} if limit.isdigit() else {}
 
 
-def verdict(live: Json) -> Verdict:
+def parse_verdict(live: Json) -> Verdict:
     """Parse a ControllerRevision that keeps a verdict."""
     meta, data = live["metadata"], live["data"]
     return Verdict(
@@ -336,18 +340,18 @@ def verdict(live: Json) -> Verdict:
         retry=data.get("retry", ""),
         passed=data["result"] == "Passed",
         data=data,
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
     )
 
 
-def claim(live: Json) -> Claim:
+def parse_pvc(live: Json) -> PersistentVolumeClaim:
     """Parse a PersistentVolumeClaim."""
     status = live.get("status", {})
     asked = live.get("spec", {}).get("accessModes", [])
     # once it is bound, all that its volume can do: of a volume that is written, several nodes may have only what is ReadWriteMany
     modes = status.get("accessModes") or asked
     phase = status.get("phase", "Pending")
-    return Claim(
+    return PersistentVolumeClaim(
         name=live["metadata"]["name"],
         uid=live["metadata"]["uid"],
         bound=phase == "Bound",
@@ -358,7 +362,7 @@ def claim(live: Json) -> Claim:
     )
 
 
-def deployment(live: Json) -> Deployment:
+def parse_deployment(live: Json) -> Deployment:
     """Parse the Deployment."""
     spec: Any = live.get("spec", {})
     conditions = {entry["type"]: entry for entry in live.get("status", {}).get("conditions", [])}

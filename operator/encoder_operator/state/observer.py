@@ -13,25 +13,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Refused
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import observed, snapshot
-from encoder_operator.state.observed import Facts, Pod, Revision, Verdict
-from encoder_operator.state.snapshot import View
+from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict
+from encoder_operator.state.snapshot import Snapshot
 
 _CREATING = "ContainerCreating"
-_SILENT = "does not answer"
+_NOT_RESPONDING = "does not answer"
 # labels of nodes hardly change
 _PRODUCT_SECONDS = 60.0
 _PROGRESS_SECONDS = 10.0
 _PROGRESS_LINES = 5
-_MOST_REMEMBERED = 1024
+_MAX_CACHE_ENTRIES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ProgressSample:
     """The last line of progress that a prep pod has told, and when it was read."""
 
     read: float
@@ -41,59 +41,59 @@ class _Told:
 class Observer:
     """Turns views into facts."""
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: Client, settings: Settings) -> None:
         self._cluster = cluster
         self._namespaced = settings.namespaced
         self._products: dict[str, tuple[float, str]] = {}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _ProgressSample] = {}
         self._nodes: dict[str, tuple[float, str]] = {}
 
-    async def facts(self, view: View, *, preps_elsewhere: int = 0) -> Facts:
+    async def facts(self, view: Snapshot, *, preps_elsewhere: int = 0) -> ObservedState:
         """Return the facts about an EncoderModel."""
         meta = view.live["metadata"]
         name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
         jobs, pods, records = (view.children[kind] for kind in ("Job", "Pod", "ControllerRevision"))
         named = view.namesakes
         deployment, service, claim = named.get("Deployment"), named.get("Service"), view.claim
-        own_claim = snapshot.claim_name(view.live) == naming.artifacts_claim(name)
-        conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
-        leftovers = [child for child in (*jobs, *records, *named.values()) if _of_another(child, uid)]
-        if claim and own_claim and not _ours(claim, name):
+        own_claim = snapshot.pvc_name(view.live) == naming.artifacts_pvc(name)
+        conflicts = [found for found in (deployment, service) if found and not _is_ours(found, name)]
+        leftovers = [child for child in (*jobs, *records, *named.values()) if _has_other_owner(child, uid)]
+        if claim and own_claim and not _is_ours(claim, name):
             conflicts.append(claim)
         elif claim and own_claim and "deletionTimestamp" in claim["metadata"]:
             leftovers.append(claim)
         revisions = sorted(
-            (observed.revision(record) for record in _of(records, "revision")),
+            (observed.parse_revision(record) for record in _with_component(records, "revision")),
             key=lambda found: (found.number, found.hash),
         )
-        verdicts = tuple(observed.verdict(record) for record in _of(records, "verdict"))
+        verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
-        serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
-        return Facts(
+        serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
+        return ObservedState(
             now=self._cluster.now,
-            claim=observed.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
-            deployment=observed.deployment(deployment) if deployment else None,
+            claim=observed.parse_pvc(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
+            deployment=observed.parse_deployment(deployment) if deployment else None,
             service=service,
             network_policy=named.get("NetworkPolicy"),
             http_route=named.get("HTTPRoute"),
             budget=named.get("PodDisruptionBudget"),
             gateway_api=view.gateway_api,
             preps_elsewhere=preps_elsewhere,
-            prep_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "prep")),
-            parity_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "parity")),
+            prep_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "prep")),
+            parity_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "parity")),
             revisions=tuple(revisions),
             verdicts=verdicts,
             pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
-            leftovers=tuple(_called(child) for child in leftovers),
-            conflicts=tuple(_called(found) for found in conflicts),
+            leftovers=tuple(_display_name(child) for child in leftovers),
+            conflicts=tuple(_display_name(found) for found in conflicts),
             live_revisions={
-                record["metadata"]["labels"][naming.REVISION]: record for record in _of(records, "revision")
+                record["metadata"]["labels"][naming.REVISION]: record for record in _with_component(records, "revision")
             },
             inputs=await self._inputs(namespace, view.live),
         )
 
     async def _pod(self, namespace: str, live: Json) -> Pod:
-        pod = observed.pod(live)
+        pod = observed.parse_pod(live)
         if live["metadata"].get("labels", {}).get(naming.COMPONENT) != "prep":
             return pod
         if pod.node and pod.alive:
@@ -108,16 +108,16 @@ class Observer:
         """Return what is wrong with a prep pod's node: until Kubernetes ends the pod, nothing about the pod itself need say it."""
         if self._namespaced:
             # Nodes are not ours to read; of one that is silent, the API server closes the pods and leaves their containers open
-            return _SILENT if pod.containers_ready and not pod.ready else ""
+            return _NOT_RESPONDING if pod.containers_ready and not pod.ready else ""
         before, now = self._nodes.get(pod.node), time.monotonic()
         if before is not None and now - before[0] < _PROGRESS_SECONDS:
             return before[1]
         try:
             problem = _node_problem(await self._cluster.get("Node", None, pod.node))
-        except Refused:
+        except RequestRejected:
             # worth having, and no more: the Job does without
             problem = ""
-        while len(self._nodes) >= _MOST_REMEMBERED:
+        while len(self._nodes) >= _MAX_CACHE_ENTRIES:
             del self._nodes[next(iter(self._nodes))]
         self._nodes[pod.node] = (now, problem)
         return problem
@@ -135,14 +135,18 @@ class Observer:
         before, now = self._told.get(pod.uid), time.monotonic()
         if before is not None and now - before.read < _PROGRESS_SECONDS:
             return before.line
-        line = _last_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
+        line = _last_progress_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
         if line is not None:
-            line = {**line, "at": observed.spelled(self._cluster.now), "bytesPerSecond": _rate(before, line, now)}
+            line = {
+                **line,
+                "at": observed.format_time(self._cluster.now),
+                "bytesPerSecond": _bytes_per_second(before, line, now),
+            }
         elif before is not None:
             line = before.line
-        while len(self._told) >= _MOST_REMEMBERED:
+        while len(self._told) >= _MAX_CACHE_ENTRIES:
             del self._told[next(iter(self._told))]
-        self._told[pod.uid] = _Told(now, line)
+        self._told[pod.uid] = _ProgressSample(now, line)
         return line
 
     async def _inputs(self, namespace: str, live: Json) -> str | None:
@@ -177,7 +181,7 @@ class Observer:
             return pod
         if self._namespaced:
             # Nodes are not ours to read: what its own template has not pinned is verified pod by pod
-            return replace(pod, product=compared or _pinned(made_for) or f"{naming.ONE_POD}{pod.uid}")
+            return replace(pod, product=compared or _pinned_product(made_for) or f"{naming.SINGLE_POD}{pod.uid}")
         return replace(pod, product=await self._product(pod.node))
 
     async def _product(self, node: str) -> str:
@@ -188,32 +192,32 @@ class Observer:
         label = live["metadata"].get("labels", {}).get(naming.GPU_PRODUCT_LABEL) if live else None
         # without the label nothing says that two nodes have the same product: each is verified by itself
         product = label or f"node:{node}"
-        while len(self._products) >= _MOST_REMEMBERED:
+        while len(self._products) >= _MAX_CACHE_ENTRIES:
             del self._products[next(iter(self._products))]
         self._products[node] = (time.monotonic(), product)
         return product
 
 
-def _of(found: Iterable[Json], component: str) -> list[Json]:
+def _with_component(found: Iterable[Json], component: str) -> list[Json]:
     return [entry for entry in found if entry["metadata"].get("labels", {}).get(naming.COMPONENT) == component]
 
 
-def _ours(live: Json, model: str) -> bool:
+def _is_ours(live: Json, model: str) -> bool:
     labels = live["metadata"].get("labels", {})
     return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
 
 
-def _of_another(live: Json, uid: str) -> bool:
+def _has_other_owner(live: Json, uid: str) -> bool:
     owners = live["metadata"].get("ownerReferences", [])
     return any(owner["kind"] == naming.KIND and owner["uid"] != uid for owner in owners)
 
 
-def _pinned(made_for: Revision | None) -> str:
+def _pinned_product(made_for: Revision | None) -> str:
     selector = made_for.template["spec"].get("nodeSelector") if made_for else None
     return str((selector or {}).get(naming.GPU_PRODUCT_LABEL, ""))
 
 
-def _called(live: Json) -> str:
+def _display_name(live: Json) -> str:
     return f"{live.get('kind', 'object')} {live['metadata']['name']}"
 
 
@@ -224,10 +228,10 @@ def _node_problem(live: Json | None) -> str:
     if ready is None or ready["status"] == "True":
         return ""
     said = ready.get("message", "")
-    return f"{_SILENT} ({said})" if said else _SILENT
+    return f"{_NOT_RESPONDING} ({said})" if said else _NOT_RESPONDING
 
 
-def _last_line(log: str) -> Json | None:
+def _last_progress_line(log: str) -> Json | None:
     for text in reversed(log.splitlines()):
         try:
             line = json.loads(text)
@@ -238,7 +242,7 @@ def _last_line(log: str) -> Json | None:
     return None
 
 
-def _rate(before: _Told | None, line: Json, now: float) -> int:
+def _bytes_per_second(before: _ProgressSample | None, line: Json, now: float) -> int:
     if before is None or before.line is None or before.line.get("phase") != line.get("phase"):
         return 0
     done = int(line.get("bytes") or 0) - int(before.line.get("bytes") or 0)

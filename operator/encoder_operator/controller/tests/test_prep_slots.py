@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from encoder_operator.controller.prep_slots import Preps
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.naming import NamespacedName
 
-ONE, TWO, THREE, FOUR = (Key("demo", name) for name in ("one", "two", "three", "four"))
+ONE, TWO, THREE, FOUR = (NamespacedName("demo", name) for name in ("one", "two", "three", "four"))
 
 
-def places(limit: int) -> tuple[Preps, list[Key]]:
-    woken: list[Key] = []
-    found = Preps(limit)
+def places(limit: int) -> tuple[PrepSlots, list[NamespacedName]]:
+    woken: list[NamespacedName] = []
+    found = PrepSlots(limit)
     found.wakes(woken.append)
     return found, woken
 

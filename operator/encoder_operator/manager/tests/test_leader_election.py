@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Changed, NotLeader, Unavailable
-from encoder_operator.manager.leader_election import Leadership, Lease
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
+from encoder_operator.client.leadership import Leadership
+from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
 
 
@@ -31,7 +32,7 @@ class Leases:
             raise self.errors.pop(0)
         version = (self.live or {}).get("metadata", {}).get("resourceVersion")
         if wanted["metadata"].get("resourceVersion") != version:
-            raise Changed("conflict", status=409)
+            raise Conflict("conflict", status=409)
         self.puts += 1
         self.live = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": str(self.puts)}}
         return self.live
@@ -50,9 +51,9 @@ class Clock:
         return self.time
 
 
-def one(leases: Leases, identity: str, clock: Clock) -> tuple[Lease, Leadership]:
+def one(leases: Leases, identity: str, clock: Clock) -> tuple[LeaderElector, Leadership]:
     leadership = Leadership(clock)
-    return Lease(leases, leadership, namespace="n", name="l", identity=identity, seconds=15), leadership
+    return LeaderElector(leases, leadership, namespace="n", name="l", identity=identity, seconds=15), leadership
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     leadership = Leadership(lambda: 0.0)
     leadership.grant(-1)
     fake = ClusterFake()
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
     live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
     with pytest.raises(NotLeader):
         await cluster.apply(live)
@@ -214,7 +215,7 @@ async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
     leadership = Leadership(time.monotonic)
     leadership.grant(time.monotonic() + 0.05)
     fake = Slow(30)
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
     with pytest.raises(NotLeader, match="given up"):
         await cluster.delete("Job", "demo", "j")
     assert fake.writes == []
@@ -225,7 +226,7 @@ async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_ren
     leadership.grant(time.monotonic() + 0.1)
     fake = Slow(0.5)
     fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
 
     async def renew() -> None:
         while True:

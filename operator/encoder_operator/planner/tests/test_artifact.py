@@ -13,8 +13,8 @@ from encoder_operator.planner.actions import Delete
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.state import desired, observed
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Claim, Ended, Facts, Job, Pod
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Termination
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests import world
 from encoder_operator.tests.world import PREPARED, SETTINGS
@@ -22,25 +22,25 @@ from encoder_operator.tests.world import PREPARED, SETTINGS
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def wanted() -> Model:
+def wanted() -> EncoderModel:
     live = world.model()
     live["metadata"]["uid"] = "u"
-    return desired.parse(live, SETTINGS)
+    return desired.parse_model(live, SETTINGS)
 
 
 MODEL = wanted()
 KEY = revision.artifact_key(MODEL)
-CLAIM = Claim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
+CLAIM = PersistentVolumeClaim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
 
 
 def pod(**changes: Any) -> Pod:
-    found = observed.pod({"metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}})
+    found = observed.parse_pod({"metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}})
     return replace(found, **changes)
 
 
-def ended(code: int, said: str | dict[str, Any] = "", reason: str = "Error") -> Ended:
+def ended(code: int, said: str | dict[str, Any] = "", reason: str = "Error") -> Termination:
     message = said if isinstance(said, str) else json.dumps(said)
-    return Ended(exit_code=code, reason=reason, message=message, finished_at=NOW)
+    return Termination(exit_code=code, reason=reason, message=message, finished_at=NOW)
 
 
 def job(*pods: Pod, **changes: Any) -> Job:
@@ -49,7 +49,7 @@ def job(*pods: Pod, **changes: Any) -> Job:
             name=naming.prep_job("minilm", KEY),
             uid="j",
             revision="",
-            annotations={naming.INPUTS: prep_job.inputs(MODEL, KEY), naming.RETRY: ""},
+            annotations={naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: ""},
             created=NOW,
             deleting=False,
             complete=False,
@@ -62,8 +62,8 @@ def job(*pods: Pod, **changes: Any) -> Job:
     )
 
 
-def decided(found: Job, now: datetime = NOW) -> artifact.Preparation:
-    return artifact.decide(MODEL, Facts(now=now, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS)
+def decided(found: Job, now: datetime = NOW) -> artifact.ArtifactPlan:
+    return artifact.plan(MODEL, ObservedState(now=now, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_a_retry_concerns_failed_jobs_only() -> None:
     asking = replace(MODEL, retry="1")
 
     def actions(found: Job) -> object:
-        return artifact.decide(asking, Facts(now=NOW, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS).actions
+        return artifact.plan(asking, ObservedState(now=NOW, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS).actions
 
     assert actions(job(pod(phase="Running"))) == ()
     assert actions(job(failed="x")) == (Delete("Job", job().name),)
 
 
 def test_a_retry_that_was_wiped_asks_for_nothing() -> None:
-    earlier = {naming.INPUTS: prep_job.inputs(MODEL, KEY), naming.RETRY: "earlier"}
+    earlier = {naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: "earlier"}
     assert decided(job(failed="x", annotations=earlier)).actions == ()
 
 
@@ -206,7 +206,7 @@ def test_a_missing_claim_of_yours_is_a_reason_and_starts_nothing() -> None:
     live = world.model()
     live["metadata"]["uid"] = "u"
     live["spec"]["storage"] = {"claimName": "mine"}
-    found = artifact.decide(desired.parse(live, SETTINGS), Facts(now=NOW), None, SETTINGS)
+    found = artifact.plan(desired.parse_model(live, SETTINGS), ObservedState(now=NOW), None, SETTINGS)
     assert found.reason is Reason.CLAIM_MISSING
     assert found.actions == ()
     assert found.wake_after
