@@ -58,7 +58,7 @@ def collection_targets(models: Iterable[Json], others: Iterable[Json]) -> list[C
     ]
 
 
-async def run(cluster: Client, settings: Settings, now: datetime) -> int:
+async def run(client: Client, settings: Settings, now: datetime) -> int:
     """Start the Jobs.
 
     Returns:
@@ -67,9 +67,9 @@ async def run(cluster: Client, settings: Settings, now: datetime) -> int:
     models: list[Json] = []
     others: list[Json] = []
     for namespace in settings.namespaces or ["*"]:
-        models += await cluster.list(naming.KIND, namespace, {})
+        models += await client.list(naming.KIND, namespace, {})
         for kind in _REFERENCING_KINDS:
-            others += await cluster.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
+            others += await client.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
     at_work = {_target_of(found) for found in others if _is_running(found)}
     failed = False
     for claim in collection_targets(models, others):
@@ -78,7 +78,7 @@ async def run(cluster: Client, settings: Settings, now: datetime) -> int:
             log.info("collect", result="the last Job is still at work")
             continue
         try:
-            await cluster.apply(garbage_collection_job.build(claim, now, settings))
+            await client.apply(garbage_collection_job.build(claim, now, settings))
         except ApiServerError as error:
             # the other claims are no worse for it
             log.warning("collect", result=str(error))

@@ -81,39 +81,39 @@ async def _garbage_collect(settings: Settings) -> int:
     from encoder_operator.cli import garbage_collect
     from encoder_operator.client.client import Client
 
-    cluster = Client()
+    client = Client()
     try:
-        return await garbage_collect.run(cluster, settings, datetime.now(UTC))
+        return await garbage_collect.run(client, settings, datetime.now(UTC))
     except ApiServerError as error:
         # the CronJob tries again; nothing was started on half a list
         sys.stderr.write(f"nothing is collected: {error}\n")
         return 1
     finally:
-        await cluster.close()
+        await client.close()
 
 
 async def _smoke_test(parsed: argparse.Namespace) -> int:
     from encoder_operator.cli import smoke_test
     from encoder_operator.client.client import Client
 
-    cluster = Client()
+    client = Client()
     try:
-        return await smoke_test.run(cluster, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
+        return await smoke_test.run(client, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
     finally:
-        await cluster.close()
+        await client.close()
 
 
 async def _doctor(settings: Settings) -> int:
     from encoder_operator.cli import doctor
     from encoder_operator.client.client import Client
 
-    cluster, wrong = Client(), 0
+    client, wrong = Client(), 0
     try:
-        async for finding in doctor.run_checks(cluster, settings):
+        async for finding in doctor.run_checks(client, settings):
             sys.stdout.write(f"{finding.line()}\n")
             wrong += finding.level == "wrong"
     finally:
-        await cluster.close()
+        await client.close()
     return 1 if wrong else 0
 
 

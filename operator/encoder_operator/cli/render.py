@@ -59,7 +59,7 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
     cases = known.inputs if "inputs" in (live["spec"].get("parity") or {}) else ""
     found = desired.parse_model(live | {"metadata": meta}, settings, cases)
     create = found.spec.storage.create
-    shared = found.shares(None) or (create is None and not known.one_node)
+    shared = found.has_shared_volume(None) or (create is None and not known.one_node)
     if not shared:
         checks.check_single_node(found.spec, found.name, found.namespace)
     artifact = Artifact(
@@ -70,7 +70,7 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         revision.build(found, artifact, shared=shared, settings=settings),
         number=1,
         update=found.update,
-        origin=origin,
+        unresolved_source=origin,
         retry=found.retry if origin else "",
     )
     whole = [
@@ -99,15 +99,15 @@ def _placeholder_pod(revision_hash: str) -> Pod:
         phase="Running",
         reason="",
         node="node",
-        address="192.0.2.1",
+        ip="192.0.2.1",
         ready=False,
         containers_ready=True,
         gate=None,
         containers={"engine": "containerd://0"},
         image_id="sha256:0",
-        ended=None,
-        last_ended=None,
-        waiting="",
+        terminated=None,
+        last_terminated=None,
+        waiting_reason="",
         waiting_message="",
         unschedulable="",
         product="cpu",

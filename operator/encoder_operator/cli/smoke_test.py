@@ -27,7 +27,7 @@ INVALID_SPEC: Json = {
 }
 
 
-async def run(cluster: Client, namespace: str, name: str, spec: Json | None, seconds: float) -> int:
+async def run(client: Client, namespace: str, name: str, spec: Json | None, seconds: float) -> int:
     """Try one EncoderModel, or the API server alone.
 
     Returns:
@@ -35,18 +35,18 @@ async def run(cluster: Client, namespace: str, name: str, spec: Json | None, sec
     """
     try:
         if spec is None:
-            return await _check_api_server(cluster, namespace, name)
-        return await _check_model(cluster, _model(namespace, name, spec), seconds)
+            return await _check_api_server(client, namespace, name)
+        return await _check_model(client, _model(namespace, name, spec), seconds)
     except ApiServerError as error:
         _print(f"the API server says: {error}")
         return 1
 
 
-async def _check_api_server(cluster: Client, namespace: str, name: str) -> int:
-    await cluster.rehearse(_model(namespace, name, VALID_SPEC))
+async def _check_api_server(client: Client, namespace: str, name: str) -> int:
+    await client.dry_run_apply(_model(namespace, name, VALID_SPEC))
     _print("an EncoderModel would be accepted")
     try:
-        await cluster.rehearse(_model(namespace, name, INVALID_SPEC))
+        await client.dry_run_apply(_model(namespace, name, INVALID_SPEC))
     except ApiServerError as error:
         _print(f"one with two sources would be refused: {error}")
         return 0
@@ -54,15 +54,15 @@ async def _check_api_server(cluster: Client, namespace: str, name: str) -> int:
     return 1
 
 
-async def _check_model(cluster: Client, model: Json, seconds: float) -> int:
+async def _check_model(client: Client, model: Json, seconds: float) -> int:
     meta = model["metadata"]
-    applied = await cluster.apply(model)
+    applied = await client.apply(model)
     generation = applied["metadata"]["generation"]
     told = ""
     try:
         async with asyncio.timeout(seconds):
             while True:
-                found = await cluster.get(naming.KIND, meta["namespace"], meta["name"]) or {}
+                found = await client.get(naming.KIND, meta["namespace"], meta["name"]) or {}
                 ready, now = _summary(found, generation)
                 if now != told:
                     _print(now)
@@ -74,7 +74,7 @@ async def _check_model(cluster: Client, model: Json, seconds: float) -> int:
         _print(f"not Ready after {seconds:g} s")
         return 1
     finally:
-        await cluster.delete(naming.KIND, meta["namespace"], meta["name"])
+        await client.delete(naming.KIND, meta["namespace"], meta["name"])
 
 
 def _summary(model: Json, generation: int) -> tuple[bool, str]:

@@ -87,14 +87,14 @@ class Client:
         crash_after_write: int | None = None,
         crash_before_write: int | None = None,
     ) -> None:
-        self._client = AsyncClient(
+        self._lightkube = AsyncClient(
             config=config or KubeConfig.from_env().get(),
             field_manager=naming.MANAGER,
             transport=transport,
             timeout=httpx2.Timeout(15.0),
         )
-        self._ahead = timedelta()
-        self._client._client._client.event_hooks = {"response": [self._note_time]}
+        self._clock_skew = timedelta()
+        self._lightkube._client._client.event_hooks = {"response": [self._measure_clock_skew]}
         self._leadership = leadership or Leadership()
         # every connection costs memory here and a place there
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
@@ -104,24 +104,24 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._lightkube.close()
 
     @property
     def now(self) -> datetime:
         """The time by the API server's clock, which the times on objects are of, whatever this machine's clock says."""
-        return datetime.now(UTC) - self._ahead
+        return datetime.now(UTC) - self._clock_skew
 
-    async def _note_time(self, response: httpx2.Response) -> None:
+    async def _measure_clock_skew(self, response: httpx2.Response) -> None:
         with suppress(TypeError, ValueError):
             ahead = datetime.now(UTC) - parsedate_to_datetime(response.headers.get("date", ""))
             # the header knows whole seconds only, and an answer takes its time
-            self._ahead = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
+            self._clock_skew = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
         """Return an object, or None where there is none."""
         try:
             return dict(
-                await self._read("get", kind, lambda: self._client.get(_KINDS[kind], name, namespace=namespace))
+                await self._read("get", kind, lambda: self._lightkube.get(_KINDS[kind], name, namespace=namespace))
             )
         except RequestRejected as error:
             if error.status == 404:
@@ -132,15 +132,15 @@ class Client:
         self, kind: str, namespace: str, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> list[Json]:
         """Return the objects with these labels, in a namespace or (``*``) in all."""
-        return (await self.listed(kind, namespace, labels, fields)).items
+        return (await self.list_with_version(kind, namespace, labels, fields)).items
 
-    async def listed(
+    async def list_with_version(
         self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> ObjectList:
         """Return the same, and the version that it shows."""
 
         async def read() -> ObjectList:
-            found = self._client.list(
+            found = self._lightkube.list(
                 _KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE_SIZE
             )
             items = [dict(entry) async for entry in found]
@@ -148,7 +148,7 @@ class Client:
 
         return await self._read("list", kind, read)
 
-    async def versions(self, kind: str, namespace: str) -> _ObjectList:
+    async def list_metadata(self, kind: str, namespace: str) -> _ObjectList:
         """Return name, namespace and version of all objects of a kind, and nothing else of them."""
 
         async def read() -> _ObjectList:
@@ -166,48 +166,48 @@ class Client:
 
         return await self._read("list", kind, read)
 
-    async def log(self, namespace: str, pod: str, lines: int) -> str:
+    async def read_log(self, namespace: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod's log; empty where there is none (yet)."""
 
         async def read() -> str:
             path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
-            answer = await self._client._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
+            answer = await self._lightkube._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
             answer.raise_for_status()
             return str(answer.text)
 
         try:
-            return await self._ask("log", "Pod", read())
+            return await self._send("log", "Pod", read())
         except ApiServerError:
             # a log is worth having, and no more: the container may be starting, or its node be away
             return ""
 
-    async def serves(self, group: str, version: str, plural: str) -> bool:
+    async def has_resource(self, group: str, version: str, plural: str) -> bool:
         """Return whether the API server has a kind of resource."""
 
         async def read() -> Json:
-            answer = await self._client._client._client.get(f"apis/{group}/{version}")
+            answer = await self._lightkube._client._client.get(f"apis/{group}/{version}")
             if answer.status_code == 404:
                 return {}
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("get", "APIResourceList", read())
+        found = await self._send("get", "APIResourceList", read())
         return any(entry["name"] == plural for entry in found.get("resources", []))
 
-    async def schema(self, group: str, version: str, kind: str) -> Json:
+    async def get_schema(self, group: str, version: str, kind: str) -> Json:
         """Return the schema by which the API server checks a kind; empty where it has none."""
 
         async def read() -> Json:
-            answer = await self._client._client._client.get(f"openapi/v3/apis/{group}/{version}")
+            answer = await self._lightkube._client._client.get(f"openapi/v3/apis/{group}/{version}")
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("get", "OpenAPI", read())
+        found = await self._send("get", "OpenAPI", read())
         schemas = (found.get("components") or {}).get("schemas") or {}
         wanted = {"group": group, "kind": kind, "version": version}
         return next((s for s in schemas.values() if wanted in (s.get("x-kubernetes-group-version-kind") or [])), {})
 
-    async def may(self, attributes: Json) -> bool:
+    async def can_i(self, attributes: Json) -> bool:
         """Return whether we are allowed to do something, asked as a SelfSubjectAccessReview."""
 
         async def ask() -> Json:
@@ -218,22 +218,22 @@ class Client:
                 "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": attributes},
             }
-            answer = await self._client._client._client.post(path, json=review)
+            answer = await self._lightkube._client._client.post(path, json=review)
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("create", "SelfSubjectAccessReview", ask())
+        found = await self._send("create", "SelfSubjectAccessReview", ask())
         return bool(found.get("status", {}).get("allowed"))
 
     async def put_lease(self, lease: Json) -> Json:
         """Create a Lease, or replace the very version that was read."""
         meta = lease["metadata"]
         body: Any = _KINDS["Lease"](lease)
-        client: Any = self._client
+        client: Any = self._lightkube
         # not through _write: what the Lease allows can't ask the Lease
         if "resourceVersion" in meta:
-            return dict(await self._ask("update", "Lease", client.replace(body, namespace=meta["namespace"])))
-        return dict(await self._ask("create", "Lease", client.create(body, namespace=meta["namespace"])))
+            return dict(await self._send("update", "Lease", client.replace(body, namespace=meta["namespace"])))
+        return dict(await self._send("create", "Lease", client.create(body, namespace=meta["namespace"])))
 
     async def apply(self, manifest: Json, live: Json | None = None) -> Json:
         """Make an object so, by server-side apply; fields that others have taken are taken back.
@@ -247,7 +247,7 @@ class Client:
             manifest = {**manifest, "metadata": {**meta, **_precondition(live["metadata"])}}
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(
+            return self._lightkube.patch(
                 _KINDS[kind],
                 meta["name"],
                 manifest,
@@ -258,10 +258,10 @@ class Client:
 
         return dict(await self._write("apply", kind, send))
 
-    async def rehearse(self, manifest: Json) -> None:
+    async def dry_run_apply(self, manifest: Json) -> None:
         """Have the API server say what it would say to an object; nothing is written."""
         kind, meta = manifest["kind"], manifest["metadata"]
-        call = self._client.patch(
+        call = self._lightkube.patch(
             _KINDS[kind],
             meta["name"],
             manifest,
@@ -270,7 +270,7 @@ class Client:
             force=True,
             dry_run=True,
         )
-        await self._ask("rehearse", kind, call)
+        await self._send("rehearse", kind, call)
 
     async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
         """Delete an object, and its children in the background. One that is gone already is fine.
@@ -293,13 +293,15 @@ class Client:
             if error.status != 404:
                 raise
 
-    async def set_gate(self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None) -> None:
+    async def set_pod_condition(
+        self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None
+    ) -> None:
         """Set one condition of a pod, and no other."""
         precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
         patch = {"metadata": precondition, "status": {"conditions": [condition]}}
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(
+            return self._lightkube.patch(
                 _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
             )
 
@@ -326,7 +328,7 @@ class Client:
         kind = _KINDS[naming.KIND].Status
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
+            return self._lightkube.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
 
         try:
             found = dict(await self._write("patch", naming.KIND, send))
@@ -336,10 +338,10 @@ class Client:
             raise
         return str(found.get("metadata", {}).get("resourceVersion", ""))
 
-    async def post_event(self, event: Json) -> None:
+    async def create_event(self, event: Json) -> None:
         """Create an Event; one of the same name says the same and is left alone."""
         event_of: Any = _KINDS["Event"](event)
-        create: Any = self._client.create
+        create: Any = self._lightkube.create
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
         except ApiServerError as error:
@@ -359,7 +361,7 @@ class Client:
         accept: str | None = None,
     ) -> Json:
         """Send what lightkube has no argument for: preconditions of a delete, lists of metadata."""
-        client: Any = self._client._client
+        client: Any = self._lightkube._client
         request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
         if body is not None:
             request.data = body
@@ -373,22 +375,22 @@ class Client:
         # not the very number: writes of several models may pass it together
         if self._crash_before_write is not None and self._writes + 1 >= self._crash_before_write:
             os.kill(os.getpid(), signal.SIGKILL)
-        left = self._leadership.left()
+        left = self._leadership.remaining()
         if left <= 0:
             raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
         # where no Lease is needed nothing ends
-        sending = self._unless_busy(verb, kind, send)
-        found = await (sending if math.isinf(left) else self._while_leading(verb, kind, sending))
+        sending = self._send_write(verb, kind, send)
+        found = await (sending if math.isinf(left) else self._send_while_leading(verb, kind, sending))
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    async def _while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
+    async def _send_while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
         """Await a write for as long as the lease is renewed: a connection that takes long must not carry a write of a leader that was."""
         task = asyncio.create_task(sending)
         try:
-            while not task.done() and (left := self._leadership.left()) > 0:
+            while not task.done() and (left := self._leadership.remaining()) > 0:
                 await asyncio.wait((task,), timeout=left)
         finally:
             given_up = task.cancel()
@@ -397,29 +399,29 @@ class Client:
             raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile")
         return task.result()
 
-    async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+    async def _send_write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
         for pause in _RETRY_DELAYS:
             try:
-                return await self._ask(verb, kind, send())
+                return await self._send(verb, kind, send())
             except Unavailable as error:
                 if error.status != 429 or (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
-        return await self._ask(verb, kind, send())
+        return await self._send(verb, kind, send())
 
     async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
         for pause in _RETRY_DELAYS:
             try:
-                return await self._ask(verb, kind, send())
+                return await self._send(verb, kind, send())
             except Unavailable as error:
                 if (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
-        return await self._ask(verb, kind, send())
+        return await self._send(verb, kind, send())
 
-    async def _ask(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
+    async def _send(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
         try:
             async with self._slots:
                 found = await call

@@ -66,7 +66,7 @@ class KopfLogin:
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            middlewares=(self._ask,),
+            middlewares=(self._request_metadata,),
             response_class=_response_class(self._listed),
         )
         return kopf.AiohttpSession(
@@ -77,7 +77,9 @@ class KopfLogin:
             expiration=info.expiration,
         )
 
-    async def _ask(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    async def _request_metadata(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
         if request.method == "GET" and request.url.name in self._listed:
             request.headers["Accept"] = _METADATA_WATCH if "watch" in request.url.query else _METADATA_LIST
         return await send(request)

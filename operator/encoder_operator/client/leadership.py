@@ -19,7 +19,7 @@ class Leadership:
         self._clock = clock
         self._until = math.inf
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Return for how many seconds writing is allowed; zero or less for not at all."""
         return self._until - self._clock()
 

@@ -43,7 +43,7 @@ class WatchProgress:
         # by kind: the newest version that a look has read, and since when the watch should have brought it
         self._expected: dict[str, tuple[int, float]] = {}
 
-    def brought(self, key: NamespacedName, kind: str, version: str) -> bool:
+    def record_event(self, key: NamespacedName, kind: str, version: str) -> bool:
         """Note what a watch has brought; return whether it is news."""
         number = _parse_version(version)
         before = self._brought.get(kind, (0, 0.0))[0]
@@ -55,11 +55,11 @@ class WatchProgress:
         heard[kind] = max(heard.get(kind, 0), number)
         return True
 
-    def news(self, key: NamespacedName) -> bool:
+    def has_unread_events(self, key: NamespacedName) -> bool:
         """Return whether anything was brought that no look has read."""
         return key in self._heard
 
-    def read(self, key: NamespacedName, versions: Mapping[str, str]) -> None:
+    def record_read(self, key: NamespacedName, versions: Mapping[str, str]) -> None:
         """Note which version of the cluster a look has read, for each kind."""
         self._read[key] = tuple(_parse_version(versions.get(kind, "")) for kind in WATCHED_KINDS)
         heard = self._heard.get(key)
@@ -70,14 +70,14 @@ class WatchProgress:
             else:
                 del self._heard[key]
 
-    def wrote(self, key: NamespacedName, kind: str, version: str) -> None:
+    def record_write(self, key: NamespacedName, kind: str, version: str) -> None:
         """Note that a write of our own, to an object that was as we had read it, has made this version."""
         read = self._read.get(key)
         if read is not None and _parse_version(version):
             at = WATCHED_KINDS.index(kind)
             self._read[key] = (*read[:at], max(read[at], _parse_version(version)), *read[at + 1 :])
 
-    def unsettled(self, key: NamespacedName) -> None:
+    def forget(self, key: NamespacedName) -> None:
         """Note that a look did not end well, or that the model is gone: everything about it is news again."""
         self._read.pop(key, None)
         self._heard.pop(key, None)
@@ -109,10 +109,10 @@ class WatchProgress:
 
 
 async def resync(
-    cluster: Client,
-    wakeups: WorkQueue,
-    horizon: WatchProgress,
-    preps: PrepSlots,
+    client: Client,
+    queue: WorkQueue,
+    watch_progress: WatchProgress,
+    prep_slots: PrepSlots,
     *,
     period: float,
     namespaces: Iterable[str],
@@ -121,13 +121,13 @@ async def resync(
     known: set[str] = set()
     while True:
         await asyncio.sleep(period)
-        behind = set(horizon.behind)
+        behind = set(watch_progress.behind)
         if behind - known:
             _LOG.error("a watch is silent", kinds=sorted(behind))
         known = behind
         try:
-            found = [meta for where in namespaces for meta in await cluster.versions(naming.KIND, where)]
-            jobs = [job for where in namespaces for job in await cluster.list("Job", where, *UNFINISHED_PREP_JOBS)]
+            found = [meta for where in namespaces for meta in await client.list_metadata(naming.KIND, where)]
+            jobs = [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
         except ApiServerError as error:
             _LOG.warning("resync failed", error=str(error))
             continue
@@ -135,14 +135,14 @@ async def resync(
             # the last net may not end by a mistake about one answer
             _LOG.exception("resync failed by a mistake in the operator")
             continue
-        horizon.expect(naming.KIND, found)
-        preps.seed(jobs)
+        watch_progress.expect(naming.KIND, found)
+        prep_slots.reset(jobs)
         keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
         # a watch that begins again tells nothing of what was deleted meanwhile
-        keys += horizon.models.difference(keys)
+        keys += watch_progress.models.difference(keys)
         groups = max(1, -(-len(keys) // _RESYNC_BATCH))
         for i, key in enumerate(keys):
-            wakeups.wake(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)
+            queue.enqueue(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)
 
 
 def _parse_version(version: str) -> int:

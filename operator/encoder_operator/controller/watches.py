@@ -34,12 +34,12 @@ _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 _MAX_RETRY_DELAY = 8.0
 
 
-def kopf_registry(wakeups: WorkQueue, horizon: WatchProgress) -> kopf.OperatorRegistry:
+def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress) -> kopf.OperatorRegistry:
     """Return Kopf's handlers.
 
     Args:
-        wakeups: what they wake.
-        horizon: what they tell which versions have come.
+        queue: Where the handlers enqueue EncoderModels.
+        watch_progress: Records which versions the watches have delivered.
     """
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
@@ -47,8 +47,8 @@ def kopf_registry(wakeups: WorkQueue, horizon: WatchProgress) -> kopf.OperatorRe
     def came(kind: str, meta: Mapping[str, Any]) -> None:
         key = _model_of(kind, meta)
         # the version of a deletion is that of the deletion, so a look that was under way is followed by one that finds nothing
-        if horizon.brought(key, kind, meta["resourceVersion"]):
-            wakeups.wake(key)
+        if watch_progress.record_event(key, kind, meta["resourceVersion"]):
+            queue.enqueue(key)
 
     listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
     listed[naming.PLURAL] = partial(came, naming.KIND)

@@ -35,8 +35,8 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     due: float = 0.0
     running: bool = False
-    begun: bool = False
-    again: bool = False
+    started: bool = False
+    requeue: bool = False
     failures: int = 0
 
 
@@ -52,21 +52,21 @@ class WorkQueue:
     def __init__(
         self, look: Reconcile, *, concurrency: int, news: Callable[[NamespacedName], bool] = lambda key: True
     ) -> None:
-        self._look = look
-        self._news = news
+        self._reconcile = look
+        self._has_news = news
         self._slots = asyncio.Semaphore(concurrency)
         self._entries: dict[NamespacedName, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def wake(self, key: NamespacedName, after: float = _DEBOUNCE_SECONDS) -> None:
+    def enqueue(self, key: NamespacedName, after: float = _DEBOUNCE_SECONDS) -> None:
         """Look at ``key`` soon, or ``after`` seconds from now if nothing is due earlier."""
         if self._closed:
             return
         entry = self._entries.setdefault(key, _Entry())
         if entry.running and after <= _DEBOUNCE_SECONDS:
             # what happened during a look may have been missed by it; one that still waits for its turn sees everything
-            entry.again = entry.begun
+            entry.requeue = entry.started
             return
         loop = asyncio.get_running_loop()
         due = loop.time() + after
@@ -96,7 +96,7 @@ class WorkQueue:
             return
         entry.timer = None
         if entry.running:
-            entry.again = True
+            entry.requeue = True
             return
         entry.running = True
         metrics.QUEUED.inc()
@@ -107,26 +107,26 @@ class WorkQueue:
     async def _run(self, key: NamespacedName, entry: _Entry) -> None:
         try:
             async with self._slots:
-                entry.begun = True
+                entry.started = True
                 metrics.QUEUED.dec()
-                after = await self._looked(key, entry)
+                after = await self._reconcile_key(key, entry)
         finally:
-            if not entry.begun:
+            if not entry.started:
                 metrics.QUEUED.dec()
-            entry.running = entry.begun = False
-        again, entry.again = entry.again, False
-        if again and self._news(key):
+            entry.running = entry.started = False
+        again, entry.requeue = entry.requeue, False
+        if again and self._has_news(key):
             after = min(after or _DEBOUNCE_SECONDS, _DEBOUNCE_SECONDS) if entry.failures == 0 else after
         if after is not None:
-            self.wake(key, after)
+            self.enqueue(key, after)
         elif entry.timer is None:
             self._entries.pop(key, None)
 
-    async def _looked(self, key: NamespacedName, entry: _Entry) -> float | None:
+    async def _reconcile_key(self, key: NamespacedName, entry: _Entry) -> float | None:
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(namespace=key.namespace, name=key.name):
             try:
-                after = await self._look(key)
+                after = await self._reconcile(key)
             except NotLeader as error:
                 # whoever holds the lease looks
                 after = None

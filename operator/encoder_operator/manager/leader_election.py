@@ -40,9 +40,9 @@ class LeaderElector:
     """One Lease, as its holder or as one that waits for it."""
 
     def __init__(
-        self, leases: LeaseClient, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
+        self, client: LeaseClient, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
     ) -> None:
-        self._leases = leases
+        self._client = client
         self._leadership = leadership
         self._namespace, self._name = namespace, name
         self._identity = identity
@@ -56,7 +56,7 @@ class LeaderElector:
         told = ""
         while True:
             try:
-                holder = await self._try()
+                holder = await self._try_acquire()
             except Conflict:
                 # another one was faster: see who
                 continue
@@ -72,11 +72,11 @@ class LeaderElector:
                 _LOG.info("stand by", holder=holder)
             await asyncio.sleep(self._seconds / 15)
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew the Lease until it is lost."""
-        while self._leadership.left() > 0:
-            await asyncio.sleep(min(self._seconds / 5, max(0.0, self._leadership.left())))
-            if self._leadership.left() <= 0 or not await self._renewed():
+        while self._leadership.remaining() > 0:
+            await asyncio.sleep(min(self._seconds / 5, max(0.0, self._leadership.remaining())))
+            if self._leadership.remaining() <= 0 or not await self._renew():
                 break
         self._leadership.grant(-math.inf)
         self._held = None
@@ -93,13 +93,13 @@ class LeaderElector:
         spec = {field: value for field, value in held["spec"].items() if field != "holderIdentity"}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._leases.put_lease({**held, "spec": spec})
+                await self._client.put_lease({**held, "spec": spec})
         except (ApiServerError, TimeoutError) as error:
             _LOG.warning("the lease was not released", error=str(error))
 
-    async def _try(self) -> str:
+    async def _try_acquire(self) -> str:
         """Take the Lease if it is free; return its holder."""
-        live = await self._leases.get("Lease", self._namespace, self._name)
+        live = await self._client.get("Lease", self._namespace, self._name)
         spec = (live or {}).get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         now = self._leadership.now()
@@ -114,15 +114,15 @@ class LeaderElector:
         await self._put(live, {"acquireTime": _micro_time(), "leaseTransitions": transitions})
         return self._identity
 
-    async def _renewed(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew, trying as long as writing is allowed; return whether it is still ours."""
-        while self._leadership.left() > 0:
+        while self._leadership.remaining() > 0:
             try:
-                async with asyncio.timeout(min(self._leadership.left(), self._seconds / 3)):
+                async with asyncio.timeout(min(self._leadership.remaining(), self._seconds / 3)):
                     await self._put(self._held, {})
                 return True
             except Conflict:
-                live = await self._reread()
+                live = await self._get_lease()
                 if live is not None and live["spec"].get("holderIdentity") != self._identity:
                     return False
                 self._held = live or self._held
@@ -133,9 +133,9 @@ class LeaderElector:
             await asyncio.sleep(self._seconds / 15)
         return False
 
-    async def _reread(self) -> Json | None:
+    async def _get_lease(self) -> Json | None:
         try:
-            return await self._leases.get("Lease", self._namespace, self._name)
+            return await self._client.get("Lease", self._namespace, self._name)
         except ApiServerError:
             return None
 
@@ -145,7 +145,7 @@ class LeaderElector:
         spec = {**((live or {}).get("spec") or {}), **own, "renewTime": _micro_time(), **changes}
         metadata = live["metadata"] if live else {"name": self._name, "namespace": self._namespace}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        self._held = await self._leases.put_lease(lease)
+        self._held = await self._client.put_lease(lease)
         self._leadership.grant(began + self._seconds * 2 / 3)
 
 

@@ -18,10 +18,10 @@ from encoder_operator import naming
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
 from encoder_operator.client.leadership import Leadership
-from encoder_operator.controller import watch_progress, watches
+from encoder_operator.controller import watches
 from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
-from encoder_operator.controller.watch_progress import WatchProgress
+from encoder_operator.controller.watch_progress import WatchProgress, resync
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health, leader_election
 from encoder_operator.manager.leader_election import LeaderElector
@@ -58,22 +58,24 @@ async def run(settings: Settings) -> int:
     gc.set_threshold(*_GC_THRESHOLDS)
     metrics.initialize(catalog.plugins())
     leadership = Leadership()
-    cluster = Client(
+    client = Client(
         leadership=leadership,
         crash_after_write=settings.crash_after_write,
         crash_before_write=settings.crash_before_write,
     )
-    horizon, preps = WatchProgress(), PrepSlots(settings.max_preps)
+    watch_progress, prep_slots = WatchProgress(), PrepSlots(settings.max_preps)
     ready, stop = asyncio.Event(), _StopEvent()
     _stop_on_signals(stop)
     try:
-        async with health.serve_health(settings.port, horizon, ready.is_set) as port:
+        async with health.serve_health(settings.port, watch_progress, ready.is_set) as port:
             _LOG.info("start", port=port)
-            async with _hold_lease(settings, cluster, leadership, ready, stop) as lost:
-                failed = not stop.is_set() and not await _run_controller(settings, cluster, horizon, preps, ready, stop)
+            async with _hold_lease(settings, client, leadership, ready, stop) as lost:
+                failed = not stop.is_set() and not await _run_controller(
+                    settings, client, watch_progress, prep_slots, ready, stop
+                )
                 return 1 if failed or lost.is_set() else 0
     finally:
-        await cluster.close()
+        await client.close()
         _LOG.info("end")
 
 
@@ -84,7 +86,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def _hold_lease(
-    settings: Settings, cluster: Client, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
+    settings: Settings, client: Client, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
 ) -> AsyncIterator[asyncio.Event]:
     """Hold the lease while the body runs; yields what is set when it is lost, which also sets ``stop``."""
     lost = asyncio.Event()
@@ -93,7 +95,7 @@ async def _hold_lease(
         yield lost
         return
     held = LeaderElector(
-        cluster,
+        client,
         leadership,
         namespace=settings.lease_namespace,
         name=settings.lease_name,
@@ -107,7 +109,7 @@ async def _hold_lease(
         return
 
     async def keep() -> None:
-        await held.keep()
+        await held.renew_until_lost()
         lost.set()
         stop.set()
 
@@ -121,28 +123,28 @@ async def _hold_lease(
 
 async def _run_controller(
     settings: Settings,
-    cluster: Client,
-    horizon: WatchProgress,
-    preps: PrepSlots,
+    client: Client,
+    watch_progress: WatchProgress,
+    prep_slots: PrepSlots,
     ready: asyncio.Event,
     stop: asyncio.Event,
 ) -> bool:
     """Watch and look until told to stop; return False if a watch has ended by itself."""
     namespaces = settings.namespaces or ["*"]
-    if not await _unless_stopped(stop, _wait_for_crd(cluster, preps, namespaces)):
+    if not await _unless_stopped(stop, _wait_for_crd(client, prep_slots, namespaces)):
         return True
-    reconciler = Reconciler(cluster, settings, horizon=horizon, preps=preps)
-    wakeups = WorkQueue(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=horizon.news)
-    preps.wakes(wakeups.wake)
-    again = watch_progress.resync(
-        cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces
+    reconciler = Reconciler(client, settings, watch_progress=watch_progress, prep_slots=prep_slots)
+    queue = WorkQueue(
+        lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=watch_progress.has_unread_events
     )
-    resync = asyncio.create_task(again, name="resync")
+    prep_slots.on_free(queue.enqueue)
+    again = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
+    resyncing = asyncio.create_task(again, name="resync")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     mine = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
-            registry=watches.kopf_registry(wakeups, horizon),
+            registry=watches.kopf_registry(queue, watch_progress),
             settings=watches.kopf_settings(),
             memories=watches.NullMemories(),
             clusterwide=not settings.namespaced,
@@ -160,29 +162,29 @@ async def _run_controller(
             stop.set()
             # what would end the other watches is what has failed; ended later, with all that they wait for, they begin again
             await _cancel(*(task for task in asyncio.all_tasks() - mine if task.get_name().startswith("watcher ")))
-        await wakeups.close(_SHUTDOWN_GRACE_SECONDS)
+        await queue.close(_SHUTDOWN_GRACE_SECONDS)
         # told to stop Kopf would wait for whatever else this process does; cancelled it ends at once
         await _cancel(running)
         return not failed
     finally:
-        await _cancel(resync)
+        await _cancel(resyncing)
         await _cancel(stopping)
-        await wakeups.close()
+        await queue.close()
 
 
 def _task_error(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
-async def _wait_for_crd(cluster: Client, preps: PrepSlots, namespaces: list[str]) -> None:
+async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: list[str]) -> None:
     """Wait until there can be EncoderModels, and count the prep Jobs that run already, before any other may be started."""
     told = False
     while True:
         try:
             # Kopf looks once which resources there are, and would never watch one that comes later
-            if await cluster.serves(naming.GROUP, naming.VERSION, naming.PLURAL):
-                preps.seed(
-                    [job for where in namespaces for job in await cluster.list("Job", where, *UNFINISHED_PREP_JOBS)]
+            if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
+                prep_slots.reset(
+                    [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
                 )
                 return
             if not told:

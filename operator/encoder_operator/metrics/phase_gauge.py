@@ -16,7 +16,7 @@ class PhaseGauge:
         self._found: dict[NamespacedName, tuple[str, str]] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
 
-    def note(self, key: NamespacedName, phase: str, plugin: str) -> None:
+    def set(self, key: NamespacedName, phase: str, plugin: str) -> None:
         """Note what a look has found."""
         now = (sys.intern(phase), sys.intern(plugin))
         before = self._found.get(key)
@@ -24,7 +24,7 @@ class PhaseGauge:
             self._found[key] = now
             self._move(before, now)
 
-    def gone(self, key: NamespacedName) -> None:
+    def remove(self, key: NamespacedName) -> None:
         """Note that an EncoderModel was deleted."""
         self._move(self._found.pop(key, None), None)
 

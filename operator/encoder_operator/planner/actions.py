@@ -52,9 +52,9 @@ class Plan:
     """One decision."""
 
     actions: tuple[Action, ...]
-    notices: tuple[Event, ...]
+    events: tuple[Event, ...]
     status: Json
-    wake_after: float | None
+    requeue_after: float | None
 
 
 def earliest(delays: Iterable[float | None]) -> float | None:

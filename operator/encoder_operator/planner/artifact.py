@@ -36,51 +36,51 @@ class ArtifactPlan:
     progress: Json | None = None
     failed: bool = False
     actions: tuple[Action, ...] = ()
-    wake_after: float | None = None
+    requeue_after: float | None = None
 
 
-def plan(model: EncoderModel, facts: ObservedState, target: Revision | None, settings: Settings) -> ArtifactPlan:
+def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, settings: Settings) -> ArtifactPlan:
     """Return what to do about the artifact, and what to say of it."""
-    if model.inputs is None:
+    if model.inputs_hash is None:
         # without their content nobody can say which artifact is wanted; what is served is served on
         return ArtifactPlan(
-            reason=Reason.INPUTS_MISSING, message=_inputs_missing_message(model), wake_after=_MOUNT_GRACE_SECONDS
+            reason=Reason.INPUTS_MISSING, message=_inputs_missing_message(model), requeue_after=_MOUNT_GRACE_SECONDS
         )
     key = revision.artifact_key(model)
-    known = _known_artifact(model, facts, target, key)
+    known = _known_artifact(model, observed, target, key)
     wanted = naming.prep_job(model.name, key)
-    obsolete: tuple[Action, ...] = _pvc_ownership(model, facts) + tuple(
+    obsolete: tuple[Action, ...] = _pvc_ownership(model, observed) + tuple(
         Delete("Job", job.name)
-        for job in facts.prep_jobs
+        for job in observed.prep_jobs
         if job.name != wanted and not job.deleting and not (known and job.finished)
     )
     if known is not None:
         return ArtifactPlan(reason=Reason.PREPARED, message=describe(known), artifact=known, actions=obsolete)
-    job = next((found for found in facts.prep_jobs if found.name == wanted), None)
+    job = next((found for found in observed.prep_jobs if found.name == wanted), None)
     if job is not None:
-        return _prepend_actions(obsolete, _follow_job(model, job, key, facts))
+        return _prepend_actions(obsolete, _follow_job(model, job, key, observed))
     if model.spec.suspend:
         return ArtifactPlan(
             reason=Reason.SUSPENDED, message="nothing is prepared while the model is suspended", actions=obsolete
         )
-    return _prepend_actions(obsolete, _start_prep(model, facts, key, settings))
+    return _prepend_actions(obsolete, _start_prep(model, observed, key, settings))
 
 
-def _known_artifact(model: EncoderModel, facts: ObservedState, target: Revision | None, key: str) -> Artifact | None:
+def _known_artifact(model: EncoderModel, observed: ObservedState, target: Revision | None, key: str) -> Artifact | None:
     """Return an artifact that some revision has proved to be on the volume of today."""
-    if facts.claim is None:
+    if observed.pvc is None:
         return None
-    here = [found for found in facts.revisions if found.claim_uid == facts.claim.uid]
+    here = [found for found in observed.revisions if found.pvc_uid == observed.pvc.uid]
     if target is not None and target in here:
         return revision.pinned_artifact(target)
     origin = revision.unresolved_source(model)
     same = [
         found
         for found in here
-        if found.pinned["claim"] == model.claim_name
+        if found.pinned["claim"] == model.pvc_name
         and (
             found.pinned["artifact"]["key"] == key
-            or (origin and found.origin == origin and not _needs_new_lookup(model, found))
+            or (origin and found.unresolved_source == origin and not _needs_new_lookup(model, found))
         )
     ]
     newest = max(same, key=lambda found: found.number, default=None)
@@ -91,50 +91,52 @@ def _needs_new_lookup(model: EncoderModel, found: Revision) -> bool:
     return bool(model.retry and found.retry != model.retry)
 
 
-def _pvc_ownership(model: EncoderModel, facts: ObservedState) -> tuple[Action, ...]:
+def _pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Let a claim of the operator's go with the model or not, as an edited policy says."""
     create = model.spec.storage.create
-    if create is None or facts.claim is None or persistent_volume_claim.needs_expansion(create, facts.claim):
+    if create is None or observed.pvc is None or persistent_volume_claim.needs_expansion(create, observed.pvc):
         return ()
-    manifest, live = persistent_volume_claim.build(model, create, facts.claim), facts.claim.live
+    manifest, live = persistent_volume_claim.build(model, create, observed.pvc), observed.pvc.live
     owned = manifest["metadata"].get("ownerReferences", []) == live["metadata"].get("ownerReferences", [])
     return () if owned else (Apply(manifest, live),)
 
 
-def volume_expansion(model: EncoderModel, facts: ObservedState) -> tuple[Action, ...]:
+def volume_expansion(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Let a claim of the operator's grow as an edited size says; the API server refuses that where its StorageClass does not allow it."""
     create = model.spec.storage.create
-    if create is None or facts.claim is None or not persistent_volume_claim.needs_expansion(create, facts.claim):
+    if create is None or observed.pvc is None or not persistent_volume_claim.needs_expansion(create, observed.pvc):
         return ()
-    return (Apply(persistent_volume_claim.build(model, create, facts.claim, grown=True), facts.claim.live),)
+    return (Apply(persistent_volume_claim.build(model, create, observed.pvc, grown=True), observed.pvc.live),)
 
 
-def _start_prep(model: EncoderModel, facts: ObservedState, key: str, settings: Settings) -> ArtifactPlan:
+def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings: Settings) -> ArtifactPlan:
     actions: list[Action] = []
-    if facts.preps_elsewhere >= settings.max_preps:
+    if observed.used_prep_slots >= settings.max_preps:
         return ArtifactPlan(
             reason=Reason.QUEUED,
-            message=f"waiting for one of {facts.preps_elsewhere} preparations of other models to end",
+            message=f"waiting for one of {observed.used_prep_slots} preparations of other models to end",
             key=key,
-            wake_after=_QUEUE_POLL_SECONDS,
+            requeue_after=_QUEUE_POLL_SECONDS,
         )
-    if facts.claim is None and model.spec.storage.create is not None:
+    if observed.pvc is None and model.spec.storage.create is not None:
         actions.append(Apply(persistent_volume_claim.build(model, model.spec.storage.create, None), None))
-    elif facts.claim is None:
+    elif observed.pvc is None:
         return ArtifactPlan(
             reason=Reason.CLAIM_MISSING,
-            message=f"there is no PersistentVolumeClaim {model.claim_name} in namespace {model.namespace}",
+            message=f"there is no PersistentVolumeClaim {model.pvc_name} in namespace {model.namespace}",
             # claims are not watched: one that a person makes is found by looking again
-            wake_after=_MOUNT_GRACE_SECONDS,
+            requeue_after=_MOUNT_GRACE_SECONDS,
         )
-    actions.append(Apply(prep_job.build(model, key, shared=model.shares(facts.claim), settings=settings), None))
+    actions.append(
+        Apply(prep_job.build(model, key, shared=model.has_shared_volume(observed.pvc), settings=settings), None)
+    )
     return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job was started", actions=tuple(actions))
 
 
-def _follow_job(model: EncoderModel, job: Job, key: str, facts: ObservedState) -> ArtifactPlan:
+def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     if job.deleting:
-        return ArtifactPlan(reason=Reason.PREPARING, message="waiting for the former prep Job to go", wake_after=1.0)
-    elsewhere = _not_on_volume(model, job, facts)
+        return ArtifactPlan(reason=Reason.PREPARING, message="waiting for the former prep Job to go", requeue_after=1.0)
+    elsewhere = _not_on_volume(model, job, observed)
     artifact = None if elsewhere else _reported_artifact(job, key)
     if artifact is not None:
         return ArtifactPlan(reason=Reason.PREPARED, message=describe(artifact), artifact=artifact)
@@ -147,30 +149,30 @@ def _follow_job(model: EncoderModel, job: Job, key: str, facts: ObservedState) -
             reason=Reason.PREPARING,
             message=f"the prep Job is made again: {why}",
             actions=(Delete("Job", job.name),),
-            wake_after=0.5,
+            requeue_after=0.5,
         )
-    return _failed_plan(job) if job.failed else _running_plan(model, job, key, facts)
+    return _failed_plan(job) if job.failed else _running_plan(model, job, key, observed)
 
 
-def _not_on_volume(model: EncoderModel, job: Job, facts: ObservedState) -> str:
+def _not_on_volume(model: EncoderModel, job: Job, observed: ObservedState) -> str:
     """Say why what the Job has done is not on the volume of today, or nothing if it is."""
-    if facts.claim is None:
+    if observed.pvc is None:
         # one that waits for a claim that a person makes goes on by itself
         gone = job.finished or model.spec.storage.create is not None
-        return f"the claim {model.claim_name} is gone" if gone else ""
-    if job.claim not in ("", facts.claim.name):
-        return f"the artifact was on the claim {job.claim}"
+        return f"the claim {model.pvc_name} is gone" if gone else ""
+    if job.pvc not in ("", observed.pvc.name):
+        return f"the artifact was on the claim {job.pvc}"
     # both times are of the API server's clock
-    if job.created < facts.claim.created:
-        return f"the claim {facts.claim.name} was made again"
+    if job.created < observed.pvc.created:
+        return f"the claim {observed.pvc.name} was made again"
     return ""
 
 
 def _reported_artifact(job: Job, key: str) -> Artifact | None:
     for pod in job.pods:
-        if pod.ended is None or pod.ended.exit_code != 0:
+        if pod.terminated is None or pod.terminated.exit_code != 0:
             continue
-        report = pod.ended.report()
+        report = pod.terminated.report()
         if report.get("code") == "Prepared" and report.get("digest") and report.get("reference"):
             return Artifact(
                 key=key,
@@ -193,20 +195,20 @@ def _failed_plan(job: Job) -> ArtifactPlan:
             failed=True,
         )
     reason, message = _failure(
-        job, _newest_pod(pod for pod in job.pods if pod.ended or pod.reason == pod_diagnosis.EVICTED)
+        job, _newest_pod(pod for pod in job.pods if pod.terminated or pod.reason == pod_diagnosis.EVICTED)
     )
     return ArtifactPlan(reason=reason, message=message, failed=True)
 
 
-def _running_plan(model: EncoderModel, job: Job, key: str, facts: ObservedState) -> ArtifactPlan:
+def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     last = job.last_pod
     if last is None:
         return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job is starting")
     found = pod_diagnosis.diagnose(last) if last.alive else None
     if found is not None:
         # the kubelet retries mounts and pulls by itself; their end is an event of the pod
-        return ArtifactPlan(reason=found.reason, message=found.message, wake_after=30.0)
-    doing, failures = _pod_plan(last, key, facts), [pod for pod in job.pods if _has_failed(pod)]
+        return ArtifactPlan(reason=found.reason, message=found.message, requeue_after=30.0)
+    doing, failures = _pod_plan(last, key, observed), [pod for pod in job.pods if _has_failed(pod)]
     if failures:
         reason, message = _failure(job, _newest_pod(failures))
         tries = f"try {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed, it will be tried again: "
@@ -220,7 +222,7 @@ def _running_plan(model: EncoderModel, job: Job, key: str, facts: ObservedState)
     return doing
 
 
-def _pod_plan(pod: Pod, key: str, facts: ObservedState) -> ArtifactPlan:
+def _pod_plan(pod: Pod, key: str, observed: ObservedState) -> ArtifactPlan:
     """Return what a Job's newest pod is doing, whatever became of those before it."""
     if not pod.alive:
         return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job makes another pod")
@@ -235,19 +237,19 @@ def _pod_plan(pod: Pod, key: str, facts: ObservedState) -> ArtifactPlan:
             message=f"pod {pod.name} is at work",
             key=key,
             progress=pod.progress,
-            wake_after=_PROGRESS_SECONDS,
+            requeue_after=_PROGRESS_SECONDS,
         )
-    waited = (facts.now - pod.created).total_seconds()
+    waited = (observed.now - pod.created).total_seconds()
     return ArtifactPlan(
         reason=Reason.PREPARING,
         message=f"pod {pod.name} is starting",
-        wake_after=max(1.0, _MOUNT_GRACE_SECONDS - waited),
+        requeue_after=max(1.0, _MOUNT_GRACE_SECONDS - waited),
     )
 
 
 def _has_failed(pod: Pod) -> bool:
     """Return whether the Job counts a pod as a failed try."""
-    return not pod.disrupted and (pod.phase == "Failed" or bool(pod.ended and pod.ended.exit_code))
+    return not pod.disrupted and (pod.phase == "Failed" or bool(pod.terminated and pod.terminated.exit_code))
 
 
 def _newest_pod(pods: Iterable[Pod]) -> Pod | None:
@@ -258,7 +260,7 @@ def _failure(job: Job, pod: Pod | None) -> tuple[Reason, str]:
     """Return why a Job's pod has failed; of none, what the Job itself says."""
     if pod is not None and pod.reason == pod_diagnosis.EVICTED:
         return pod_diagnosis.eviction(pod)
-    ended = pod.ended if pod is not None else None
+    ended = pod.terminated if pod is not None else None
     if ended is None:
         last = job.last_pod
         found = pod_diagnosis.diagnose(last) if last else None

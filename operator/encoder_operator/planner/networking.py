@@ -12,18 +12,18 @@ from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
 
-def plan(model: EncoderModel, facts: ObservedState) -> tuple[Action, ...]:
+def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Return what to do about them.
 
     Raises:
         NotAccepted: One that is asked for has the name of somebody else's object.
     """
-    route = http_route.build(model) if facts.gateway_api else None
-    found: list[Action] = [Apply(service.build(model), facts.service)]
+    route = http_route.build(model) if observed.gateway_api else None
+    found: list[Action] = [Apply(service.build(model), observed.service)]
     for kind, wanted, live in (
-        ("NetworkPolicy", network_policy.build(model), facts.network_policy),
-        ("HTTPRoute", route, facts.http_route),
-        ("PodDisruptionBudget", pod_disruption_budget.build(model), facts.budget),
+        ("NetworkPolicy", network_policy.build(model), observed.network_policy),
+        ("HTTPRoute", route, observed.http_route),
+        ("PodDisruptionBudget", pod_disruption_budget.build(model), observed.disruption_budget),
     ):
         if wanted is not None:
             if live is not None and not _is_ours(model, live):
@@ -36,9 +36,9 @@ def plan(model: EncoderModel, facts: ObservedState) -> tuple[Action, ...]:
     return tuple(found)
 
 
-def gateway_api_missing(model: EncoderModel, facts: ObservedState) -> bool:
+def gateway_api_missing(model: EncoderModel, observed: ObservedState) -> bool:
     """Return whether a route is asked for that this cluster can't have."""
-    return model.spec.network.http_route is not None and not facts.gateway_api
+    return model.spec.network.http_route is not None and not observed.gateway_api
 
 
 def _is_ours(model: EncoderModel, live: Json) -> bool:

@@ -26,37 +26,37 @@ class ProgressDeadline:
     """The wanted revision with its clock set, and what has become of it."""
 
     target: Revision
-    facts: ObservedState
+    observed: ObservedState
     actions: tuple[Action, ...] = ()
     # why it is overdue; empty while it is not
     overdue: str = ""
-    wake_after: float | None = None
+    requeue_after: float | None = None
 
 
-def evaluate(model: EncoderModel, facts: ObservedState, target: Revision) -> ProgressDeadline:
+def evaluate(model: EncoderModel, observed: ObservedState, target: Revision) -> ProgressDeadline:
     """Return the clock of ``target`` as it stands."""
-    pods = [pod for pod in facts.pods if pod.revision == target.hash and not pod.deleting]
-    proved = overall_state(model, facts.verdicts, target.hash) is not VerificationState.NONE
+    pods = [pod for pod in observed.pods if pod.revision == target.hash and not pod.deleting]
+    proved = overall_state(model, observed.verdicts, target.hash) is not VerificationState.NONE
     if proved or any(pod.containers_ready for pod in pods):
-        return _with_record(model, facts, target, {})
+        return _with_record(model, observed, target, {})
     given_up = _given_up_message(model, target)
     if given_up or model.spec.suspend:
-        return ProgressDeadline(target=target, facts=facts, overdue=given_up)
+        return ProgressDeadline(target=target, observed=observed, overdue=given_up)
     pod = next((pod for pod in pods if pod.node and pod.phase in ("Pending", "Running")), None)
     if pod is None:
-        return _with_record(model, facts, target, {})
-    patience = _START_GRACE_SECONDS - (facts.now - pod.created).total_seconds()
+        return _with_record(model, observed, target, {})
+    patience = _START_GRACE_SECONDS - (observed.now - pod.created).total_seconds()
     if patience > 0 and not target.stalled:
-        return ProgressDeadline(target=target, facts=facts, wake_after=max(patience, 1.0))
+        return ProgressDeadline(target=target, observed=observed, requeue_after=max(patience, 1.0))
     limit = model.spec.rollout.progress_deadline_seconds
-    since = target.stalled.get("since") or format_time(facts.now)
-    left = limit - (facts.now - (parse_time(since) or facts.now)).total_seconds()
+    since = target.stalled.get("since") or format_time(observed.now)
+    left = limit - (observed.now - (parse_time(since) or observed.now)).total_seconds()
     if left > 0:
-        return replace(_with_record(model, facts, target, {"since": since}), wake_after=max(left, 1.0))
+        return replace(_with_record(model, observed, target, {"since": since}), requeue_after=max(left, 1.0))
     why = pod_diagnosis.diagnose(pod)
     message = f"pod {pod.name} has not started within {limit} s" + (f": {why.message}" if why else "")
     record = {"since": since, "limit": limit, "message": message[:500], "retry": model.retry}
-    return replace(_with_record(model, facts, target, record), overdue=message)
+    return replace(_with_record(model, observed, target, record), overdue=message)
 
 
 def _given_up_message(model: EncoderModel, target: Revision) -> str:
@@ -67,11 +67,11 @@ def _given_up_message(model: EncoderModel, target: Revision) -> str:
     return "" if again or more else str(record.get("message", ""))
 
 
-def _with_record(model: EncoderModel, facts: ObservedState, target: Revision, stalled: Json) -> ProgressDeadline:
+def _with_record(model: EncoderModel, observed: ObservedState, target: Revision, stalled: Json) -> ProgressDeadline:
     """Write the clock down where it has changed."""
     if stalled == target.stalled:
-        return ProgressDeadline(target=target, facts=facts)
+        return ProgressDeadline(target=target, observed=observed)
     changed = replace(target, stalled=stalled)
-    revisions = tuple(changed if found == target else found for found in facts.revisions)
-    action = Apply(controller_revisions.build_revision(model, changed), facts.live_revisions.get(target.hash))
-    return ProgressDeadline(target=changed, facts=replace(facts, revisions=revisions), actions=(action,))
+    revisions = tuple(changed if found == target else found for found in observed.revisions)
+    action = Apply(controller_revisions.build_revision(model, changed), observed.live_revisions.get(target.hash))
+    return ProgressDeadline(target=changed, observed=replace(observed, revisions=revisions), actions=(action,))

@@ -15,12 +15,12 @@ _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 def build_revision(model: EncoderModel, found: Revision) -> Json:
     """Return the record of a revision: its finished pod template and what was pinned for it."""
     record = _build(model, naming.revision(model.name, found.hash), "revision", found.hash)
-    record["metadata"]["labels"][naming.INPUTS] = found.inputs
+    record["metadata"]["labels"][naming.INPUTS] = found.inputs_hash
     known = {
-        naming.CLAIM_UID: found.claim_uid,
+        naming.CLAIM_UID: found.pvc_uid,
         naming.UPDATE: found.update,
         naming.RETRY: found.retry,
-        naming.ORIGIN: found.origin,
+        naming.ORIGIN: found.unresolved_source,
         naming.STALLED: canonical_json(found.stalled) if found.stalled else "",
     }
     annotations = {key: value for key, value in known.items() if value}

@@ -65,7 +65,7 @@ def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
 
 
 def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
-    address = f"[{pod.address}]" if ":" in pod.address else pod.address
+    address = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     pinned = revision.pinned
     container = {
         "name": "parity",

@@ -28,7 +28,7 @@ def inputs_hash(model: EncoderModel, key: str) -> str:
     spec = model.spec
     found = {
         "key": key,
-        "claim": model.claim_name,
+        "claim": model.pvc_name,
         "source": _without_unused_later_fields(
             spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)
         ),
@@ -106,14 +106,14 @@ def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) ->
 def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
     mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS_PATH}, {"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Json] = [
-        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
+        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
         {"name": "tmp", "emptyDir": {}},
     ]
     for name, (volume, path) in _input_volumes(model).items():
         volumes.append({"name": name, **volume})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     source = model.spec.source.pvc
-    if source is not None and source.claim_name == model.claim_name:
+    if source is not None and source.claim_name == model.pvc_name:
         # a pod has a claim once: two volumes of it are one mount to the kubelet, and read-only if either is
         mounts.append({"name": "artifacts", "mountPath": _SOURCE, "readOnly": True})
     container = {
@@ -135,7 +135,7 @@ def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
     """Return what the Job reads beside the network: volumes and where they are mounted, by name."""
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
-    if source.pvc is not None and source.pvc.claim_name != model.claim_name:
+    if source.pvc is not None and source.pvc.claim_name != model.pvc_name:
         # the whole volume: where only the mount is read-only, the kubelet still gives every file to the pod's group
         found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
     if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
@@ -178,9 +178,9 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
         common.append("--trust-remote-code")
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
-    if model.inputs:
+    if model.inputs_hash:
         # what is mounted must be what the key was made of
-        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs]
+        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
     if _ca_bundle(found) is not None:
         common += ["--ca-file", f"{_CA}/ca.crt"]
     where, options = _checkpoint_arguments(found)

@@ -117,4 +117,4 @@ def _dump_tolerations(tolerations: list[Toleration]) -> list[Json]:
 
 def _pvc_label(model: EncoderModel) -> str:
     # a claim's name may be longer than a label's value
-    return json_digest(model.claim_name)[:16]
+    return json_digest(model.pvc_name)[:16]

@@ -35,7 +35,7 @@ def build(model: EncoderModel, key: str, digest: str, *, shared: bool, settings:
         "terminationGracePeriodSeconds": checks.GRACE_SECONDS,
         "containers": [_container(model, key, digest, settings)],
         "volumes": [
-            {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
+            {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
             {"name": "tmp", "emptyDir": {}},
             # the engine's processes talk through shared memory; the runtime's own 64 MB are too little
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.tensor_parallel_size}Gi"}},

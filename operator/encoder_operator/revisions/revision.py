@@ -84,8 +84,8 @@ def _preparation_inputs(model: EncoderModel) -> Json:
         "prepVersion": model.plugin.prep_version,
         "allowPickle": model.spec.prepare.allow_pickle,
     }
-    if model.inputs:
-        found["inputs"] = model.inputs
+    if model.inputs_hash:
+        found["inputs"] = model.inputs_hash
     if model.spec.serving.trust_remote_code:
         found["trustRemoteCode"] = True
     return found
@@ -113,13 +113,13 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
         "plugin": model.plugin.name,
         "source": source_identity(model),
         "allowPickle": model.spec.prepare.allow_pickle,
-        "claim": model.claim_name,
+        "claim": model.pvc_name,
         "serving": serving,
     }
     if model.spec.image is not None:
         found["image"] = model.spec.image
-    if model.inputs:
-        found["inputs"] = model.inputs
+    if model.inputs_hash:
+        found["inputs"] = model.inputs_hash
     if update:
         found["update"] = update
     return json_digest(found)[:16]
@@ -130,14 +130,14 @@ def is_requested(model: EncoderModel, found: Revision) -> bool:
 
     An annotation that is gone asks for nothing: what it once brought about stays.
     """
-    return matches_spec(model, found) and not (found.origin and model.retry and found.retry != model.retry)
+    return matches_spec(model, found) and not (found.unresolved_source and model.retry and found.retry != model.retry)
 
 
 def matches_spec(model: EncoderModel, found: Revision) -> bool:
     """Return whether ``found`` was made for what the spec asks for, and with defaults that are new enough."""
     if model.update and found.update != model.update:
-        return not found.update and found.inputs == inputs_hash(model, model.update)
-    return found.inputs == inputs_hash(model)
+        return not found.update and found.inputs_hash == inputs_hash(model, model.update)
+    return found.inputs_hash == inputs_hash(model)
 
 
 def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:
@@ -155,7 +155,7 @@ def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Se
     serving = model.spec.serving
     pinned = {
         "artifact": artifact.pinned(),
-        "claim": model.claim_name,
+        "claim": model.pvc_name,
         "plugin": model.plugin.name,
         "prepVersion": model.plugin.prep_version,
         "image": serving_pod_template.engine_image(model, settings),
@@ -164,7 +164,13 @@ def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Se
         "args": list(serving.args),
     }
     return Revision(
-        hash=found, inputs=inputs_hash(model), number=0, claim_uid="", template=template, pinned=pinned, created=_EPOCH
+        hash=found,
+        inputs_hash=inputs_hash(model),
+        number=0,
+        pvc_uid="",
+        template=template,
+        pinned=pinned,
+        created=_EPOCH,
     )
 
 

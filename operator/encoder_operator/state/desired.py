@@ -33,17 +33,17 @@ class EncoderModel:
     plugin: Plugin
     status: Json
     # sha256 of the content of spec.parity.inputs; empty where that is not set, None where it can't be read
-    inputs: str | None = ""
+    inputs_hash: str | None = ""
 
     @property
-    def claim_name(self) -> str:
+    def pvc_name(self) -> str:
         """Return the name of the claim that holds the artifacts."""
         return self.spec.storage.claim_name or naming.artifacts_pvc(self.name)
 
-    def shares(self, claim: PersistentVolumeClaim | None) -> bool:
+    def has_shared_volume(self, pvc: PersistentVolumeClaim | None) -> bool:
         """Return whether its volume can be mounted on several nodes at once; ``claim`` is the live one, where there is one."""
-        if claim is not None:
-            return claim.shared
+        if pvc is not None:
+            return pvc.shared
         create = self.spec.storage.create
         return create is not None and "ReadWriteMany" in create.access_modes
 
@@ -88,7 +88,7 @@ def parse_model(live: Json, settings: Settings, inputs: str | None = "") -> Enco
         spec=spec,
         plugin=plugin,
         status=live.get("status", {}),
-        inputs=inputs,
+        inputs_hash=inputs,
     )
 
 

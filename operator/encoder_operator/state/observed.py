@@ -51,15 +51,15 @@ class Pod:
     phase: str
     reason: str
     node: str
-    address: str
+    ip: str
     ready: bool
     containers_ready: bool
     gate: GateCondition | None
     containers: Mapping[str, str]
     image_id: str
-    ended: Termination | None
-    last_ended: Termination | None
-    waiting: str
+    terminated: Termination | None
+    last_terminated: Termination | None
+    waiting_reason: str
     waiting_message: str
     unschedulable: str
     mount_problem: str = ""
@@ -95,7 +95,7 @@ class Job:
     finished_at: datetime | None
     pods: tuple[Pod, ...]
     # the claim whose volume it works on
-    claim: str = ""
+    pvc: str = ""
 
     @property
     def finished(self) -> bool:
@@ -113,9 +113,9 @@ class Revision:
     """An immutable revision: the finished pod template and what was pinned for it."""
 
     hash: str
-    inputs: str
+    inputs_hash: str
     number: int
-    claim_uid: str
+    pvc_uid: str
     template: Json
     pinned: Json
     created: datetime
@@ -123,7 +123,7 @@ class Revision:
     update: str = ""
     retry: str = ""
     # what its artifact was prepared from, as the spec says it: a branch, not a commit
-    origin: str = ""
+    unresolved_source: str = ""
     # since when its pods hang, or that it was given up for that
     stalled: Json = field(default_factory=dict)
 
@@ -153,7 +153,7 @@ class PersistentVolumeClaim:
     bound: bool
     # whether pods on several nodes may have it at once, and whether only one pod may have it at all
     shared: bool
-    one_pod: bool = False
+    single_pod: bool = False
     message: str
     live: Json
 
@@ -169,7 +169,7 @@ class Deployment:
 
     revision: str
     replicas: int
-    refused: str
+    replica_failure: str
     live: Json
 
 
@@ -178,25 +178,25 @@ class ObservedState:
     """All that one decision rests on."""
 
     now: datetime
-    claim: PersistentVolumeClaim | None = None
+    pvc: PersistentVolumeClaim | None = None
     deployment: Deployment | None = None
     service: Json | None = None
     network_policy: Json | None = None
     http_route: Json | None = None
-    budget: Json | None = None
+    disruption_budget: Json | None = None
     # whether the cluster has HTTPRoutes at all
     gateway_api: bool = False
     # unfinished prep Jobs of other models, of the whole cluster
-    preps_elsewhere: int = 0
+    used_prep_slots: int = 0
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     pods: tuple[Pod, ...] = ()
     # children of a deleted model of the same name that the garbage collector has not reached yet
-    leftovers: tuple[str, ...] = ()
+    stale_children: tuple[str, ...] = ()
     # objects of other people that have the name of a child
-    conflicts: tuple[str, ...] = ()
+    name_conflicts: tuple[str, ...] = ()
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
     # sha256 of the user's own cases; empty where the spec names none, None where they are not there
     inputs: str | None = ""
@@ -248,7 +248,7 @@ def parse_pod(live: Json) -> Pod:
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         node=live.get("spec", {}).get("nodeName", ""),
-        address=status.get("podIP", ""),
+        ip=status.get("podIP", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
         gate=gate
@@ -257,9 +257,9 @@ def parse_pod(live: Json) -> Pod:
         ),
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
-        ended=_parse_termination(first.get("state", {})),
-        last_ended=_parse_termination(first.get("lastState", {})),
-        waiting=waiting.get("reason", ""),
+        terminated=_parse_termination(first.get("state", {})),
+        last_terminated=_parse_termination(first.get("lastState", {})),
+        waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         message=status.get("message", ""),
@@ -297,7 +297,7 @@ def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
         message=failed.get("message", ""),
         finished_at=parse_time(finished.get("lastTransitionTime")),
         pods=tuple(found for found in pods if found.job == meta["uid"]),
-        claim=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
+        pvc=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
     )
 
 
@@ -309,15 +309,15 @@ def parse_revision(live: Json) -> Revision:
     annotations = labels | meta.get("annotations", {})
     return Revision(
         hash=labels[naming.REVISION],
-        inputs=labels[naming.INPUTS],
+        inputs_hash=labels[naming.INPUTS],
         number=live.get("revision", 0),
-        claim_uid=annotations.get(naming.CLAIM_UID, ""),
+        pvc_uid=annotations.get(naming.CLAIM_UID, ""),
         template=data["template"],
         pinned=data["pinned"],
         created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         update=annotations.get(naming.UPDATE, ""),
         retry=annotations.get(naming.RETRY, ""),
-        origin=annotations.get(naming.ORIGIN, ""),
+        unresolved_source=annotations.get(naming.ORIGIN, ""),
         stalled=parse_json(annotations.get(naming.STALLED, "")) or _parse_given_up(labels.get(naming.GIVEN_UP, "")),
     )
 
@@ -356,7 +356,7 @@ def parse_pvc(live: Json) -> PersistentVolumeClaim:
         uid=live["metadata"]["uid"],
         bound=phase == "Bound",
         shared="ReadWriteMany" in modes or modes == ["ReadOnlyMany"],
-        one_pod="ReadWriteOncePod" in (*asked, *modes),
+        single_pod="ReadWriteOncePod" in (*asked, *modes),
         message=f"the claim {live['metadata']['name']} is {phase}",
         live=live,
     )
@@ -370,6 +370,6 @@ def parse_deployment(live: Json) -> Deployment:
     return Deployment(
         revision=spec.get("template", {}).get("metadata", {}).get("labels", {}).get(naming.REVISION, ""),
         replicas=spec.get("replicas", 0),
-        refused=refused.get("message", "") if refused.get("status") == "True" else "",
+        replica_failure=refused.get("message", "") if refused.get("status") == "True" else "",
         live=live,
     )

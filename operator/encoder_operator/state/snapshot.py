@@ -41,7 +41,7 @@ class Snapshot:
     live: Json
     children: Mapping[str, list[Json]]
     namesakes: Mapping[str, Json]
-    claim: Json | None
+    pvc: Json | None
     gateway_api: bool
     versions: Mapping[str, str]
 
@@ -49,8 +49,8 @@ class Snapshot:
 class SnapshotReader:
     """Reads views, many at a time."""
 
-    def __init__(self, cluster: Client, *, namespaced: bool = False) -> None:
-        self._cluster = cluster
+    def __init__(self, client: Client, *, namespaced: bool = False) -> None:
+        self._client = client
         self._namespaced = namespaced
         self._waiting: dict[NamespacedName, asyncio.Future[Snapshot | None]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -113,14 +113,14 @@ class SnapshotReader:
                 live=live,
                 children=children,
                 namesakes=await self._namesakes(key, live, children),
-                claim=claims.get((key.namespace, pvc_name(live))),
+                pvc=claims.get((key.namespace, pvc_name(live))),
                 gateway_api=_HTTP_ROUTE in by_kind,
                 versions=versions | {naming.KIND: live["metadata"]["resourceVersion"]},
             )
         return found
 
     async def _models(self, keys: Iterable[NamespacedName]) -> dict[NamespacedName, Json]:
-        found = await asyncio.gather(*(self._cluster.get(naming.KIND, *key) for key in keys))
+        found = await asyncio.gather(*(self._client.get(naming.KIND, *key) for key in keys))
         # the garbage collector removes the children of what is being deleted, by their owner references
         return {
             key: live
@@ -148,7 +148,9 @@ class SnapshotReader:
             by_namespace = {"*": sorted({key.name for key in keys})}
         lists = await asyncio.gather(
             *(
-                self._cluster.listed(kind, namespace, {naming.MODEL: models if len(models) > 1 else models[0]})
+                self._client.list_with_version(
+                    kind, namespace, {naming.MODEL: models if len(models) > 1 else models[0]}
+                )
                 for namespace, models in by_namespace.items()
             )
         )
@@ -167,7 +169,7 @@ class SnapshotReader:
 
     async def _claims(self, models: Mapping[NamespacedName, Json]) -> dict[tuple[str, str], Json | None]:
         wanted = list({(key.namespace, pvc_name(live)) for key, live in models.items()})
-        found = await asyncio.gather(*(self._cluster.get("PersistentVolumeClaim", *claim) for claim in wanted))
+        found = await asyncio.gather(*(self._client.get("PersistentVolumeClaim", *pvc) for pvc in wanted))
         return dict(zip(wanted, found, strict=True))
 
     async def _namesakes(self, key: NamespacedName, live: Json, children: Mapping[str, list[Json]]) -> dict[str, Json]:
@@ -176,7 +178,7 @@ class SnapshotReader:
         for kind in _NAMED_LIKE_THE_MODEL:
             ours = next((c for c in children.get(kind, []) if c["metadata"]["name"] == key.name), None)
             if ours is None and kind in children and _is_requested(kind, live.get("spec", {})):
-                ours = await self._cluster.get(kind, *key)
+                ours = await self._client.get(kind, *key)
             if ours is not None:
                 found[kind] = ours
         return found
@@ -184,7 +186,7 @@ class SnapshotReader:
     async def _has_gateway(self) -> bool:
         asked, found = self._gateway
         if not asked or time.monotonic() - asked > _DISCOVERY_SECONDS:
-            found = await self._cluster.serves(*_HTTP_ROUTE_RESOURCE)
+            found = await self._client.has_resource(*_HTTP_ROUTE_RESOURCE)
             self._gateway = (time.monotonic(), found)
         return found
 

@@ -14,8 +14,8 @@ from encoder_operator.status.reasons import Reason
 class ConditionDoc(NamedTuple):
     """What a condition says."""
 
-    holds: str
-    rests_on: str
+    true_when: str
+    computed_from: str
 
 
 class ReasonDoc(NamedTuple):
@@ -198,7 +198,7 @@ def may_have_reason(condition: str, reason: Reason) -> bool:
 
 def page() -> str:
     """Return the page, as Markdown."""
-    conditions = [f"| `{name}` | {said.holds} | {said.rests_on} |" for name, said in CONDITIONS.items()]
+    conditions = [f"| `{name}` | {said.true_when} | {said.computed_from} |" for name, said in CONDITIONS.items()]
     reasons = [
         f"| `{reason}` | {', '.join(entry.conditions)} | {entry.meaning} | {entry.remedy} |"
         for reason, entry in reason_docs().items()

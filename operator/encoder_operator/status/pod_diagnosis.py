@@ -32,9 +32,9 @@ def diagnose(pod: Pod) -> Problem | None:
         )
     if pod.unschedulable:
         return Problem(_unschedulable(pod.unschedulable), pod.unschedulable)
-    if pod.waiting in _PULL:
-        return Problem(Reason.IMAGE_PULL_FAILED, pod.waiting_message or pod.waiting)
-    if pod.waiting == "CreateContainerConfigError":
+    if pod.waiting_reason in _PULL:
+        return Problem(Reason.IMAGE_PULL_FAILED, pod.waiting_message or pod.waiting_reason)
+    if pod.waiting_reason == "CreateContainerConfigError":
         reason = Reason.TOKEN_SECRET_MISSING if "secret" in pod.waiting_message.lower() else Reason.VOLUME_NOT_MOUNTED
         return Problem(reason, pod.waiting_message)
     if pod.mount_problem:
@@ -42,7 +42,7 @@ def diagnose(pod: Pod) -> Problem | None:
         return Problem(Reason.TOKEN_SECRET_MISSING if missing else Reason.VOLUME_NOT_MOUNTED, pod.mount_problem)
     if pod.reason == EVICTED:
         return eviction(pod)
-    if pod.waiting == "CrashLoopBackOff" or (pod.ended and pod.ended.exit_code):
+    if pod.waiting_reason == "CrashLoopBackOff" or (pod.terminated and pod.terminated.exit_code):
         return _termination(pod)
     return None
 
@@ -54,7 +54,7 @@ def eviction(pod: Pod) -> Problem:
 
 
 def _termination(pod: Pod) -> Problem:
-    ended = pod.ended or pod.last_ended
+    ended = pod.terminated or pod.last_terminated
     if ended is None:
         return Problem(Reason.CRASH_LOOP, pod.waiting_message)
     if ended.reason == "OOMKilled":

@@ -54,19 +54,19 @@ def check_name(name: str) -> None:
         raise NotAccepted(Reason.INVALID_SPEC, naming.INVALID_NAME)
 
 
-def check_volume(spec: Spec, model: str, namespace: str, claim: PersistentVolumeClaim) -> None:
+def check_volume(spec: Spec, model: str, namespace: str, pvc: PersistentVolumeClaim) -> None:
     """Refuse what the volume that is there can't do.
 
     Raises:
         NotAccepted: The model needs another volume, or asks too much of this one.
     """
-    if claim.one_pod:
+    if pvc.single_pod:
         raise NotAccepted(
             Reason.ONE_POD_ONLY,
-            f"the claim {claim.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
+            f"the claim {pvc.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
             " pods need it beside the one that serves: take a ReadWriteOnce or ReadWriteMany claim",
         )
-    if not claim.shared:
+    if not pvc.shared:
         check_single_node(spec, model, namespace)
 
 

@@ -51,7 +51,7 @@ async def test_an_answer_that_is_no_json_is_unavailable() -> None:
     cluster = answering(200, {"Content-Type": "text/html"}, b"<html>")
     for asked in (
         cluster.list("Pod", "demo", {}),
-        cluster.versions("EncoderModel", "*"),
+        cluster.list_metadata("EncoderModel", "*"),
         cluster.get("Pod", "demo", "p"),
     ):
         with pytest.raises(Unavailable, match="can't be read"):
@@ -77,7 +77,7 @@ async def test_a_list_whose_next_page_is_too_old_is_read_again_from_the_start() 
         return httpx2.Response(200, json=body)
 
     cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
-    found = await cluster.listed("Pod", "demo", {})
+    found = await cluster.list_with_version("Pod", "demo", {})
     assert asked == ["start", "continue", "start", "continue"]
     assert [entry["metadata"]["name"] for entry in found.items] == ["a3", "b"]
 
@@ -98,7 +98,9 @@ async def late(cluster: Client, plural: str, seen: dict[str, Any]) -> None:
     elif plural == "jobs":
         await cluster.delete("Job", "demo", "m", meta)
     elif plural == "pods":
-        await cluster.set_gate("demo", "m", meta["uid"], {"type": "g", "status": "True"}, meta["resourceVersion"])
+        await cluster.set_pod_condition(
+            "demo", "m", meta["uid"], {"type": "g", "status": "True"}, meta["resourceVersion"]
+        )
     else:
         await cluster.replace_status("demo", "m", meta, {"phase": "Serving"})
 
@@ -152,8 +154,8 @@ async def test_a_missing_object_is_none_and_deleting_it_is_fine() -> None:
 
 
 async def test_a_gone_pods_gate_and_a_told_event_are_no_failures() -> None:
-    await answering(409).set_gate("demo", "p", "uid", {})
-    await answering(409).post_event({"metadata": {"name": "e", "namespace": "demo"}})
+    await answering(409).set_pod_condition("demo", "p", "uid", {})
+    await answering(409).create_event({"metadata": {"name": "e", "namespace": "demo"}})
 
 
 async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,4 +173,4 @@ async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkey
 
 async def test_an_empty_list_of_metadata_comes_as_null() -> None:
     empty = b'{"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "7"}, "items": null}'
-    assert await answering(200, content=empty).versions("EncoderModel", "*") == []
+    assert await answering(200, content=empty).list_metadata("EncoderModel", "*") == []

@@ -418,7 +418,7 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
         },
     )
     live = parse_model(world.live, SETTINGS)
-    facts = await observed(world)
+    found = await read_state(world)
 
     def shown(second: int, bytes_: int, before: Json) -> Json:
         line = {
@@ -428,10 +428,10 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
             "bytesPerSecond": 7,
             "at": f"2026-01-01T00:00:{second:02}Z",
         }
-        pods = tuple(replace(pod, progress=line) for pod in facts.prep_jobs[0].pods)
-        now = replace(facts, prep_jobs=(replace(facts.prep_jobs[0], pods=pods),))
+        pods = tuple(replace(pod, progress=line) for pod in found.prep_jobs[0].pods)
+        now = replace(found, prep_jobs=(replace(found.prep_jobs[0], pods=pods),))
         plan = planner.plan(replace(live, status=before), now, SETTINGS)
-        assert plan.wake_after == 10.0
+        assert plan.requeue_after == 10.0
         return dict(plan.status)
 
     first = shown(1, 10, {})
@@ -447,9 +447,9 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
     assert later["artifact"]["progress"]["bytes"] == 60
 
 
-async def observed(world: World) -> ObservedState:
+async def read_state(world: World) -> ObservedState:
     """Return the facts as the operator reads them."""
     cluster = Client(config=ClusterFake.config(), transport=world.fake)
     view = await SnapshotReader(cluster).read(NamespacedName("demo", "minilm"))
     assert view is not None
-    return await Observer(cluster, SETTINGS).facts(view)
+    return await Observer(cluster, SETTINGS).observe(view)

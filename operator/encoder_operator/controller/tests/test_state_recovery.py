@@ -133,7 +133,7 @@ async def test_another_version_of_the_operator_restarts_no_pod_of_twenty_models(
         found["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "default"})
         return found
 
-    monkeypatch.setattr(serving_pod_template, "render", newer)
+    monkeypatch.setattr(serving_pod_template, "build", newer)
     images = SETTINGS.images.model_copy(
         update={"operator": "operator:2", "engine": {"cpu": {PLUGIN: "engine:2"}}, "prep": {PLUGIN: "prep:2"}}
     )

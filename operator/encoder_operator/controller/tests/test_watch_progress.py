@@ -37,37 +37,37 @@ def horizon() -> tuple[WatchProgress, Clock]:
 
 def test_an_event_that_a_look_has_read_already_is_no_news() -> None:
     found, _ = horizon()
-    assert found.brought(KEY, "Pod", "5")
-    found.read(KEY, read_at("7"))
-    assert not found.brought(KEY, "Pod", "7")
-    assert found.brought(KEY, "Pod", "8")
-    assert found.brought(NamespacedName("demo", "other"), "Pod", "6")
+    assert found.record_event(KEY, "Pod", "5")
+    found.record_read(KEY, read_at("7"))
+    assert not found.record_event(KEY, "Pod", "7")
+    assert found.record_event(KEY, "Pod", "8")
+    assert found.record_event(NamespacedName("demo", "other"), "Pod", "6")
 
 
 def test_the_echo_of_a_write_of_our_own_is_no_news_and_a_later_change_is() -> None:
     found, _ = horizon()
-    found.read(KEY, read_at("7"))
-    found.wrote(KEY, "EncoderModel", "9")
-    assert not found.brought(KEY, "EncoderModel", "9")
-    assert found.brought(KEY, "Pod", "9")
-    assert found.brought(KEY, "EncoderModel", "10")
+    found.record_read(KEY, read_at("7"))
+    found.record_write(KEY, "EncoderModel", "9")
+    assert not found.record_event(KEY, "EncoderModel", "9")
+    assert found.record_event(KEY, "Pod", "9")
+    assert found.record_event(KEY, "EncoderModel", "10")
 
 
 def test_after_a_look_that_failed_everything_is_news() -> None:
     found, _ = horizon()
-    found.read(KEY, read_at("7"))
-    found.unsettled(KEY)
-    assert found.brought(KEY, "Pod", "3")
+    found.record_read(KEY, read_at("7"))
+    found.forget(KEY)
+    assert found.record_event(KEY, "Pod", "3")
 
 
 def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
     found, clock = horizon()
-    found.brought(KEY, "Pod", "5")
+    found.record_event(KEY, "Pod", "5")
     found.expect("Pod", [{"resourceVersion": "6"}])
     assert list(found.behind) == []
     clock.time += 31
     assert list(found.behind) == ["Pod"]
-    found.brought(KEY, "Pod", "6")
+    found.record_event(KEY, "Pod", "6")
     assert list(found.behind) == []
 
 
@@ -75,7 +75,7 @@ def test_a_watch_that_brings_something_is_not_silent() -> None:
     found, clock = horizon()
     found.expect("Pod", [{"resourceVersion": "60"}])
     clock.time += 29
-    found.brought(KEY, "Pod", "5")
+    found.record_event(KEY, "Pod", "5")
     clock.time += 29
     assert list(found.behind) == []
     clock.time += 2
@@ -92,7 +92,7 @@ def test_reading_more_that_is_new_does_not_excuse_a_silent_watch() -> None:
 
 def test_what_the_watch_has_brought_is_not_waited_for() -> None:
     found, clock = horizon()
-    found.brought(KEY, "Pod", "9")
+    found.record_event(KEY, "Pod", "9")
     found.expect("Pod", [{"resourceVersion": "6"}, {"resourceVersion": "9"}])
     found.expect("Pod", [])
     clock.time += 100
@@ -119,16 +119,16 @@ async def test_probes_follow_the_watch() -> None:
 
 def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -> None:
     found, _ = horizon()
-    found.brought(KEY, "Pod", "5")
-    assert found.news(KEY)
-    found.read(KEY, read_at("5"))
-    assert not found.news(KEY)
-    found.brought(KEY, "Job", "6")
-    found.brought(KEY, "Pod", "9")
-    found.read(KEY, read_at("7"))
-    assert found.news(KEY)
-    found.read(KEY, read_at("9"))
-    assert not found.news(KEY)
+    found.record_event(KEY, "Pod", "5")
+    assert found.has_unread_events(KEY)
+    found.record_read(KEY, read_at("5"))
+    assert not found.has_unread_events(KEY)
+    found.record_event(KEY, "Job", "6")
+    found.record_event(KEY, "Pod", "9")
+    found.record_read(KEY, read_at("7"))
+    assert found.has_unread_events(KEY)
+    found.record_read(KEY, read_at("9"))
+    assert not found.has_unread_events(KEY)
 
 
 class Lists:
@@ -166,7 +166,7 @@ async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exce
 
 async def test_a_resync_wakes_a_model_whose_deletion_nobody_told() -> None:
     found, looked = WatchProgress(), asyncio.Event()
-    found.read(KEY, read_at("7"))
+    found.record_read(KEY, read_at("7"))
 
     async def look(key: NamespacedName) -> None:
         assert key == KEY

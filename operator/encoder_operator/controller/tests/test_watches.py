@@ -70,7 +70,7 @@ async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_sinc
     await functions["model_changed"](**changed)
     pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
     await functions["pods_changed"](**pod)
-    horizon.read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
+    horizon.record_read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
     await functions["pods_changed"](**pod)
     assert woken.keys == [NamespacedName("n", "m"), NamespacedName("n", "other")]
 
@@ -84,12 +84,12 @@ async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() ->
         looks += 1
         if looks > 1:
             return again.set()
-        horizon.read(found, dict.fromkeys(WATCHED_KINDS, "7"))
+        horizon.record_read(found, dict.fromkeys(WATCHED_KINDS, "7"))
         read.set()
         await deleted.wait()
 
-    wakeups = WorkQueue(look, concurrency=1, news=horizon.news)
-    wakeups.wake(key, after=0)
+    wakeups = WorkQueue(look, concurrency=1, news=horizon.has_unread_events)
+    wakeups.enqueue(key, after=0)
     async with asyncio.timeout(5):
         await read.wait()
         meta = {"namespace": "n", "name": "m", "resourceVersion": "9"}
@@ -107,7 +107,7 @@ def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) ->
             super().__init__(found)
             listed.update(found)
 
-    monkeypatch.setattr(watches, "Login", Noted)
+    monkeypatch.setattr(watches, "KopfLogin", Noted)
     woken, horizon = Woken(), WatchProgress()
     watches.kopf_registry(woken, horizon)
     assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
@@ -116,7 +116,7 @@ def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) ->
         own = {"name": plural} if plural == "encodermodels" else child
         for _ in range(2):
             tell({"namespace": "n", "resourceVersion": "7", **own})
-            horizon.read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
+            horizon.record_read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
     assert woken.keys == [NamespacedName("n", plural) for plural in listed]
 
 

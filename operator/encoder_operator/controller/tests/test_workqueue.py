@@ -56,7 +56,7 @@ def looks() -> Looks:
 
 @pytest.fixture
 async def queue(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkQueue]:
-    monkeypatch.setattr(workqueue, "_FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(workqueue, "_INITIAL_BACKOFF", 0.01)
     found = WorkQueue(looks, concurrency=4)
     yield found
     await found.close()
@@ -70,18 +70,18 @@ async def turn(times: int = 20) -> None:
 
 async def test_a_burst_of_wake_ups_is_one_look(queue: WorkQueue, looks: Looks) -> None:
     for _ in range(50):
-        queue.wake(ONE)
+        queue.enqueue(ONE)
     await looks.until(lambda: looks.running == 0 and len(looks.keys) == 1)
     assert looks.keys == [ONE]
 
 
 async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     while not looks.keys:
         await turn()
     for _ in range(5):
-        queue.wake(ONE)
+        queue.enqueue(ONE)
     looks.hold.set()
     await looks.until(lambda: len(looks.keys) == 2 and looks.running == 0)
     assert looks.most == 1
@@ -90,7 +90,7 @@ async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WorkQueue, lo
 async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
     for i in range(10):
-        queue.wake(NamespacedName("demo", str(i)), after=0)
+        queue.enqueue(NamespacedName("demo", str(i)), after=0)
     while looks.running < 4:
         await turn()
     looks.hold.set()
@@ -100,7 +100,7 @@ async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WorkQueue,
 
 async def test_a_failure_is_tried_again_and_later_each_time(queue: WorkQueue, looks: Looks) -> None:
     looks.errors = [Unavailable("down"), RequestRejected("no"), ZeroDivisionError()]
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) == 4 and looks.running == 0)
     delays = [workqueue._backoff(failures, None) for failures in range(1, 20)]
     assert delays[0] <= 0.01
@@ -109,8 +109,8 @@ async def test_a_failure_is_tried_again_and_later_each_time(queue: WorkQueue, lo
 
 async def test_one_keys_failure_does_not_hold_up_another(queue: WorkQueue, looks: Looks) -> None:
     looks.errors = [RuntimeError("bug")]
-    queue.wake(ONE, after=0)
-    queue.wake(TWO, after=0)
+    queue.enqueue(ONE, after=0)
+    queue.enqueue(TWO, after=0)
     await looks.until(lambda: TWO in looks.keys and looks.keys.count(ONE) == 2)
 
 
@@ -120,21 +120,21 @@ def test_the_api_servers_own_delay_is_respected() -> None:
 
 async def test_a_look_can_ask_for_the_next_one(queue: WorkQueue, looks: Looks) -> None:
     looks.after = 0.01
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) >= 3)
 
 
 async def test_an_earlier_wake_up_wins(queue: WorkQueue, looks: Looks) -> None:
-    queue.wake(ONE, after=3600)
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: looks.keys == [ONE])
 
 
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
     queue = WorkQueue(looks, concurrency=1)
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     await queue.close()
-    queue.wake(TWO, after=0)
+    queue.enqueue(TWO, after=0)
     await turn()
     assert looks.keys == []
 
@@ -148,6 +148,6 @@ async def test_a_look_keeps_nothing_of_who_woke_it() -> None:
 
     found = WorkQueue(look, concurrency=1)
     event.set("an event, with all of its object")
-    found.wake(ONE, after=0)
+    found.enqueue(ONE, after=0)
     assert await asyncio.wait_for(seen, 5) == "none"
     await found.close()

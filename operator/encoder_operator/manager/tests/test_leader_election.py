@@ -88,9 +88,9 @@ async def turns(number: int) -> None:
 
 async def test_nobody_may_write_before_the_lease_is_held_and_its_holder_may(clock: Clock) -> None:
     held, leadership = one(Leases(), "a", clock)
-    assert leadership.left() == -math.inf
+    assert leadership.remaining() == -math.inf
     await held.acquire()
-    assert leadership.left() == 10
+    assert leadership.remaining() == 10
 
 
 async def test_the_second_waits_as_long_as_the_first_renews(clock: Clock) -> None:
@@ -98,11 +98,11 @@ async def test_the_second_waits_as_long_as_the_first_renews(clock: Clock) -> Non
     first, _ = one(leases, "a", clock)
     second, theirs = one(leases, "b", clock)
     await first.acquire()
-    async with waiting(first.keep()), waiting(second.acquire()) as trying:
+    async with waiting(first.renew_until_lost()), waiting(second.acquire()) as trying:
         await turns(200)
         assert leases.puts > 5
         assert not trying.done()
-    assert theirs.left() == -math.inf
+    assert theirs.remaining() == -math.inf
 
 
 async def test_a_silent_holder_loses_it_after_its_duration_and_has_stopped_writing_before(clock: Clock) -> None:
@@ -114,8 +114,8 @@ async def test_a_silent_holder_loses_it_after_its_duration_and_has_stopped_writi
     await second.acquire()
     assert 15 <= clock.time - began <= 17
     assert leases.holder == "b"
-    assert theirs.left() > 0 >= ours.left()
-    await first.keep()
+    assert theirs.remaining() > 0 >= ours.remaining()
+    await first.renew_until_lost()
     assert leases.holder == "b"
 
 
@@ -139,7 +139,7 @@ async def test_a_released_lease_is_free_at_once(clock: Clock) -> None:
     await first.acquire()
     await first.release()
     assert leases.holder is None
-    assert ours.left() == -math.inf
+    assert ours.remaining() == -math.inf
     began = clock.time
     await one(leases, "b", clock)[0].acquire()
     assert clock.time == began
@@ -150,13 +150,13 @@ async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_lon
     held, leadership = one(leases, "a", clock)
     await held.acquire()
     leases.errors = [Unavailable("down")] * 3
-    async with waiting(held.keep()) as keeping:
+    async with waiting(held.renew_until_lost()) as keeping:
         await turns(30)
-        assert leadership.left() > 0
+        assert leadership.remaining() > 0
         leases.errors = [Unavailable("down")] * 1000
         await turns(30)
         assert keeping.done()
-    assert leadership.left() == -math.inf
+    assert leadership.remaining() == -math.inf
 
 
 async def test_a_lease_that_somebody_touched_is_renewed_all_the_same(clock: Clock) -> None:
@@ -166,7 +166,7 @@ async def test_a_lease_that_somebody_touched_is_renewed_all_the_same(clock: Cloc
     assert leases.live is not None
     leases.live["metadata"]["resourceVersion"] = "100"
     leases.puts = 100
-    async with waiting(held.keep()) as keeping:
+    async with waiting(held.renew_until_lost()) as keeping:
         await turns(10)
         assert not keeping.done()
     assert leases.puts > 100
@@ -193,9 +193,9 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     with pytest.raises(NotLeader):
         await cluster.replace_status("demo", "m", {"uid": "1"}, {})
     with pytest.raises(NotLeader):
-        await cluster.set_gate("demo", "p", "1", {})
+        await cluster.set_pod_condition("demo", "p", "1", {})
     with pytest.raises(NotLeader):
-        await cluster.post_event({"metadata": {"name": "e", "namespace": "demo"}})
+        await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
     assert fake.writes == []
 
 

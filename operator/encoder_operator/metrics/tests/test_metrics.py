@@ -104,7 +104,7 @@ async def test_models_and_namespaces_make_no_series() -> None:
         world.fake.put("encodermodels", manifest)
         wakeups = WorkQueue(lambda key: world.reconciler.reconcile(*key), concurrency=1)
         for key in (NamespacedName("demo", "minilm"), NamespacedName(namespace, name)):
-            await wakeups._looked(key, _Entry())
+            await wakeups._reconcile_key(key, _Entry())
 
     await looked("first", "demo")
     before = series()
@@ -224,17 +224,17 @@ def test_places_for_preparations_and_those_that_wait_for_one_are_shown() -> None
         return value("encoder_preps", state="running"), value("encoder_preps", state="queued")
 
     preps = PrepSlots(1)
-    preps.take(KEY)
-    preps.queue(NamespacedName("demo", "second"))
-    preps.queue(NamespacedName("demo", "third"))
+    preps.reserve(KEY)
+    preps.wait(NamespacedName("demo", "second"))
+    preps.wait(NamespacedName("demo", "third"))
     assert shown() == (1, 2)
-    preps.settle(KEY, ["minilm-prep"])
+    preps.set_jobs(KEY, ["minilm-prep"])
     assert shown() == (1, 2)
-    preps.settle(KEY, [])
-    preps.take(NamespacedName("demo", "second"))
+    preps.set_jobs(KEY, [])
+    preps.reserve(NamespacedName("demo", "second"))
     assert shown() == (1, 1)
-    preps.settle(NamespacedName("demo", "second"), [])
-    preps.settle(NamespacedName("demo", "third"), [])
+    preps.set_jobs(NamespacedName("demo", "second"), [])
+    preps.set_jobs(NamespacedName("demo", "third"), [])
     assert shown() == (0, 0)
 
 
@@ -269,7 +269,7 @@ async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None
 
     ended, looks = Growth("encoder_reconcile_total", result=result), Growth("encoder_reconcile_seconds_count")
     seconds = Growth("encoder_reconcile_seconds_sum")
-    await WorkQueue(look, concurrency=1)._looked(KEY, _Entry())
+    await WorkQueue(look, concurrency=1)._reconcile_key(KEY, _Entry())
     assert (ended(), looks()) == (1, 1)
     assert 0 < seconds() < 5
 
@@ -288,14 +288,14 @@ async def test_those_that_wait_for_a_look_are_shown() -> None:
     before = value("encoder_queue_depth") or 0.0
     wakeups = WorkQueue(look, concurrency=1)
     for i in range(3):
-        wakeups.wake(NamespacedName("demo", f"model-{i}"), after=0)
+        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await begun.wait()
     await asyncio.wait_for(reaches(2), 5)
     hold.set()
     await asyncio.wait_for(reaches(0), 5)
     hold.clear()
     for i in range(3):
-        wakeups.wake(NamespacedName("demo", f"model-{i}"), after=0)
+        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await asyncio.wait_for(reaches(2), 5)
     # told to end while some wait
     await wakeups.close()
@@ -338,5 +338,5 @@ async def test_a_silent_watch_is_shown_at_the_moment_at_which_it_is_told_to_the_
         now += 31
         assert await said() == (503, True)
         for kind in ("Pod", "Job"):
-            horizon.brought(KEY, kind, "6")
+            horizon.record_event(KEY, kind, "6")
         assert await said() == (200, False)

@@ -113,7 +113,13 @@ def test_a_newer_preparation_is_an_update() -> None:
     assert revision.available_update(made, BASE, shared=True, settings=SETTINGS) is None
     pinned = copy.deepcopy(made.pinned) | {"prepVersion": 0}
     older = Revision(
-        hash=made.hash, inputs="", number=1, claim_uid="", template=made.template, pinned=pinned, created=made.created
+        hash=made.hash,
+        inputs_hash="",
+        number=1,
+        pvc_uid="",
+        template=made.template,
+        pinned=pinned,
+        created=made.created,
     )
     assert "preparation version" in (revision.available_update(older, BASE, shared=True, settings=SETTINGS) or "")
 
