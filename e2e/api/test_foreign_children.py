@@ -52,7 +52,7 @@ def gateway_api(kube: Kube) -> Iterator[None]:
 
 
 def child(model: str) -> str:
-    return naming.artifacts_claim(model) if FOREIGN[model][0] == CLAIM else model
+    return naming.artifacts_pvc(model) if FOREIGN[model][0] == CLAIM else model
 
 
 def theirs(scene: Scene, model: str) -> Body:

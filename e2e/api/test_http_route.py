@@ -26,7 +26,7 @@ LEAST = {"parentRefs": [{"name": "edge"}]}
 def rendered(live: Json, route: Json) -> Json:
     model = copy.deepcopy(live)
     model["spec"]["network"] = {"httpRoute": route}
-    found = render.children(model, SETTINGS)
+    found = render.render_children(model, SETTINGS)
     return next(child for child in found if child["kind"] == "HTTPRoute")
 
 
@@ -48,12 +48,12 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
             options = ("--server-side", "--dry-run=server", "--validate=strict", f"--field-manager={naming.MANAGER}")
             shown = ("--show-managed-fields", "-o", "json")
             made = json.loads(scene.kube.run("apply", *options, *shown, "-f", "-", stdin=json.dumps(wanted)))
-            assert apply_diff.matches(wanted, made)
+            assert apply_diff.is_up_to_date(wanted, made)
         # it looks for new kinds rarely, and when it starts
         operator.restart()
         scene.wait_condition("Degraded", "AsExpected", seconds=60)
         made = json.loads(scene.kube.run("-n", scene.name, "get", CRD, "minilm", "--show-managed-fields", "-o", "json"))
-        assert apply_diff.matches(rendered(live, WHOLE), made)
+        assert apply_diff.is_up_to_date(rendered(live, WHOLE), made)
         routes = ("-n", scene.name, "get", CRD, "-o", "name")
         scene.patch({"network": {"httpRoute": None}})
         wait_for("the route goes", lambda: not scene.kube.run(*routes).strip(), seconds=30)

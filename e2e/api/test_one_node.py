@@ -16,7 +16,7 @@ from encoder_platform.scene import Scene
 from encoder_platform.stand_in import CLAIM, CLASS, StandIn
 
 NODES = ("rack-1", "rack-2", "rack-3")
-ONE_NODE = render.Known(one_node=True)
+ONE_NODE = render.ClusterFacts(one_node=True)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def model(scene: Scene, name: str, storage: Body) -> list[Body]:
         "metadata": {"name": name, "namespace": scene.name},
         "spec": {"plugin": "sentence_transformer", "source": source, "storage": storage, "serving": serving},
     }
-    found: list[Body] = render.children(live, SETTINGS, ONE_NODE)
+    found: list[Body] = render.render_children(live, SETTINGS, ONE_NODE)
     return found
 
 

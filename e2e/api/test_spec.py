@@ -274,7 +274,7 @@ def _explained(kube: Kube, path: str) -> str | None:
 def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene: Scene, name: str) -> None:
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
-    children = render.children(live, TRUSTING, render.Known(one_node=True))
+    children = render.render_children(live, TRUSTING, render.ClusterFacts(one_node=True))
     pods: list[Body] = []
     for child in children:
         template = copy.deepcopy(child.get("spec", {}).get("template"))
@@ -295,7 +295,7 @@ def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> 
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
     live["spec"]["serving"].setdefault("podTemplate", AWKWARD)
-    found = render.children(live, TRUSTING, render.Known(one_node=True))
+    found = render.render_children(live, TRUSTING, render.ClusterFacts(one_node=True))
     wanted = {child["kind"] + child["metadata"]["name"]: child for child in found if child["kind"] != "HTTPRoute"}
     for child in wanted.values():
         # the garbage collector would take away what nobody owns
@@ -306,7 +306,7 @@ def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> 
     assert len(made) == len(wanted)
     for live in made:
         key = live["kind"] + live["metadata"]["name"]
-        assert apply_diff.matches(wanted[key], live), key
+        assert apply_diff.is_up_to_date(wanted[key], live), key
 
 
 def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene) -> None:
@@ -316,7 +316,7 @@ def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene)
         live = manifest(scene, spec)
         wanted = {
             child["kind"]: child
-            for child in render.children(live, TRUSTING)
+            for child in render.render_children(live, TRUSTING)
             if child["kind"] in ("Deployment", "Service")
         }
         for child in wanted.values():

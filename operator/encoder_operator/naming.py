@@ -5,6 +5,8 @@ A model's name has at most 40 characters, so that every name below fits in the 6
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from encoder_operator.revisions.hashing import Json
 
 GROUP = "encoders.dev"
@@ -13,10 +15,10 @@ KIND = "EncoderModel"
 PLURAL = "encodermodels"
 MAX_MODEL_NAME = 40
 MODEL_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-LONG_NAME = (
+NAME_TOO_LONG = (
     f"metadata.name must have at most {MAX_MODEL_NAME} characters: the names of Jobs and revisions are made from it"
 )
-WRONG_NAME = (
+INVALID_NAME = (
     "metadata.name must start with a letter and hold only lower-case letters, digits and '-': it names the Service"
 )
 
@@ -25,7 +27,7 @@ COMPONENT = f"{GROUP}/component"
 REVISION = f"{GROUP}/revision"
 INPUTS = f"{GROUP}/inputs"
 CLAIM = f"{GROUP}/claim"
-TRUSTS_CODE = f"{GROUP}/trust-remote-code"
+TRUST_REMOTE_CODE = f"{GROUP}/trust-remote-code"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "encoder-operator"
 
@@ -46,12 +48,19 @@ GIVEN_UP = f"{GROUP}/given-up"
 THRESHOLDS = f"{GROUP}/thresholds"
 
 # where nothing says which accelerator product a pod has, it is verified by itself
-ONE_POD = "pod:"
+SINGLE_POD = "pod:"
 
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_RESOURCE = "nvidia.com/gpu"
 # MIG slices and shared GPUs are resources of this vendor too
 GPU_VENDOR = "nvidia.com/"
+
+
+class NamespacedName(NamedTuple):
+    """An EncoderModel."""
+
+    namespace: str
+    name: str
 
 
 def labels(model: str, component: str, revision: str | None = None) -> dict[str, str]:
@@ -60,7 +69,7 @@ def labels(model: str, component: str, revision: str | None = None) -> dict[str,
     return found | ({REVISION: revision} if revision else {})
 
 
-def artifacts_claim(model: str) -> str:
+def artifacts_pvc(model: str) -> str:
     """Return the name of the claim that the operator makes for a model."""
     return f"{model}-artifacts"
 
@@ -80,7 +89,7 @@ def revision(model: str, revision_hash: str) -> str:
     return f"{model}-{revision_hash}"
 
 
-def owner(model: str, uid: str) -> Json:
+def owner_reference(model: str, uid: str) -> Json:
     """Return the owner reference by which the garbage collector removes a child with its model."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",

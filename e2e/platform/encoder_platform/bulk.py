@@ -174,7 +174,7 @@ def _manifest(live: Body) -> Body:
     identity = {"name": meta["name"], "namespace": meta["namespace"]}
     fields = apply_diff.owned_fields(live)
     if fields is not None:
-        found: Body = apply_diff.owned(live, fields)
+        found: Body = apply_diff.extract_owned(live, fields)
         return {
             **found,
             "apiVersion": live["apiVersion"],

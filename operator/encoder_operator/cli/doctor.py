@@ -11,8 +11,8 @@ from typing import Literal
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 
@@ -22,6 +22,7 @@ PERMISSIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("encoders.dev", "encodermodels", _READ),
     ("encoders.dev", "encodermodels/status", ("patch",)),
     ("apps", "deployments", (*_READ, "create", "patch")),
+    ("apps", "replicasets", ("list",)),
     ("apps", "controllerrevisions", ("get", "list", "create", "patch", "delete")),
     ("batch", "jobs", (*_READ, "create", "patch", "delete")),
     ("", "pods", _READ),
@@ -59,16 +60,16 @@ class Finding:
         return f"{self.level:<6}{self.text}" + (f"\n      -> {self.remedy}" if self.remedy else "")
 
 
-async def examine(cluster: Cluster, settings: Settings) -> AsyncIterator[Finding]:
+async def run_checks(client: Client, settings: Settings) -> AsyncIterator[Finding]:
     """Yield what is found, the API server first: without it nothing else can be asked."""
     try:
-        served = await cluster.serves(naming.GROUP, naming.VERSION, naming.PLURAL)
-    except ClusterError as error:
+        served = await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL)
+    except ApiServerError as error:
         yield Finding("wrong", f"the API server does not answer: {error}", "check the kubeconfig, or KUBECONFIG")
         return
     yield Finding("ok", "the API server answers")
     if served:
-        yield await _definition(cluster)
+        yield await _check_crd(client)
     else:
         yield Finding(
             "wrong",
@@ -76,15 +77,15 @@ async def examine(cluster: Cluster, settings: Settings) -> AsyncIterator[Finding
             "install the chart with crds.install, or apply `encoder-operator crd --print`",
         )
     for namespace in settings.namespaces or [""]:
-        async for finding in _permissions(cluster, settings, namespace):
+        async for finding in _check_permissions(client, settings, namespace):
             yield finding
-    yield await _storage(cluster)
-    yield await _accelerators(cluster)
+    yield await _check_storage(client)
+    yield await _check_accelerators(client)
 
 
-async def _definition(cluster: Cluster) -> Finding:
-    live = await cluster.schema(naming.GROUP, naming.VERSION, naming.KIND)
-    wanted = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+async def _check_crd(client: Client) -> Finding:
+    live = await client.get_schema(naming.GROUP, naming.VERSION, naming.KIND)
+    wanted = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     missing = sorted(_paths(wanted["properties"]["spec"]) - _paths(live.get("properties", {}).get("spec", {})))
     if not missing:
         return Finding("ok", "the CustomResourceDefinition knows every field of this version")
@@ -96,9 +97,9 @@ async def _definition(cluster: Cluster) -> Finding:
     )
 
 
-async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> AsyncIterator[Finding]:
+async def _check_permissions(client: Client, settings: Settings, namespace: str) -> AsyncIterator[Finding]:
     wanted = [(group, resource, verbs, namespace) for group, resource, verbs in PERMISSIONS]
-    if await cluster.serves("gateway.networking.k8s.io", "v1", "httproutes"):
+    if await client.has_resource("gateway.networking.k8s.io", "v1", "httproutes"):
         wanted.append((*ROUTES, namespace))
     if not settings.namespaced:
         wanted.append(("", "nodes", ("get",), ""))
@@ -111,7 +112,7 @@ async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> 
             asked = {"group": group, "resource": name, "subresource": sub, "verb": verb, "namespace": where}
             if resource == "leases" and verb != "create":
                 asked["name"] = settings.lease_name
-            if not await cluster.may(asked):
+            if not await client.can_i(asked):
                 missing.append(f"{verb} {resource}{'.' + group if group else ''}")
     place = f"namespace {namespace}" if namespace else "all namespaces"
     if not missing:
@@ -120,10 +121,10 @@ async def _permissions(cluster: Cluster, settings: Settings, namespace: str) -> 
         yield Finding("wrong", f"not allowed in {place}: {text}", "upgrade the chart: its role grants this")
 
 
-async def _storage(cluster: Cluster) -> Finding:
+async def _check_storage(client: Client) -> Finding:
     try:
-        classes = (await cluster.listed("StorageClass", None, {})).items
-    except ClusterError as error:
+        classes = (await client.list_with_version("StorageClass", None, {})).items
+    except ApiServerError as error:
         return Finding("note", f"storage classes can't be seen: {error}", "run this with an administrator's kubeconfig")
     default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"]
     if default:
@@ -135,10 +136,10 @@ async def _storage(cluster: Cluster) -> Finding:
     )
 
 
-async def _accelerators(cluster: Cluster) -> Finding:
+async def _check_accelerators(client: Client) -> Finding:
     try:
-        nodes = (await cluster.listed("Node", None, {})).items
-    except ClusterError as error:
+        nodes = (await client.list_with_version("Node", None, {})).items
+    except ApiServerError as error:
         return Finding("note", f"nodes can't be seen: {error}", "run this with an administrator's kubeconfig")
     with_gpu = [node for node in nodes if int((node.get("status") or {}).get("allocatable", {}).get(_GPU, 0))]
     if not with_gpu:

@@ -15,19 +15,19 @@ from datetime import datetime
 import structlog
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import garbage_collection_job
-from encoder_operator.resources.garbage_collection_job import Claim
-from encoder_operator.revisions.hashing import Json, canonical, digest
+from encoder_operator.resources.garbage_collection_job import CollectionTarget
+from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
 
 _LOG = structlog.get_logger()
 _KEY = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_MENTIONING = ("ControllerRevision", "Deployment", "Job")
+_REFERENCING_KINDS = ("ControllerRevision", "Deployment", "Job")
 
 
-def claims(models: Iterable[Json], others: Iterable[Json]) -> list[Claim]:
+def collection_targets(models: Iterable[Json], others: Iterable[Json]) -> list[CollectionTarget]:
     """Return the claims to collect on.
 
     One without an EncoderModel is nobody's to clear: its artifacts may be there on purpose. One on which nothing was prepared
@@ -40,8 +40,8 @@ def claims(models: Iterable[Json], others: Iterable[Json]) -> list[Claim]:
     models, others = list(models), list(others)
     mentioned: defaultdict[str, set[str]] = defaultdict(set)
     # what such a Job was told to keep says nothing about today
-    for found in (*models, *(found for found in others if not _collects(found))):
-        mentioned[found["metadata"]["namespace"]].update(_KEY.findall(canonical(found)))
+    for found in (*models, *(found for found in others if not _is_collection_job(found))):
+        mentioned[found["metadata"]["namespace"]].update(_KEY.findall(canonical_json(found)))
     living = {(found["metadata"]["namespace"], found["metadata"]["name"]) for found in models}
     used: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for found in others:
@@ -51,12 +51,14 @@ def claims(models: Iterable[Json], others: Iterable[Json]) -> list[Claim]:
         if claim and (meta["namespace"], model) in living:
             used[meta["namespace"], claim].add(model)
     return [
-        Claim(namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(mentioned[namespace])))
+        CollectionTarget(
+            namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(mentioned[namespace]))
+        )
         for (namespace, name), found in sorted(used.items())
     ]
 
 
-async def run(cluster: Cluster, settings: Settings, now: datetime) -> int:
+async def run(client: Client, settings: Settings, now: datetime) -> int:
     """Start the Jobs.
 
     Returns:
@@ -65,19 +67,19 @@ async def run(cluster: Cluster, settings: Settings, now: datetime) -> int:
     models: list[Json] = []
     others: list[Json] = []
     for namespace in settings.namespaces or ["*"]:
-        models += await cluster.list(naming.KIND, namespace, {})
-        for kind in _MENTIONING:
-            others += await cluster.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
-    at_work = {_claim_of(found) for found in others if _is_collecting(found)}
+        models += await client.list(naming.KIND, namespace, {})
+        for kind in _REFERENCING_KINDS:
+            others += await client.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
+    at_work = {_target_of(found) for found in others if _is_running(found)}
     failed = False
-    for claim in claims(models, others):
+    for claim in collection_targets(models, others):
         log = _LOG.bind(namespace=claim.namespace, claim=claim.name)
-        if (claim.namespace, digest(claim.name)[:16]) in at_work:
+        if (claim.namespace, json_digest(claim.name)[:16]) in at_work:
             log.info("collect", result="the last Job is still at work")
             continue
         try:
-            await cluster.apply(garbage_collection_job.render(claim, now, settings))
-        except ClusterError as error:
+            await client.apply(garbage_collection_job.build(claim, now, settings))
+        except ApiServerError as error:
             # the other claims are no worse for it
             log.warning("collect", result=str(error))
             failed = True
@@ -86,17 +88,17 @@ async def run(cluster: Cluster, settings: Settings, now: datetime) -> int:
     return 1 if failed else 0
 
 
-def _claim_of(job: Json) -> tuple[str, str]:
+def _target_of(job: Json) -> tuple[str, str]:
     return job["metadata"]["namespace"], job["metadata"]["labels"].get(naming.CLAIM, "")
 
 
-def _is_collecting(found: Json) -> bool:
-    if not _collects(found):
+def _is_running(found: Json) -> bool:
+    if not _is_collection_job(found):
         return False
     conditions = (found.get("status") or {}).get("conditions") or []
     return not any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
 
 
-def _collects(found: Json) -> bool:
+def _is_collection_job(found: Json) -> bool:
     component: str = found["metadata"].get("labels", {}).get(naming.COMPONENT, "")
     return component == "collect"

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
 from encoder_operator.cli import generate
-from encoder_operator.client.errors import ClusterError, NotAccepted
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.manager import logs
 from encoder_operator.manager.settings import Settings
+from encoder_operator.validation.errors import NotAccepted
 
 _UNKNOWN = "0" * 64
 _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
@@ -38,9 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         return _render(parsed, settings)
     logs.configure(settings.log_level)
     if parsed.command == "collect":
-        return asyncio.run(_collect(settings))
+        return asyncio.run(_garbage_collect(settings))
     if parsed.command == "try":
-        return asyncio.run(_try(parsed))
+        return asyncio.run(_smoke_test(parsed))
     if parsed.command == "doctor":
         return asyncio.run(_doctor(settings))
     from encoder_operator.manager import manager
@@ -76,49 +77,49 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _collect(settings: Settings) -> int:
+async def _garbage_collect(settings: Settings) -> int:
     from encoder_operator.cli import garbage_collect
-    from encoder_operator.client.client import Cluster
+    from encoder_operator.client.client import Client
 
-    cluster = Cluster()
+    client = Client()
     try:
-        return await garbage_collect.run(cluster, settings, datetime.now(UTC))
-    except ClusterError as error:
+        return await garbage_collect.run(client, settings, datetime.now(UTC))
+    except ApiServerError as error:
         # the CronJob tries again; nothing was started on half a list
         sys.stderr.write(f"nothing is collected: {error}\n")
         return 1
     finally:
-        await cluster.close()
+        await client.close()
 
 
-async def _try(parsed: argparse.Namespace) -> int:
+async def _smoke_test(parsed: argparse.Namespace) -> int:
     from encoder_operator.cli import smoke_test
-    from encoder_operator.client.client import Cluster
+    from encoder_operator.client.client import Client
 
-    cluster = Cluster()
+    client = Client()
     try:
-        return await smoke_test.run(cluster, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
+        return await smoke_test.run(client, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
     finally:
-        await cluster.close()
+        await client.close()
 
 
 async def _doctor(settings: Settings) -> int:
     from encoder_operator.cli import doctor
-    from encoder_operator.client.client import Cluster
+    from encoder_operator.client.client import Client
 
-    cluster, wrong = Cluster(), 0
+    client, wrong = Client(), 0
     try:
-        async for finding in doctor.examine(cluster, settings):
+        async for finding in doctor.run_checks(client, settings):
             sys.stdout.write(f"{finding.line()}\n")
             wrong += finding.level == "wrong"
     finally:
-        await cluster.close()
+        await client.close()
     return 1 if wrong else 0
 
 
 def _generate(parsed: argparse.Namespace) -> int:
     if parsed.print:
-        sys.stdout.write(crd.text())
+        sys.stdout.write(crd.to_yaml())
         return 0
     stale = {path: text for path, text in generate.files().items() if _read(parsed.root / path) != text}
     for path, text in stale.items():
@@ -146,13 +147,15 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         sys.stderr.write(f"{parsed.file}: this is no YAML: {error}\n")
         return 65
-    known = render.Known(digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node)
+    known = render.ClusterFacts(
+        digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node
+    )
     for document in documents:
-        if wrong := _no_model(document):
+        if wrong := _manifest_error(document):
             sys.stderr.write(f"{parsed.file}: {wrong}\n")
             return 65
         try:
-            found = render.children(document, settings, known)
+            found = render.render_children(document, settings, known)
         except NotAccepted as error:
             sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
             return 65
@@ -161,7 +164,7 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _no_model(document: object) -> str:
+def _manifest_error(document: object) -> str:
     """Return why a document can't be looked at as an EncoderModel; empty where it can."""
     if not isinstance(document, dict) or document.get("kind") != naming.KIND:
         return "only EncoderModels can be rendered"

@@ -26,7 +26,7 @@ from encoder_operator.validation import checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ClusterFacts:
     """What only a cluster can know.
 
     Attributes:
@@ -42,7 +42,7 @@ class Known:
     one_node: bool = False
 
 
-def children(live: Json, settings: Settings, known: Known | None = None) -> list[Json]:
+def render_children(live: Json, settings: Settings, known: ClusterFacts | None = None) -> list[Json]:
     """Return every child of an EncoderModel, in the order in which it comes to be.
 
     Args:
@@ -53,61 +53,61 @@ def children(live: Json, settings: Settings, known: Known | None = None) -> list
     Raises:
         NotAccepted: The EncoderModel asks for what is refused.
     """
-    known = known or Known()
+    known = known or ClusterFacts()
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
     checks.check_name(meta["name"])
     cases = known.inputs if "inputs" in (live["spec"].get("parity") or {}) else ""
-    found = desired.parse(live | {"metadata": meta}, settings, cases)
+    found = desired.parse_model(live | {"metadata": meta}, settings, cases)
     create = found.spec.storage.create
-    shared = found.shares(None) or (create is None and not known.one_node)
+    shared = found.has_shared_volume(None) or (create is None and not known.one_node)
     if not shared:
-        checks.check_one_node(found.spec, found.name, found.namespace)
+        checks.check_single_node(found.spec, found.name, found.namespace)
     artifact = Artifact(
         key=revision.artifact_key(found), digest=known.digest, reference=known.reference, revision="", bytes=0
     )
-    origin = revision.origin(found)
+    origin = revision.unresolved_source(found)
     made = replace(
-        revision.render(found, artifact, shared=shared, settings=settings),
+        revision.build(found, artifact, shared=shared, settings=settings),
         number=1,
         update=found.update,
-        origin=origin,
+        unresolved_source=origin,
         retry=found.retry if origin else "",
     )
     whole = [
-        persistent_volume_claim.render(found, create, None) if create is not None else None,
-        prep_job.render(found, artifact.key, shared=shared, settings=settings),
-        controller_revisions.revision(found, made),
-        service.render(found),
-        network_policy.render(found),
-        http_route.render(found),
-        deployment.render(found, made, 0 if found.spec.suspend else found.spec.serving.replicas),
-        pod_disruption_budget.render(found),
-        parity_job.render(found, made, _pod(made.hash), attempt=1, shared=shared, settings=settings),
+        persistent_volume_claim.build(found, create, None) if create is not None else None,
+        prep_job.build(found, artifact.key, shared=shared, settings=settings),
+        controller_revisions.build_revision(found, made),
+        service.build(found),
+        network_policy.build(found),
+        http_route.build(found),
+        deployment.build(found, made, 0 if found.spec.suspend else found.spec.serving.replicas),
+        pod_disruption_budget.build(found),
+        parity_job.build(found, made, _placeholder_pod(made.hash), attempt=1, shared=shared, settings=settings),
     ]
     return [manifest for manifest in whole if manifest is not None]
 
 
-def _pod(revision_hash: str) -> Pod:
+def _placeholder_pod(revision_hash: str) -> Pod:
     """Return a pod such as the parity Job of a real one would name."""
     return Pod(
         name="pod",
         uid="00000000-0000-0000-0000-000000000001",
         revision=revision_hash,
         job="",
-        created=serving_pod_template.NEVER,
+        created=serving_pod_template.EPOCH,
         deleting=False,
         phase="Running",
         reason="",
         node="node",
-        address="192.0.2.1",
+        ip="192.0.2.1",
         ready=False,
         containers_ready=True,
         gate=None,
         containers={"engine": "containerd://0"},
         image_id="sha256:0",
-        ended=None,
-        last_ended=None,
-        waiting="",
+        terminated=None,
+        last_terminated=None,
+        waiting_reason="",
         waiting_message="",
         unschedulable="",
         product="cpu",

@@ -10,21 +10,24 @@ import asyncio
 import sys
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.revisions.hashing import Json
 
 _PAUSE_SECONDS = 2.0
-GOOD: Json = {
+VALID_SPEC: Json = {
     "plugin": "sentence_transformer",
     "source": {"huggingFace": {"repo": "example/model", "revision": "0" * 40}},
     "storage": {"create": {"size": "1Gi"}},
     "serving": {"accelerator": "cpu"},
 }
-BAD: Json = {**GOOD, "source": {**GOOD["source"], "pvc": {"claimName": "example", "path": "model"}}}
+INVALID_SPEC: Json = {
+    **VALID_SPEC,
+    "source": {**VALID_SPEC["source"], "pvc": {"claimName": "example", "path": "model"}},
+}
 
 
-async def run(cluster: Cluster, namespace: str, name: str, spec: Json | None, seconds: float) -> int:
+async def run(client: Client, namespace: str, name: str, spec: Json | None, seconds: float) -> int:
     """Try one EncoderModel, or the API server alone.
 
     Returns:
@@ -32,49 +35,49 @@ async def run(cluster: Cluster, namespace: str, name: str, spec: Json | None, se
     """
     try:
         if spec is None:
-            return await _ask(cluster, namespace, name)
-        return await _serve(cluster, _model(namespace, name, spec), seconds)
-    except ClusterError as error:
-        _say(f"the API server says: {error}")
+            return await _check_api_server(client, namespace, name)
+        return await _check_model(client, _model(namespace, name, spec), seconds)
+    except ApiServerError as error:
+        _print(f"the API server says: {error}")
         return 1
 
 
-async def _ask(cluster: Cluster, namespace: str, name: str) -> int:
-    await cluster.rehearse(_model(namespace, name, GOOD))
-    _say("an EncoderModel would be accepted")
+async def _check_api_server(client: Client, namespace: str, name: str) -> int:
+    await client.dry_run_apply(_model(namespace, name, VALID_SPEC))
+    _print("an EncoderModel would be accepted")
     try:
-        await cluster.rehearse(_model(namespace, name, BAD))
-    except ClusterError as error:
-        _say(f"one with two sources would be refused: {error}")
+        await client.dry_run_apply(_model(namespace, name, INVALID_SPEC))
+    except ApiServerError as error:
+        _print(f"one with two sources would be refused: {error}")
         return 0
-    _say("one with two sources would be accepted too: the CustomResourceDefinition is not this version's")
+    _print("one with two sources would be accepted too: the CustomResourceDefinition is not this version's")
     return 1
 
 
-async def _serve(cluster: Cluster, model: Json, seconds: float) -> int:
+async def _check_model(client: Client, model: Json, seconds: float) -> int:
     meta = model["metadata"]
-    applied = await cluster.apply(model)
+    applied = await client.apply(model)
     generation = applied["metadata"]["generation"]
     told = ""
     try:
         async with asyncio.timeout(seconds):
             while True:
-                found = await cluster.get(naming.KIND, meta["namespace"], meta["name"]) or {}
-                ready, now = _state(found, generation)
+                found = await client.get(naming.KIND, meta["namespace"], meta["name"]) or {}
+                ready, now = _summary(found, generation)
                 if now != told:
-                    _say(now)
+                    _print(now)
                     told = now
                 if ready:
                     return 0
                 await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
-        _say(f"not Ready after {seconds:g} s")
+        _print(f"not Ready after {seconds:g} s")
         return 1
     finally:
-        await cluster.delete(naming.KIND, meta["namespace"], meta["name"])
+        await client.delete(naming.KIND, meta["namespace"], meta["name"])
 
 
-def _state(model: Json, generation: int) -> tuple[bool, str]:
+def _summary(model: Json, generation: int) -> tuple[bool, str]:
     """Return whether a model is Ready as it was asked for, and what there is to say about it."""
     status = model.get("status") or {}
     conditions = {found["type"]: found for found in status.get("conditions", [])}
@@ -97,5 +100,5 @@ def _model(namespace: str, name: str, spec: Json) -> Json:
     }
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"{text}\n")

@@ -8,27 +8,18 @@ that we no longer want, one that someone else took over, one that is missing. Fi
 from __future__ import annotations
 
 import json
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from encoder_operator import naming
+from encoder_operator.api.v1alpha1.quantity import parse_quantity
 from encoder_operator.revisions.hashing import Json
 
-_SUFFIXES = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    **{letter: Decimal(1000) ** (i + 1) for i, letter in enumerate("kMGTPE")},
-    **{letter + "i": Decimal(1024) ** (i + 1) for i, letter in enumerate("KMGTPE")},
-}
-_LETTERS = "".join(sorted({letter for suffix in _SUFFIXES for letter in suffix}))
 # maps of quantities, and single ones: the API server spells these its own way
 _QUANTITY_MAPS = frozenset({"requests", "limits"})
 _QUANTITIES = frozenset({"sizeLimit"})
 
 
-def matches(manifest: Json, live: Json | None) -> bool:
+def is_up_to_date(manifest: Json, live: Json | None) -> bool:
     """Return whether applying ``manifest`` would change nothing."""
     if live is None:
         return False
@@ -39,7 +30,7 @@ def matches(manifest: Json, live: Json | None) -> bool:
     ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     ours["metadata"] = metadata
-    return bool(_normal(owned(live, fields)) == _normal(ours))
+    return bool(_normalize(extract_owned(live, fields)) == _normalize(ours))
 
 
 def owned_fields(live: Json) -> Json | None:
@@ -55,53 +46,47 @@ def owned_fields(live: Json) -> Json | None:
     return None
 
 
-def owned(value: Any, fields: Json) -> Any:
+def extract_owned(value: Any, fields: Json) -> Any:
     """Return what of a value is in a set of fields, as ``managedFields`` spells one."""
     inner = {key: below for key, below in fields.items() if key != "."}
     if not inner:
         return value
     if isinstance(value, dict):
         names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
-        return {name: owned(value[name], below) for name, below in names_ if name in value}
+        return {name: extract_owned(value[name], below) for name, below in names_ if name in value}
     if isinstance(value, list):
         keyed = [(key[0], json.loads(key[2:]), below) for key, below in inner.items()]
-        return [owned(entry, below) for kind, wanted, below in keyed for entry in value if _named(entry, kind, wanted)]
+        return [
+            extract_owned(entry, below)
+            for kind, wanted, below in keyed
+            for entry in value
+            if _is_list_entry(entry, kind, wanted)
+        ]
     return value
 
 
-def _named(entry: Any, kind: str, wanted: Any) -> bool:
+def _is_list_entry(entry: Any, kind: str, wanted: Any) -> bool:
     if kind == "k" and isinstance(entry, dict):
         return all(entry.get(name) == value for name, value in wanted.items())
     return bool(kind == "v" and entry == wanted)
 
 
-def _normal(value: Any, name: str = "") -> Any:
+def _normalize(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         if name in _QUANTITY_MAPS:
-            return {key: amount(entry) for key, entry in value.items()}
-        found = {key: _normal(entry, key) for key, entry in value.items()}
+            return {key: parse_quantity(entry) for key, entry in value.items()}
+        found = {key: _normalize(entry, key) for key, entry in value.items()}
         # the API server leaves out what is empty
         return {key: entry for key, entry in found.items() if entry not in ("", [])}
     if isinstance(value, list):
-        return sorted((_normal(entry) for entry in value), key=_order) if _keyed(value) else value
-    return amount(value) if name in _QUANTITIES else value
+        return sorted((_normalize(entry) for entry in value), key=_sort_key) if _is_list_of_maps(value) else value
+    return parse_quantity(value) if name in _QUANTITIES else value
 
 
-def _keyed(value: list[Any]) -> bool:
+def _is_list_of_maps(value: list[Any]) -> bool:
     """Lists of objects are maps by some key: their order says nothing that we rely on."""
     return all(isinstance(entry, dict) for entry in value)
 
 
-def _order(entry: Any) -> str:
+def _sort_key(entry: Any) -> str:
     return json.dumps(entry, sort_keys=True, default=str)
-
-
-def amount(value: Any) -> Any:
-    """Return a quantity as a number, so that `1Gi` and `1024Mi` are the same; other text as it is."""
-    text = str(value)
-    head = text.rstrip(_LETTERS)
-    try:
-        found = Decimal(head) * _SUFFIXES[text[len(head) :]]
-    except (InvalidOperation, KeyError):
-        return text
-    return found if found.is_finite() else text

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -26,8 +26,8 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from encoder_operator import naming
-from encoder_operator.client.errors import Changed, ClusterError, NotLeader, Refused, Unavailable
-from encoder_operator.manager.leader_election import Leadership
+from encoder_operator.client.errors import ApiServerError, Conflict, NotLeader, RequestRejected, Unavailable
+from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
@@ -53,20 +53,21 @@ _KINDS: dict[str, Any] = {
     "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
 }
 # large enough that a batch is one page; small enough that a page is no burden on memory
-_PAGE = 200
-_AT_ONCE = 16
-_PAUSES = (0.1, 0.3, 1.0)
-_LONGEST_PAUSE = 2.0
+_PAGE_SIZE = 200
+_MAX_CONCURRENT_REQUESTS = 16
+_RETRY_DELAYS = (0.1, 0.3, 1.0)
+_MAX_RETRY_DELAY = 2.0
 # what the API server says of a JSON patch whose tests do not hold; a status that its schema refuses is told by its fields
-_NOT_AS_TESTED = "the server rejected our request due to an error in our request"
+_JSON_PATCH_TEST_FAILED = "the server rejected our request due to an error in our request"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_IDENTITY = ("name", "namespace", "resourceVersion")
+_IDENTITY_FIELDS = ("name", "namespace", "resourceVersion")
+_OWNER_FIELDS = ("name", "namespace", "uid", "labels", "ownerReferences")
 _T = TypeVar("_T")
 # the class below has a method of that name
-_Objects: TypeAlias = list[Json]
+_ObjectList: TypeAlias = list[Json]
 
 
-class Listed(NamedTuple):
+class ObjectList(NamedTuple):
     """What a list returned, and the version of the cluster that it shows."""
 
     items: list[Json]
@@ -76,7 +77,7 @@ class Listed(NamedTuple):
 _CLOCK_TOLERANCE = timedelta(seconds=3)
 
 
-class Cluster:
+class Client:
     """A connection to the API server."""
 
     def __init__(
@@ -88,43 +89,43 @@ class Cluster:
         crash_after_write: int | None = None,
         crash_before_write: int | None = None,
     ) -> None:
-        self._client = AsyncClient(
+        self._lightkube = AsyncClient(
             config=config or KubeConfig.from_env().get(),
             field_manager=naming.MANAGER,
             transport=transport,
             timeout=httpx2.Timeout(15.0),
         )
-        self._ahead = timedelta()
-        self._client._client._client.event_hooks = {"response": [self._note_time]}
+        self._clock_skew = timedelta()
+        self._lightkube._client._client.event_hooks = {"response": [self._measure_clock_skew]}
         self._leadership = leadership or Leadership()
         # every connection costs memory here and a place there
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._writes = 0
         self._crash_after_write = crash_after_write
         self._crash_before_write = crash_before_write
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._lightkube.close()
 
     @property
     def now(self) -> datetime:
         """The time by the API server's clock, which the times on objects are of, whatever this machine's clock says."""
-        return datetime.now(UTC) - self._ahead
+        return datetime.now(UTC) - self._clock_skew
 
-    async def _note_time(self, response: httpx2.Response) -> None:
+    async def _measure_clock_skew(self, response: httpx2.Response) -> None:
         with suppress(TypeError, ValueError):
             ahead = datetime.now(UTC) - parsedate_to_datetime(response.headers.get("date", ""))
             # the header knows whole seconds only, and an answer takes its time
-            self._ahead = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
+            self._clock_skew = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
         """Return an object, or None where there is none."""
         try:
             return dict(
-                await self._read("get", kind, lambda: self._client.get(_KINDS[kind], name, namespace=namespace))
+                await self._read("get", kind, lambda: self._lightkube.get(_KINDS[kind], name, namespace=namespace))
             )
-        except Refused as error:
+        except RequestRejected as error:
             if error.status == 404:
                 return None
             raise
@@ -133,78 +134,91 @@ class Cluster:
         self, kind: str, namespace: str, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> list[Json]:
         """Return the objects with these labels, in a namespace or (``*``) in all."""
-        return (await self.listed(kind, namespace, labels, fields)).items
+        return (await self.list_with_version(kind, namespace, labels, fields)).items
 
-    async def listed(
+    async def list_with_version(
         self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
-    ) -> Listed:
+    ) -> ObjectList:
         """Return the same, and the version that it shows."""
 
-        async def read() -> Listed:
-            found = self._client.list(_KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE)
+        async def read() -> ObjectList:
+            found = self._lightkube.list(
+                _KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE_SIZE
+            )
             items = [dict(entry) async for entry in found]
-            return Listed(items, found.resourceVersion or "")
+            return ObjectList(items, found.resourceVersion or "")
 
         return await self._read("list", kind, read)
 
-    async def versions(self, kind: str, namespace: str) -> _Objects:
+    async def list_metadata(self, kind: str, namespace: str) -> _ObjectList:
         """Return name, namespace and version of all objects of a kind, and nothing else of them."""
+        found = await self._list_metadata(kind, namespace, _IDENTITY_FIELDS, "")
+        return [entry["metadata"] for entry in found]
 
-        async def read() -> _Objects:
-            found: _Objects = []
+    async def list_owners(self, kind: str, namespace: str, label: str, values: Iterable[str]) -> _ObjectList:
+        """Return the objects whose ``label`` has one of ``values``, with no more than their identity, labels and owners."""
+        return await self._list_metadata(kind, namespace, _OWNER_FIELDS, f"{label} in ({','.join(values)})")
+
+    async def _list_metadata(self, kind: str, namespace: str, fields: tuple[str, ...], selector: str) -> _ObjectList:
+        async def read() -> _ObjectList:
+            found: _ObjectList = []
             more = ""
             while True:
-                query = {"limit": str(_PAGE)} | ({"continue": more} if more else {})
+                query = {"limit": str(_PAGE_SIZE)} | ({"continue": more} if more else {})
+                query |= {"labelSelector": selector} if selector else {}
                 page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
-                found += [{field: entry["metadata"][field] for field in _IDENTITY} for entry in page["items"] or []]
+                found += [
+                    {"metadata": {field: value for field, value in entry["metadata"].items() if field in fields}}
+                    for entry in page["items"] or []
+                ]
                 more = page["metadata"].get("continue", "")
                 if not more:
                     return found
 
         return await self._read("list", kind, read)
 
-    async def log(self, namespace: str, pod: str, lines: int) -> str:
+    async def read_log(self, namespace: str, pod: str, lines: int) -> str:
         """Return the last lines of a pod's log; empty where there is none (yet)."""
 
         async def read() -> str:
             path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
-            answer = await self._client._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
+            answer = await self._lightkube._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
             answer.raise_for_status()
             return str(answer.text)
 
         try:
-            return await self._ask("log", "Pod", read())
-        except ClusterError:
+            return await self._send("log", "Pod", read())
+        except ApiServerError:
             # a log is worth having, and no more: the container may be starting, or its node be away
             return ""
 
-    async def serves(self, group: str, version: str, plural: str) -> bool:
+    async def has_resource(self, group: str, version: str, plural: str) -> bool:
         """Return whether the API server has a kind of resource."""
 
         async def read() -> Json:
-            answer = await self._client._client._client.get(f"apis/{group}/{version}")
+            answer = await self._lightkube._client._client.get(f"apis/{group}/{version}")
             if answer.status_code == 404:
                 return {}
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("get", "APIResourceList", read())
+        found = await self._send("get", "APIResourceList", read())
         return any(entry["name"] == plural for entry in found.get("resources", []))
 
-    async def schema(self, group: str, version: str, kind: str) -> Json:
+    async def get_schema(self, group: str, version: str, kind: str) -> Json:
         """Return the schema by which the API server checks a kind; empty where it has none."""
 
         async def read() -> Json:
-            answer = await self._client._client._client.get(f"openapi/v3/apis/{group}/{version}")
+            answer = await self._lightkube._client._client.get(f"openapi/v3/apis/{group}/{version}")
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("get", "OpenAPI", read())
+        found = await self._send("get", "OpenAPI", read())
         schemas = (found.get("components") or {}).get("schemas") or {}
         wanted = {"group": group, "kind": kind, "version": version}
         return next((s for s in schemas.values() if wanted in (s.get("x-kubernetes-group-version-kind") or [])), {})
 
-    async def may(self, attributes: Json) -> bool:
+    async def can_i(self, attributes: Json) -> bool:
         """Return whether we are allowed to do something, asked as a SelfSubjectAccessReview."""
 
         async def ask() -> Json:
@@ -215,22 +229,22 @@ class Cluster:
                 "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": attributes},
             }
-            answer = await self._client._client._client.post(path, json=review)
+            answer = await self._lightkube._client._client.post(path, json=review)
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._ask("create", "SelfSubjectAccessReview", ask())
+        found = await self._send("create", "SelfSubjectAccessReview", ask())
         return bool(found.get("status", {}).get("allowed"))
 
     async def put_lease(self, lease: Json) -> Json:
         """Create a Lease, or replace the very version that was read."""
         meta = lease["metadata"]
         body: Any = _KINDS["Lease"](lease)
-        client: Any = self._client
+        client: Any = self._lightkube
         # not through _write: what the Lease allows can't ask the Lease
         if "resourceVersion" in meta:
-            return dict(await self._ask("update", "Lease", client.replace(body, namespace=meta["namespace"])))
-        return dict(await self._ask("create", "Lease", client.create(body, namespace=meta["namespace"])))
+            return dict(await self._send("update", "Lease", client.replace(body, namespace=meta["namespace"])))
+        return dict(await self._send("create", "Lease", client.create(body, namespace=meta["namespace"])))
 
     async def apply(self, manifest: Json, live: Json | None = None) -> Json:
         """Make an object so, by server-side apply; fields that others have taken are taken back.
@@ -244,7 +258,7 @@ class Cluster:
             manifest = {**manifest, "metadata": {**meta, **_precondition(live["metadata"])}}
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(
+            return self._lightkube.patch(
                 _KINDS[kind],
                 meta["name"],
                 manifest,
@@ -255,10 +269,10 @@ class Cluster:
 
         return dict(await self._write("apply", kind, send))
 
-    async def rehearse(self, manifest: Json) -> None:
+    async def dry_run_apply(self, manifest: Json) -> None:
         """Have the API server say what it would say to an object; nothing is written."""
         kind, meta = manifest["kind"], manifest["metadata"]
-        call = self._client.patch(
+        call = self._lightkube.patch(
             _KINDS[kind],
             meta["name"],
             manifest,
@@ -267,7 +281,7 @@ class Cluster:
             force=True,
             dry_run=True,
         )
-        await self._ask("rehearse", kind, call)
+        await self._send("rehearse", kind, call)
 
     async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
         """Delete an object, and its children in the background. One that is gone already is fine.
@@ -286,23 +300,25 @@ class Cluster:
         }
         try:
             await self._write("delete", kind, lambda: self._raw("delete", kind, namespace, name, {}, body=options))
-        except Refused as error:
+        except RequestRejected as error:
             if error.status != 404:
                 raise
 
-    async def set_gate(self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None) -> None:
+    async def set_pod_condition(
+        self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None
+    ) -> None:
         """Set one condition of a pod, and no other."""
         precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
         patch = {"metadata": precondition, "status": {"conditions": [condition]}}
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(
+            return self._lightkube.patch(
                 _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
             )
 
         try:
             await self._write("patch", "Pod", send)
-        except ClusterError as error:
+        except ApiServerError as error:
             # the pod is gone, another one has its name, or it has changed: its event wakes the next look, which sees which
             if error.status not in (404, 409):
                 raise
@@ -323,23 +339,23 @@ class Cluster:
         kind = _KINDS[naming.KIND].Status
 
         def send() -> Awaitable[Any]:
-            return self._client.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
+            return self._lightkube.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
 
         try:
             found = dict(await self._write("patch", naming.KIND, send))
-        except Refused as error:
-            if error.status == 422 and _NOT_AS_TESTED in str(error):
-                raise Changed(str(error), status=409) from error
+        except RequestRejected as error:
+            if error.status == 422 and _JSON_PATCH_TEST_FAILED in str(error):
+                raise Conflict(str(error), status=409) from error
             raise
         return str(found.get("metadata", {}).get("resourceVersion", ""))
 
-    async def post_event(self, event: Json) -> None:
+    async def create_event(self, event: Json) -> None:
         """Create an Event; one of the same name says the same and is left alone."""
         event_of: Any = _KINDS["Event"](event)
-        create: Any = self._client.create
+        create: Any = self._lightkube.create
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
-        except ClusterError as error:
+        except ApiServerError as error:
             # already told (409), or the namespace is going away, or the server is busy: an Event is never worth another look
             if isinstance(error, NotLeader):
                 raise
@@ -356,7 +372,7 @@ class Cluster:
         accept: str | None = None,
     ) -> Json:
         """Send what lightkube has no argument for: preconditions of a delete, lists of metadata."""
-        client: Any = self._client._client
+        client: Any = self._lightkube._client
         request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
         if body is not None:
             request.data = body
@@ -370,22 +386,22 @@ class Cluster:
         # not the very number: writes of several models may pass it together
         if self._crash_before_write is not None and self._writes + 1 >= self._crash_before_write:
             os.kill(os.getpid(), signal.SIGKILL)
-        left = self._leadership.left()
+        left = self._leadership.remaining()
         if left <= 0:
             raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
         # where no Lease is needed nothing ends
-        sending = self._unless_busy(verb, kind, send)
-        found = await (sending if math.isinf(left) else self._while_leading(verb, kind, sending))
+        sending = self._send_write(verb, kind, send)
+        found = await (sending if math.isinf(left) else self._send_while_leading(verb, kind, sending))
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    async def _while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
+    async def _send_while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
         """Await a write for as long as the lease is renewed: a connection that takes long must not carry a write of a leader that was."""
         task = asyncio.create_task(sending)
         try:
-            while not task.done() and (left := self._leadership.left()) > 0:
+            while not task.done() and (left := self._leadership.remaining()) > 0:
                 await asyncio.wait((task,), timeout=left)
         finally:
             given_up = task.cancel()
@@ -394,34 +410,34 @@ class Cluster:
             raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile")
         return task.result()
 
-    async def _unless_busy(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
+    async def _send_write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
-        for pause in _PAUSES:
+        for pause in _RETRY_DELAYS:
             try:
-                return await self._ask(verb, kind, send())
+                return await self._send(verb, kind, send())
             except Unavailable as error:
-                if error.status != 429 or (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                if error.status != 429 or (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
-        return await self._ask(verb, kind, send())
+        return await self._send(verb, kind, send())
 
     async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
-        for pause in _PAUSES:
+        for pause in _RETRY_DELAYS:
             try:
-                return await self._ask(verb, kind, send())
+                return await self._send(verb, kind, send())
             except Unavailable as error:
-                if (error.retry_after or 0.0) > _LONGEST_PAUSE:
+                if (error.retry_after or 0.0) > _MAX_RETRY_DELAY:
                     raise
                 await asyncio.sleep(max(pause, error.retry_after or 0.0))
-        return await self._ask(verb, kind, send())
+        return await self._send(verb, kind, send())
 
-    async def _ask(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
+    async def _send(self, verb: str, kind: str, call: Awaitable[_T]) -> _T:
         try:
             async with self._slots:
                 found = await call
         except Exception as error:
-            translated = _translated(error, f"{verb} {kind}")
+            translated = _translate_error(error, f"{verb} {kind}")
             if translated is None:
                 raise
             metrics.REQUESTS.labels(verb, kind, translated.status or "none").inc()
@@ -434,7 +450,7 @@ def _precondition(meta: Json) -> dict[str, str]:
     return {field: meta[field] for field in ("uid", "resourceVersion") if meta.get(field)}
 
 
-def _translated(error: Exception, what: str) -> ClusterError | None:
+def _translate_error(error: Exception, what: str) -> ApiServerError | None:
     """Return the error as one of ours, or None if it is a mistake in our own code."""
     if isinstance(error, ApiError):
         status = error.status.code or 0
@@ -442,11 +458,11 @@ def _translated(error: Exception, what: str) -> ClusterError | None:
         causes = [cause.message or "" for cause in (details.causes or [] if details else [])]
         message = ": ".join(part for part in (what, error.status.message, *causes) if part)
         if status == 409:
-            return Changed(message, status=status)
+            return Conflict(message, status=status)
         # 408 and 410: the server was slow, or what a list goes on from is too old; asked from the start it answers
         if status in (401, 408, 410, 429) or status >= 500:
             return Unavailable(message, status=status, retry_after=_retry_after(error.response))
-        return Refused(message, status=status)
+        return RequestRejected(message, status=status)
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))

@@ -15,12 +15,12 @@ import aiohttp
 import kopf
 import msgspec
 
-_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_AGAIN_SECONDS = 5.0
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_METADATA_WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_RETRY_SECONDS = 5.0
 
 
-def _answers(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[aiohttp.ClientResponse]:
+def _response_class(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[aiohttp.ClientResponse]:
     class Answer(aiohttp.ClientResponse):
         """An answer as Kopf expects it, but for what a list of what is watched holds: that is told, and taken out."""
 
@@ -37,7 +37,7 @@ def _answers(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[
     return Answer
 
 
-class Login:
+class KopfLogin:
     """Logs Kopf in.
 
     Args:
@@ -47,7 +47,7 @@ class Login:
     """
 
     def __init__(
-        self, listed: Mapping[str, Callable[[Mapping[str, Any]], None]], *, again: float = _AGAIN_SECONDS
+        self, listed: Mapping[str, Callable[[Mapping[str, Any]], None]], *, again: float = _RETRY_SECONDS
     ) -> None:
         self._listed = listed
         self._again = again
@@ -66,8 +66,8 @@ class Login:
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            middlewares=(self._ask,),
-            response_class=_answers(self._listed),
+            middlewares=(self._request_metadata,),
+            response_class=_response_class(self._listed),
         )
         return kopf.AiohttpSession(
             server=info.server,
@@ -77,7 +77,9 @@ class Login:
             expiration=info.expiration,
         )
 
-    async def _ask(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    async def _request_metadata(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
         if request.method == "GET" and request.url.name in self._listed:
-            request.headers["Accept"] = _WATCH if "watch" in request.url.query else _LIST
+            request.headers["Accept"] = _METADATA_WATCH if "watch" in request.url.query else _METADATA_LIST
         return await send(request)

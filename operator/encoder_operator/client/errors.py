@@ -12,23 +12,12 @@ OperatorError
 # ruff: noqa: N818 - errors are called as what they mean to the one who catches them
 from __future__ import annotations
 
-from encoder_operator.status.reasons import Reason
-
 
 class OperatorError(Exception):
     """Anything that the operator expects to go wrong."""
 
 
-class NotAccepted(OperatorError):
-    """The resource can't be acted on until a person changes it."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
-class ClusterError(OperatorError):
+class ApiServerError(OperatorError):
     """The API server answered with an error, or not at all."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -36,11 +25,11 @@ class ClusterError(OperatorError):
         self.status = status
 
 
-class Refused(ClusterError):
+class RequestRejected(ApiServerError):
     """Asking again changes nothing until something else does."""
 
 
-class Unavailable(ClusterError):
+class Unavailable(ApiServerError):
     """Worth asking again, after ``retry_after`` seconds if the server said so."""
 
     def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
@@ -48,9 +37,9 @@ class Unavailable(ClusterError):
         self.retry_after = retry_after
 
 
-class Changed(Unavailable):
+class Conflict(Unavailable):
     """Somebody changed the object since it was read, so what was decided may be wrong: look again."""
 
 
-class NotLeader(ClusterError):
+class NotLeader(ApiServerError):
     """The lease is over: nothing may be written."""

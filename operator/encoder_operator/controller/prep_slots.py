@@ -9,88 +9,90 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from encoder_operator import naming
-from encoder_operator.controller.workqueue import Key
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
 # labels and fields of the Jobs that may have a place. Those that have succeeded are most of them, one for each model: thousands,
 # read in full, would be more memory than all the rest
-UNFINISHED = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
+UNFINISHED_PREP_JOBS = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
 
 
-class Preps:
+class PrepSlots:
     """Places for prep Jobs."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._running: dict[Key, frozenset[str]] = {}
-        self._taken: set[Key] = set()
+        self._running: dict[NamespacedName, frozenset[str]] = {}
+        self._reserved: set[NamespacedName] = set()
         # in the order in which they came
-        self._waiting: dict[Key, None] = {}
-        self._wake: Callable[[Key], None] = lambda key: None
+        self._waiting: dict[NamespacedName, None] = {}
+        self._enqueue: Callable[[NamespacedName], None] = lambda key: None
 
-    def wakes(self, wake: Callable[[Key], None]) -> None:
+    def on_free(self, wake: Callable[[NamespacedName], None]) -> None:
         """Say who wakes the next in line."""
-        self._wake = wake
+        self._enqueue = wake
 
-    def has_place(self, key: Key) -> bool:
+    def holds_slot(self, key: NamespacedName) -> bool:
         """Return whether a model's Job runs, as far as is known."""
-        return key in self._running or key in self._taken
+        return key in self._running or key in self._reserved
 
-    def elsewhere(self, key: Key) -> int:
+    def used_by_others(self, key: NamespacedName) -> int:
         """Return how many places others have; 0 for one that has a place itself."""
         if key in self._running:
             return 0
-        return len((self._running.keys() | self._taken) - {key})
+        return len((self._running.keys() | self._reserved) - {key})
 
-    def take(self, key: Key) -> None:
+    def reserve(self, key: NamespacedName) -> None:
         """Note that a Job is about to be made."""
-        self._taken.add(key)
+        self._reserved.add(key)
         self._waiting.pop(key, None)
-        self._count()
+        self._export()
 
-    def queue(self, key: Key) -> None:
+    def wait(self, key: NamespacedName) -> None:
         """Note that a model waits for a place."""
         self._waiting.setdefault(key)
-        self._count()
+        self._export()
         # a place may have become free since this one was told that there is none
-        self._call()
+        self._enqueue_waiting()
 
-    def settle(self, key: Key, unfinished: Iterable[str]) -> None:
+    def set_jobs(self, key: NamespacedName, unfinished: Iterable[str]) -> None:
         """Note which unfinished Jobs a model has by what the API server says; empty for none, also of a model that is gone."""
         jobs = frozenset(unfinished)
-        self._taken.discard(key)
+        self._reserved.discard(key)
         if jobs:
             self._running[key] = jobs
         else:
             self._running.pop(key, None)
         self._waiting.pop(key, None)
-        self._count()
-        self._call()
+        self._export()
+        self._enqueue_waiting()
 
-    def seed(self, jobs: Iterable[Json]) -> None:
+    def reset(self, jobs: Iterable[Json]) -> None:
         """Start again from a list of all prep Jobs."""
-        found: dict[Key, set[str]] = {}
+        found: dict[NamespacedName, set[str]] = {}
         for job in jobs:
-            if not finished(job):
+            if not is_finished(job):
                 meta = job["metadata"]
-                found.setdefault(Key(meta["namespace"], meta["labels"][naming.MODEL]), set()).add(meta["name"])
+                found.setdefault(NamespacedName(meta["namespace"], meta["labels"][naming.MODEL]), set()).add(
+                    meta["name"]
+                )
         self._running = {key: frozenset(jobs) for key, jobs in found.items()}
-        self._count()
-        self._call()
+        self._export()
+        self._enqueue_waiting()
 
-    def _call(self) -> None:
-        free = self._limit - len(self._running.keys() | self._taken)
+    def _enqueue_waiting(self) -> None:
+        free = self._limit - len(self._running.keys() | self._reserved)
         for key in list(self._waiting)[: max(0, free)]:
             del self._waiting[key]
-            self._wake(key)
+            self._enqueue(key)
 
-    def _count(self) -> None:
-        metrics.PREPS.labels("running").set(len(self._running.keys() | self._taken))
+    def _export(self) -> None:
+        metrics.PREPS.labels("running").set(len(self._running.keys() | self._reserved))
         metrics.PREPS.labels("queued").set(len(self._waiting))
 
 
-def finished(job: Json) -> bool:
+def is_finished(job: Json) -> bool:
     """Return whether a Job will do nothing more."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)

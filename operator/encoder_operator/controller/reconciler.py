@@ -8,24 +8,24 @@ import structlog
 
 from encoder_operator import naming
 from encoder_operator.client import apply_diff
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import NotAccepted, Refused
-from encoder_operator.controller import prep_slots
-from encoder_operator.controller.prep_slots import Preps
-from encoder_operator.controller.watch_progress import WATCHED, Horizon
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
+from encoder_operator.controller.prep_slots import PrepSlots, is_finished
+from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
-from encoder_operator.metrics.phase_gauge import Census
+from encoder_operator.metrics.phase_gauge import PhaseGauge
+from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner, verification
-from encoder_operator.planner.actions import Action, Apply, Delete, Notice, Plan, SetGate
-from encoder_operator.revisions.hashing import Json, digest
+from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
+from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state import desired
-from encoder_operator.state.observed import Facts, spelled
+from encoder_operator.state.observed import ObservedState, format_time
 from encoder_operator.state.observer import Observer
-from encoder_operator.state.snapshot import Reader, View
+from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import status
 from encoder_operator.status.reasons import Reason
+from encoder_operator.validation.errors import NotAccepted
 
 _LOG = structlog.get_logger()
 
@@ -43,20 +43,20 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        client: Client,
         settings: Settings,
         *,
-        horizon: Horizon | None = None,
-        preps: Preps | None = None,
-        census: Census | None = None,
+        watch_progress: WatchProgress | None = None,
+        prep_slots: PrepSlots | None = None,
+        phase_gauge: PhaseGauge | None = None,
     ) -> None:
-        self._cluster = cluster
+        self._client = client
         self._settings = settings
-        self._reader = Reader(cluster, namespaced=settings.namespaced)
-        self._observer = Observer(cluster, settings)
-        self._horizon = horizon or Horizon()
-        self._preps = preps or Preps(settings.max_preps)
-        self._census = census or Census()
+        self._reader = SnapshotReader(client, namespaced=settings.namespaced)
+        self._observer = Observer(client, settings)
+        self._watch_progress = watch_progress or WatchProgress()
+        self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
+        self._phase_gauge = phase_gauge or PhaseGauge()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Look once.
@@ -64,75 +64,77 @@ class Reconciler:
         Returns:
             After how many seconds to look again even if nothing happens; None if only events matter.
         """
-        key = Key(namespace, name)
+        key = NamespacedName(namespace, name)
         try:
-            view = await self._reader.read(key)
-        except Refused as error:
-            await self._say_unread(key, error)
+            snapshot = await self._reader.read(key)
+        except RequestRejected as error:
+            await self._report_read_error(key, error)
             raise
-        if view is None:
-            self._horizon.unsettled(key)
-            self._census.gone(key)
+        if snapshot is None:
+            self._watch_progress.forget(key)
+            self._phase_gauge.remove(key)
             # the garbage collector removes the children by their owner references; until then a prep Job has its place
-            if self._preps.has_place(key):
+            if self._prep_slots.holds_slot(key):
                 labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
-                self._preps.settle(key, _unfinished(await self._cluster.list("Job", namespace, labels)))
+                self._prep_slots.set_jobs(key, _unfinished_jobs(await self._client.list("Job", namespace, labels)))
             return None
-        self._note(key, view)
+        self._record_snapshot(key, snapshot)
         try:
-            return await self._look(key, view)
+            return await self._reconcile_snapshot(key, snapshot)
         except BaseException:
-            self._horizon.unsettled(key)
+            self._watch_progress.forget(key)
             raise
 
-    def _note(self, key: Key, view: View) -> None:
-        self._horizon.read(key, view.versions)
-        for kind in WATCHED:
-            found = [view.live] if kind == naming.KIND else view.children[kind]
-            self._horizon.expect(kind, (entry["metadata"] for entry in found))
-        self._preps.settle(key, _unfinished(_of(view.children["Job"], "prep")))
+    def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
+        self._watch_progress.record_read(key, snapshot.versions)
+        for kind in WATCHED_KINDS:
+            found = [snapshot.live] if kind == naming.KIND else snapshot.children[kind]
+            self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
+        self._prep_slots.set_jobs(key, _unfinished_jobs(_with_component(snapshot.children["Job"], "prep")))
 
-    async def _look(self, key: Key, view: View) -> float | None:
-        live, facts = view.live, await self._observer.facts(view)
+    async def _reconcile_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> float | None:
+        live, observed = snapshot.live, await self._observer.observe(snapshot)
         # from here to `take` nothing waits, so nobody else takes the place that this decision rests on
-        facts = replace(facts, preps_elsewhere=self._preps.elsewhere(key))
-        plan = self._plan(live, facts)
-        starts = any(_starts_prep(action) for action in plan.actions)
+        observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
+        plan = self._make_plan(live, observed)
+        starts = any(_creates_prep_job(action) for action in plan.actions)
         if starts:
-            self._preps.take(key)
-        elif _queued(plan.status):
-            self._preps.queue(key)
-        self._census.note(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
+            self._prep_slots.reserve(key)
+        elif _is_queued(plan.status):
+            self._prep_slots.wait(key)
+        self._phase_gauge.set(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
         try:
             for action in plan.actions:
-                await self._act(view, action)
-                self._measure(live, facts, plan.status, action)
-        except Refused as error:
+                await self._execute(snapshot, action)
+                self._record_metrics(live, observed, plan.status, action)
+        except RequestRejected as error:
             # what can't be done must be seen where people look
-            await self._say(key, live, status.hindered(plan.status, live.get("status") or {}, error, facts.now))
+            await self._update_status(
+                key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
+            )
             raise
         finally:
             if starts:
                 # where the write failed the Job may be there all the same: the next look sees
-                self._preps.settle(key, ["started"])
-        for notice in plan.notices:
-            await self._cluster.post_event(_event(live, notice, facts))
-        await self._say(key, live, plan.status)
-        return plan.wake_after
+                self._prep_slots.set_jobs(key, ["started"])
+        for notice in plan.events:
+            await self._client.create_event(_event_manifest(live, notice, observed))
+        await self._update_status(key, live, plan.status)
+        return plan.requeue_after
 
-    async def _say_unread(self, key: Key, error: Refused) -> None:
+    async def _report_read_error(self, key: NamespacedName, error: RequestRejected) -> None:
         """Say that nothing can be known of the model's children, and leave the rest of its status as it is."""
-        live = await self._cluster.get(naming.KIND, *key)
+        live = await self._client.get(naming.KIND, *key)
         if live is not None:
             shown = live.get("status") or {}
-            await self._say(key, live, status.hindered(shown, shown, error, self._cluster.now))
+            await self._update_status(key, live, status.status_on_api_error(shown, shown, error, self._client.now))
 
-    async def _say(self, key: Key, live: Json, shown: Json) -> None:
+    async def _update_status(self, key: NamespacedName, live: Json, shown: Json) -> None:
         if shown != live.get("status"):
-            version = await self._cluster.replace_status(key.namespace, key.name, live["metadata"], shown)
-            self._horizon.wrote(key, naming.KIND, version)
+            version = await self._client.replace_status(key.namespace, key.name, live["metadata"], shown)
+            self._watch_progress.record_write(key, naming.KIND, version)
 
-    def _measure(self, live: Json, facts: Facts, shown: Json, action: Action) -> None:
+    def _record_metrics(self, live: Json, observed: ObservedState, shown: Json, action: Action) -> None:
         """Count what is worth a number, once: when the record of it is made."""
         if not isinstance(action, Apply) or action.live is not None:
             return
@@ -142,39 +144,39 @@ class Reconciler:
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], "Inconclusive").inc()
         elif component == "verdict":
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
-        elif component == "revision" and not _is_true(live, "ArtifactReady"):
-            for job in facts.prep_jobs:
+        elif component == "revision" and not _has_condition(live, "ArtifactReady"):
+            for job in observed.prep_jobs:
                 if job.complete and job.finished_at is not None:
                     metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
                     metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"].get("bytes", 0))
 
-    def _plan(self, live: Json, facts: Facts) -> Plan:
+    def _make_plan(self, live: Json, observed: ObservedState) -> Plan:
         try:
-            if facts.conflicts:
+            if observed.name_conflicts:
                 raise NotAccepted(
                     Reason.NAME_CONFLICT,
-                    f"{', '.join(facts.conflicts)} exists and is not this model's: rename one of them",
+                    f"{', '.join(observed.name_conflicts)} exists and is not this model's: rename one of them",
                 )
-            return planner.decide(desired.parse(live, self._settings, facts.inputs), facts, self._settings)
+            return planner.plan(desired.parse_model(live, self._settings, observed.inputs), observed, self._settings)
         except NotAccepted as error:
-            shown = status.refused(live, error, facts)
+            shown = status.not_accepted_status(live, error, observed)
             wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.kept_open(verification.terms_in(live), facts),
-                notices=status.notices(live.get("status", {}), shown),
+                actions=verification.gates_to_open(verification.parity_policy_of_manifest(live), observed),
+                events=status.events_for(live.get("status", {}), shown),
                 status=shown,
-                wake_after=wake,
+                requeue_after=wake,
             )
 
-    async def _act(self, view: View, action: Action) -> None:
-        namespace = view.live["metadata"]["namespace"]
+    async def _execute(self, snapshot: Snapshot, action: Action) -> None:
+        namespace = snapshot.live["metadata"]["namespace"]
         match action:
             case Apply():
                 await self._apply(action)
             case Delete():
                 _LOG.info("delete", kind=action.kind, child=action.name)
-                await self._cluster.delete(
-                    action.kind, namespace, action.name, _metadata(view, action.kind, action.name)
+                await self._client.delete(
+                    action.kind, namespace, action.name, _metadata(snapshot, action.kind, action.name)
                 )
             case SetGate():
                 gate = action.gate
@@ -185,35 +187,35 @@ class Reconciler:
                     "reason": str(gate.reason),
                     "message": gate.message,
                 }
-                version = _metadata(view, "Pod", action.pod).get("resourceVersion")
-                await self._cluster.set_gate(namespace, action.pod, action.uid, condition, version)
+                version = _metadata(snapshot, "Pod", action.pod).get("resourceVersion")
+                await self._client.set_pod_condition(namespace, action.pod, action.uid, condition, version)
 
     async def _apply(self, action: Apply) -> None:
-        if apply_diff.matches(action.manifest, action.live):
+        if apply_diff.is_up_to_date(action.manifest, action.live):
             return
         kind, name = action.manifest["kind"], action.manifest["metadata"]["name"]
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
-        await self._cluster.apply(action.manifest, action.live)
+        await self._client.apply(action.manifest, action.live)
         if action.live is not None:
             metrics.UPDATES.labels(kind).inc()
 
 
-def _metadata(view: View, kind: str, name: str) -> Json:
-    for found in (*view.children.get(kind, []), *(c for k, c in view.namesakes.items() if k == kind)):
+def _metadata(snapshot: Snapshot, kind: str, name: str) -> Json:
+    for found in (*snapshot.children.get(kind, []), *(c for k, c in snapshot.namesakes.items() if k == kind)):
         if found["metadata"]["name"] == name:
             return dict(found["metadata"])
     return {}
 
 
-def _of(found: list[Json], component: str) -> list[Json]:
+def _with_component(found: list[Json], component: str) -> list[Json]:
     return [entry for entry in found if entry["metadata"]["labels"].get(naming.COMPONENT) == component]
 
 
-def _unfinished(jobs: list[Json]) -> list[str]:
-    return [job["metadata"]["name"] for job in jobs if not prep_slots.finished(job)]
+def _unfinished_jobs(jobs: list[Json]) -> list[str]:
+    return [job["metadata"]["name"] for job in jobs if not is_finished(job)]
 
 
-def _starts_prep(action: Action) -> bool:
+def _creates_prep_job(action: Action) -> bool:
     return (
         isinstance(action, Apply)
         and action.live is None
@@ -226,20 +228,20 @@ def _condition(shown: Json, name: str) -> Json:
     return next((entry for entry in shown.get("conditions", []) if entry["type"] == name), {})
 
 
-def _queued(shown: Json) -> bool:
+def _is_queued(shown: Json) -> bool:
     return bool(_condition(shown, "ArtifactReady").get("reason") == Reason.QUEUED.value)
 
 
-def _is_true(live: Json, name: str) -> bool:
+def _has_condition(live: Json, name: str) -> bool:
     return bool(_condition(live.get("status") or {}, name).get("status") == "True")
 
 
-def _event(live: Json, notice: Notice, facts: Facts) -> Json:
+def _event_manifest(live: Json, notice: Event, observed: ObservedState) -> Json:
     meta = live["metadata"]
-    identity = digest(
+    identity = json_digest(
         {"uid": meta["uid"], "generation": meta.get("generation"), "say": [notice.reason, notice.message]}
     )
-    now = spelled(facts.now)
+    now = format_time(observed.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -17,9 +17,10 @@ import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from encoder_operator import naming
-from encoder_operator.client.credentials import Login
-from encoder_operator.controller.watch_progress import Horizon
-from encoder_operator.controller.workqueue import Key, WakeUps
+from encoder_operator.client.credentials import KopfLogin
+from encoder_operator.controller.watch_progress import WatchProgress
+from encoder_operator.controller.workqueue import WorkQueue
+from encoder_operator.naming import NamespacedName
 
 _CHILDREN = (
     ("", "v1", "pods", "Pod"),
@@ -28,31 +29,31 @@ _CHILDREN = (
     ("apps", "v1", "deployments", "Deployment"),
 )
 
-_LOGIN_AGAIN_SECONDS = 5.0
-_PAUSES = (0.5, 1.0, 2.0, 4.0)
-_LONGEST_PAUSE = 8.0
+_LOGIN_RETRY_SECONDS = 5.0
+_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
+_MAX_RETRY_DELAY = 8.0
 
 
-def registry(wakeups: WakeUps, horizon: Horizon) -> kopf.OperatorRegistry:
+def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress) -> kopf.OperatorRegistry:
     """Return Kopf's handlers.
 
     Args:
-        wakeups: what they wake.
-        horizon: what they tell which versions have come.
+        queue: Where the handlers enqueue EncoderModels.
+        watch_progress: Records which versions the watches have delivered.
     """
     # not the default registry: that one would log in with whichever Kubernetes client is installed
     found = kopf.OperatorRegistry()
 
     def came(kind: str, meta: Mapping[str, Any]) -> None:
-        key = _key(kind, meta)
+        key = _model_of(kind, meta)
         # the version of a deletion is that of the deletion, so a look that was under way is followed by one that finds nothing
-        if horizon.brought(key, kind, meta["resourceVersion"]):
-            wakeups.wake(key)
+        if watch_progress.record_event(key, kind, meta["resourceVersion"]):
+            queue.enqueue(key)
 
     listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
     listed[naming.PLURAL] = partial(came, naming.KIND)
     # a file of credentials may be read while it is written
-    kopf.on.login(id="login", registry=found, backoff=_LOGIN_AGAIN_SECONDS)(Login(listed).login)
+    kopf.on.login(id="login", registry=found, backoff=_LOGIN_RETRY_SECONDS)(KopfLogin(listed).login)
 
     @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL, id="model_changed", registry=found)
     async def model_changed(meta: Any, **_: Any) -> None:
@@ -70,12 +71,12 @@ def registry(wakeups: WakeUps, horizon: Horizon) -> kopf.OperatorRegistry:
     return found
 
 
-def _key(kind: str, meta: Mapping[str, Any]) -> Key:
+def _model_of(kind: str, meta: Mapping[str, Any]) -> NamespacedName:
     name = meta["name"] if kind == naming.KIND else meta["labels"][naming.MODEL]
-    return Key(meta.get("namespace") or "", name)
+    return NamespacedName(meta.get("namespace") or "", name)
 
 
-class _NoDiffBase(kopf.DiffBaseStorage):
+class _NullDiffBaseStorage(kopf.DiffBaseStorage):
     """Keeps no last state of objects: nothing here asks what has changed, and Kopf would copy every object twice to find out."""
 
     def build(self, **_: Any) -> Any:
@@ -88,7 +89,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
         return None
 
 
-class _NoProgress(kopf.ProgressStorage):
+class _NullProgressStorage(kopf.ProgressStorage):
     """Keeps no state of handlers: there is none."""
 
     def fetch(self, **_: Any) -> None:
@@ -107,7 +108,7 @@ class _NoProgress(kopf.ProgressStorage):
         return essence
 
 
-class NoMemories(ResourceMemories):
+class NullMemories(ResourceMemories):
     """Remembers no object: handlers that only wake somebody have nothing to remember, and Kopf would keep some kilobytes of each."""
 
     async def recall(self, raw_body: Any, **options: Any) -> ResourceMemory:
@@ -115,19 +116,19 @@ class NoMemories(ResourceMemories):
         return await super().recall(raw_body, **{**options, "ephemeral": True})
 
 
-class _Pauses:
+class _RetryDelays:
     """The seconds between attempts of a request: without an end, since a watch that is given up is not begun again."""
 
     def __iter__(self) -> Iterator[float]:
-        for pause in itertools.chain(_PAUSES, itertools.repeat(_LONGEST_PAUSE)):
+        for pause in itertools.chain(_RETRY_DELAYS, itertools.repeat(_MAX_RETRY_DELAY)):
             yield random.uniform(pause / 2, pause)
 
 
-def settings() -> kopf.OperatorSettings:
+def kopf_settings() -> kopf.OperatorSettings:
     """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, nothing given up."""
     found = kopf.OperatorSettings()
-    found.persistence.diffbase_storage = _NoDiffBase()
-    found.persistence.progress_storage = _NoProgress()
+    found.persistence.diffbase_storage = _NullDiffBaseStorage()
+    found.persistence.progress_storage = _NullProgressStorage()
     for group, version, plural, _ in _CHILDREN:
         found.watching.label_selectors[group, version, plural] = naming.MODEL
     found.watching.chunk_size = 100
@@ -141,7 +142,7 @@ def settings() -> kopf.OperatorSettings:
     found.queueing.exit_timeout = 1.0
     # an object's worker keeps its last event for so long
     found.queueing.idle_timeout = 0.05
-    found.networking.error_backoffs = _Pauses()
+    found.networking.error_backoffs = _RetryDelays()
     found.networking.connect_timeout = 10.0
     # of lists, which come in chunks; a watch has its own
     found.networking.request_timeout = 30.0

@@ -8,33 +8,26 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import structlog
 
-from encoder_operator.client.errors import Changed, NotLeader, OperatorError, Unavailable
+from encoder_operator.client.errors import Conflict, NotLeader, OperatorError, Unavailable
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 
 _LOG = structlog.get_logger()
 
 # events of one change come in bursts
-_SETTLE_SECONDS = 0.05
-_FIRST_BACKOFF = 0.5
-_LONGEST_BACKOFF = 300.0
+_DEBOUNCE_SECONDS = 0.05
+_INITIAL_BACKOFF = 0.5
+_MAX_BACKOFF = 300.0
 # what is out of reach or busy comes back, and then everybody waits for it
-_LONGEST_UNAVAILABLE = 30.0
+_MAX_UNAVAILABLE_BACKOFF = 30.0
 # a model that changes at every look is looked at less often
-_CONFLICTS_IN_A_ROW = 5
+_MAX_FAST_CONFLICT_RETRIES = 5
 
 
-class Key(NamedTuple):
-    """An EncoderModel."""
-
-    namespace: str
-    name: str
-
-
-Look = Callable[[Key], Awaitable[float | None]]
+Reconcile = Callable[[NamespacedName], Awaitable[float | None]]
 
 
 @dataclass(slots=True)
@@ -42,12 +35,12 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     due: float = 0.0
     running: bool = False
-    begun: bool = False
-    again: bool = False
+    started: bool = False
+    requeue: bool = False
     failures: int = 0
 
 
-class WakeUps:
+class WorkQueue:
     """Runs ``look`` for every key that was woken.
 
     Args:
@@ -56,22 +49,24 @@ class WakeUps:
         news: asked after a look during which its key was woken: whether that was about something the look has not seen.
     """
 
-    def __init__(self, look: Look, *, concurrency: int, news: Callable[[Key], bool] = lambda key: True) -> None:
-        self._look = look
-        self._news = news
+    def __init__(
+        self, look: Reconcile, *, concurrency: int, news: Callable[[NamespacedName], bool] = lambda key: True
+    ) -> None:
+        self._reconcile = look
+        self._has_news = news
         self._slots = asyncio.Semaphore(concurrency)
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[NamespacedName, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def wake(self, key: Key, after: float = _SETTLE_SECONDS) -> None:
+    def enqueue(self, key: NamespacedName, after: float = _DEBOUNCE_SECONDS) -> None:
         """Look at ``key`` soon, or ``after`` seconds from now if nothing is due earlier."""
         if self._closed:
             return
         entry = self._entries.setdefault(key, _Entry())
-        if entry.running and after <= _SETTLE_SECONDS:
+        if entry.running and after <= _DEBOUNCE_SECONDS:
             # what happened during a look may have been missed by it; one that still waits for its turn sees everything
-            entry.again = entry.begun
+            entry.requeue = entry.started
             return
         loop = asyncio.get_running_loop()
         due = loop.time() + after
@@ -95,13 +90,13 @@ class WakeUps:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, key: Key) -> None:
+    def _start(self, key: NamespacedName) -> None:
         entry = self._entries.get(key)
         if entry is None:
             return
         entry.timer = None
         if entry.running:
-            entry.again = True
+            entry.requeue = True
             return
         entry.running = True
         metrics.QUEUED.inc()
@@ -109,29 +104,29 @@ class WakeUps:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, key: Key, entry: _Entry) -> None:
+    async def _run(self, key: NamespacedName, entry: _Entry) -> None:
         try:
             async with self._slots:
-                entry.begun = True
+                entry.started = True
                 metrics.QUEUED.dec()
-                after = await self._looked(key, entry)
+                after = await self._reconcile_key(key, entry)
         finally:
-            if not entry.begun:
+            if not entry.started:
                 metrics.QUEUED.dec()
-            entry.running = entry.begun = False
-        again, entry.again = entry.again, False
-        if again and self._news(key):
-            after = min(after or _SETTLE_SECONDS, _SETTLE_SECONDS) if entry.failures == 0 else after
+            entry.running = entry.started = False
+        again, entry.requeue = entry.requeue, False
+        if again and self._has_news(key):
+            after = min(after or _DEBOUNCE_SECONDS, _DEBOUNCE_SECONDS) if entry.failures == 0 else after
         if after is not None:
-            self.wake(key, after)
+            self.enqueue(key, after)
         elif entry.timer is None:
             self._entries.pop(key, None)
 
-    async def _looked(self, key: Key, entry: _Entry) -> float | None:
+    async def _reconcile_key(self, key: NamespacedName, entry: _Entry) -> float | None:
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(namespace=key.namespace, name=key.name):
             try:
-                after = await self._look(key)
+                after = await self._reconcile(key)
             except NotLeader as error:
                 # whoever holds the lease looks
                 after = None
@@ -142,7 +137,7 @@ class WakeUps:
                 after = _backoff(entry.failures, error)
                 metrics.RECONCILES.labels(type(error).__name__).inc()
                 # that somebody else writes too is how things are, unless it goes on
-                expected = isinstance(error, Changed) and entry.failures <= _CONFLICTS_IN_A_ROW
+                expected = isinstance(error, Conflict) and entry.failures <= _MAX_FAST_CONFLICT_RETRIES
                 say = _LOG.debug if expected else _LOG.warning
                 say("look failed", error=str(error), retry_in=round(after, 1))
             except Exception:
@@ -159,10 +154,10 @@ class WakeUps:
 
 
 def _backoff(failures: int, error: OperatorError | None) -> float:
-    if isinstance(error, Changed) and failures <= _CONFLICTS_IN_A_ROW:
-        return _SETTLE_SECONDS
-    most = _LONGEST_UNAVAILABLE if isinstance(error, Unavailable) else _LONGEST_BACKOFF
-    longest = min(most, _FIRST_BACKOFF * 2 ** min(failures - 1, 16))
+    if isinstance(error, Conflict) and failures <= _MAX_FAST_CONFLICT_RETRIES:
+        return _DEBOUNCE_SECONDS
+    most = _MAX_UNAVAILABLE_BACKOFF if isinstance(error, Unavailable) else _MAX_BACKOFF
+    longest = min(most, _INITIAL_BACKOFF * 2 ** min(failures - 1, 16))
     delay = random.uniform(longest / 2, longest)
     asked = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
     return max(delay, asked)

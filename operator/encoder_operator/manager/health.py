@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from encoder_operator.controller.watch_progress import Horizon
+from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.metrics import metrics
 
 
 @asynccontextmanager
-async def serving(port: int, horizon: Horizon, ready: Callable[[], bool]) -> AsyncIterator[int]:
+async def serve_health(port: int, watch_progress: WatchProgress, ready: Callable[[], bool]) -> AsyncIterator[int]:
     """Serve the probes while the body runs; yields the port."""
     # an operator whose watch is silent is restarted soon: what it says until then has to be true at every moment
-    metrics.BEHIND.set_function(lambda: len(horizon.behind))
+    metrics.BEHIND.set_function(lambda: len(watch_progress.behind))
 
     async def health(_: web.Request) -> web.Response:
-        behind = horizon.behind
+        behind = watch_progress.behind
         text = f"silent for too long: the watch of {', '.join(behind)}" if behind else "ok"
         return web.Response(text=text + "\n", status=503 if behind else 200)
 

@@ -11,14 +11,13 @@ import asyncio
 import math
 import os
 import socket
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
-from encoder_operator.client.errors import Changed, ClusterError, Refused
+from encoder_operator.client.errors import ApiServerError, Conflict, RequestRejected
+from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
@@ -27,7 +26,7 @@ _LOG = structlog.get_logger()
 _RELEASE_SECONDS = 1.0
 
 
-class Leases(Protocol):
+class LeaseClient(Protocol):
     """What is needed of the API server."""
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
@@ -37,38 +36,13 @@ class Leases(Protocol):
         """Create a Lease, or replace the very version that was read."""
 
 
-def since_boot() -> float:
-    """Return seconds on a clock that nobody sets, and that goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Leadership:
-    """Until when this operator may write."""
-
-    def __init__(self, clock: Callable[[], float] = since_boot) -> None:
-        self._clock = clock
-        self._until = math.inf
-
-    def left(self) -> float:
-        """Return for how many seconds writing is allowed; zero or less for not at all."""
-        return self._until - self._clock()
-
-    def grant(self, until: float) -> None:
-        """Allow writing until then, on this object's clock."""
-        self._until = until
-
-    def now(self) -> float:
-        """Return what the clock says."""
-        return self._clock()
-
-
-class Lease:
+class LeaderElector:
     """One Lease, as its holder or as one that waits for it."""
 
     def __init__(
-        self, leases: Leases, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
+        self, client: LeaseClient, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
     ) -> None:
-        self._leases = leases
+        self._client = client
         self._leadership = leadership
         self._namespace, self._name = namespace, name
         self._identity = identity
@@ -82,11 +56,11 @@ class Lease:
         told = ""
         while True:
             try:
-                holder = await self._try()
-            except Changed:
+                holder = await self._try_acquire()
+            except Conflict:
                 # another one was faster: see who
                 continue
-            except ClusterError as error:
+            except ApiServerError as error:
                 holder = None
                 _LOG.warning("the lease can't be had", error=str(error))
             if holder == self._identity:
@@ -98,11 +72,11 @@ class Lease:
                 _LOG.info("stand by", holder=holder)
             await asyncio.sleep(self._seconds / 15)
 
-    async def keep(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew the Lease until it is lost."""
-        while self._leadership.left() > 0:
-            await asyncio.sleep(min(self._seconds / 5, max(0.0, self._leadership.left())))
-            if self._leadership.left() <= 0 or not await self._renewed():
+        while self._leadership.remaining() > 0:
+            await asyncio.sleep(min(self._seconds / 5, max(0.0, self._leadership.remaining())))
+            if self._leadership.remaining() <= 0 or not await self._renew():
                 break
         self._leadership.grant(-math.inf)
         self._held = None
@@ -119,13 +93,13 @@ class Lease:
         spec = {field: value for field, value in held["spec"].items() if field != "holderIdentity"}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._leases.put_lease({**held, "spec": spec})
-        except (ClusterError, TimeoutError) as error:
+                await self._client.put_lease({**held, "spec": spec})
+        except (ApiServerError, TimeoutError) as error:
             _LOG.warning("the lease was not released", error=str(error))
 
-    async def _try(self) -> str:
+    async def _try_acquire(self) -> str:
         """Take the Lease if it is free; return its holder."""
-        live = await self._leases.get("Lease", self._namespace, self._name)
+        live = await self._client.get("Lease", self._namespace, self._name)
         spec = (live or {}).get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         now = self._leadership.now()
@@ -140,29 +114,29 @@ class Lease:
         await self._put(live, {"acquireTime": _micro_time(), "leaseTransitions": transitions})
         return self._identity
 
-    async def _renewed(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew, trying as long as writing is allowed; return whether it is still ours."""
-        while self._leadership.left() > 0:
+        while self._leadership.remaining() > 0:
             try:
-                async with asyncio.timeout(min(self._leadership.left(), self._seconds / 3)):
+                async with asyncio.timeout(min(self._leadership.remaining(), self._seconds / 3)):
                     await self._put(self._held, {})
                 return True
-            except Changed:
-                live = await self._reread()
+            except Conflict:
+                live = await self._get_lease()
                 if live is not None and live["spec"].get("holderIdentity") != self._identity:
                     return False
                 self._held = live or self._held
-            except Refused as error:
+            except RequestRejected as error:
                 _LOG.warning("the lease can't be renewed", error=str(error))
-            except (ClusterError, TimeoutError) as error:
+            except (ApiServerError, TimeoutError) as error:
                 _LOG.warning("the lease was not renewed", error=str(error))
             await asyncio.sleep(self._seconds / 15)
         return False
 
-    async def _reread(self) -> Json | None:
+    async def _get_lease(self) -> Json | None:
         try:
-            return await self._leases.get("Lease", self._namespace, self._name)
-        except ClusterError:
+            return await self._client.get("Lease", self._namespace, self._name)
+        except ApiServerError:
             return None
 
     async def _put(self, live: Json | None, changes: Json) -> None:
@@ -171,7 +145,7 @@ class Lease:
         spec = {**((live or {}).get("spec") or {}), **own, "renewTime": _micro_time(), **changes}
         metadata = live["metadata"] if live else {"name": self._name, "namespace": self._namespace}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        self._held = await self._leases.put_lease(lease)
+        self._held = await self._client.put_lease(lease)
         self._leadership.grant(began + self._seconds * 2 / 3)
 
 

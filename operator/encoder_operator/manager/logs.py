@@ -9,15 +9,15 @@ import structlog
 from structlog.typing import Processor
 
 # the packages whose exceptions are about the API server, and not about our code
-_EXPECTED = ("kopf", "aiohttp")
+_LIBRARIES_WITHOUT_TRACEBACK = ("kopf", "aiohttp")
 
 
-class _Expected(logging.Filter):
+class _OmitTraceback(logging.Filter):
     """Leaves errors of Kopf's and of connections without a stack trace: their words say which request failed, and why."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and type(error).__module__.split(".")[0] in _EXPECTED:
+        if error is not None and type(error).__module__.split(".")[0] in _LIBRARIES_WITHOUT_TRACEBACK:
             record.exc_info = None
         return True
 
@@ -46,7 +46,7 @@ def configure(level: str) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(_Expected())
+    handler.addFilter(_OmitTraceback())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -15,35 +15,36 @@ import kopf
 import structlog
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
-from encoder_operator.controller import watch_progress, watches
-from encoder_operator.controller.prep_slots import UNFINISHED, Preps
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
+from encoder_operator.client.leadership import Leadership
+from encoder_operator.controller import watches
+from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
-from encoder_operator.controller.watch_progress import Horizon
-from encoder_operator.controller.workqueue import WakeUps
+from encoder_operator.controller.watch_progress import WatchProgress, resync
+from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health, leader_election
-from encoder_operator.manager.leader_election import Leadership, Lease
+from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
 from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
-_AGAIN_SECONDS = 2.0
+_RETRY_SECONDS = 2.0
 # looks that are under way when it is time to end may finish their write
-_LAST_LOOKS_SECONDS = 1.0
+_SHUTDOWN_GRACE_SECONDS = 1.0
 # what hangs may not take longer: the next leader waits, and at ten seconds the kubelet kills without a word
-_END_SECONDS = 4.5
-_COLLECT_AFTER = 5000, 10, 10
+_SHUTDOWN_TIMEOUT_SECONDS = 4.5
+_GC_THRESHOLDS = 5000, 10, 10
 
 
-class _Stop(asyncio.Event):
+class _StopEvent(asyncio.Event):
     """That it is time to end. Whoever says so also starts the time after which the process is ended wherever it hangs."""
 
     def set(self) -> None:
         if not self.is_set():
             # not by this loop, which may be what hangs; it says where
-            faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
+            faulthandler.dump_traceback_later(_SHUTDOWN_TIMEOUT_SECONDS, exit=True)
         super().set()
 
 
@@ -54,36 +55,38 @@ async def run(settings: Settings) -> int:
         The exit code: 0 if it was told to end, 1 if another operator is at work now, or if a watch can't go on.
     """
     # an answer is thousands of objects without a circle among them: to look for one every 700 took a sixth of a start
-    gc.set_threshold(*_COLLECT_AFTER)
-    metrics.begin(catalog.plugins())
+    gc.set_threshold(*_GC_THRESHOLDS)
+    metrics.initialize(catalog.plugins())
     leadership = Leadership()
-    cluster = Cluster(
+    client = Client(
         leadership=leadership,
         crash_after_write=settings.crash_after_write,
         crash_before_write=settings.crash_before_write,
     )
-    horizon, preps = Horizon(), Preps(settings.max_preps)
-    ready, stop = asyncio.Event(), _Stop()
-    _on_signals(stop)
+    watch_progress, prep_slots = WatchProgress(), PrepSlots(settings.max_preps)
+    ready, stop = asyncio.Event(), _StopEvent()
+    _stop_on_signals(stop)
     try:
-        async with health.serving(settings.port, horizon, ready.is_set) as port:
+        async with health.serve_health(settings.port, watch_progress, ready.is_set) as port:
             _LOG.info("start", port=port)
-            async with _leading(settings, cluster, leadership, ready, stop) as lost:
-                failed = not stop.is_set() and not await _work(settings, cluster, horizon, preps, ready, stop)
+            async with _hold_lease(settings, client, leadership, ready, stop) as lost:
+                failed = not stop.is_set() and not await _run_controller(
+                    settings, client, watch_progress, prep_slots, ready, stop
+                )
                 return 1 if failed or lost.is_set() else 0
     finally:
-        await cluster.close()
+        await client.close()
         _LOG.info("end")
 
 
-def _on_signals(stop: asyncio.Event) -> None:
+def _stop_on_signals(stop: asyncio.Event) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 @asynccontextmanager
-async def _leading(
-    settings: Settings, cluster: Cluster, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
+async def _hold_lease(
+    settings: Settings, client: Client, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
 ) -> AsyncIterator[asyncio.Event]:
     """Hold the lease while the body runs; yields what is set when it is lost, which also sets ``stop``."""
     lost = asyncio.Event()
@@ -91,8 +94,8 @@ async def _leading(
         metrics.LEADER.set(1)
         yield lost
         return
-    held = Lease(
-        cluster,
+    held = LeaderElector(
+        client,
         leadership,
         namespace=settings.lease_namespace,
         name=settings.lease_name,
@@ -101,12 +104,12 @@ async def _leading(
     )
     # one that waits is ready to take over, and that is all that is asked of it
     ready.set()
-    if not await _unless(stop, held.acquire()):
+    if not await _unless_stopped(stop, held.acquire()):
         yield lost
         return
 
     async def keep() -> None:
-        await held.keep()
+        await held.renew_until_lost()
         lost.set()
         stop.set()
 
@@ -114,90 +117,97 @@ async def _leading(
     try:
         yield lost
     finally:
-        await _ended(keeping)
+        await _cancel(keeping)
         await held.release()
 
 
-async def _work(
-    settings: Settings, cluster: Cluster, horizon: Horizon, preps: Preps, ready: asyncio.Event, stop: asyncio.Event
+async def _run_controller(
+    settings: Settings,
+    client: Client,
+    watch_progress: WatchProgress,
+    prep_slots: PrepSlots,
+    ready: asyncio.Event,
+    stop: asyncio.Event,
 ) -> bool:
     """Watch and look until told to stop; return False if a watch has ended by itself."""
     namespaces = settings.namespaces or ["*"]
-    if not await _unless(stop, _prepared(cluster, preps, namespaces)):
+    if not await _unless_stopped(stop, _wait_for_crd(client, prep_slots, namespaces)):
         return True
-    reconciler = Reconciler(cluster, settings, horizon=horizon, preps=preps)
-    wakeups = WakeUps(lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=horizon.news)
-    preps.wakes(wakeups.wake)
-    again = watch_progress.resync(
-        cluster, wakeups, horizon, preps, period=settings.resync_seconds, namespaces=namespaces
+    reconciler = Reconciler(client, settings, watch_progress=watch_progress, prep_slots=prep_slots)
+    queue = WorkQueue(
+        lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=watch_progress.has_unread_events
     )
-    resync = asyncio.create_task(again, name="resync")
+    prep_slots.on_free(queue.enqueue)
+    again = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
+    resyncing = asyncio.create_task(again, name="resync")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     mine = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
-            registry=watches.registry(wakeups, horizon),
-            settings=watches.settings(),
-            memories=watches.NoMemories(),
+            registry=watches.kopf_registry(queue, watch_progress),
+            settings=watches.kopf_settings(),
+            memories=watches.NullMemories(),
             clusterwide=not settings.namespaced,
             namespaces=settings.namespaces,
             ready_flag=ready,
         )
         # Kopf has put handlers of its own in their place
-        _on_signals(stop)
+        _stop_on_signals(stop)
         running = asyncio.create_task(kopf.run_tasks(tasks, ignored=mine), name="kopf")
         await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
-        failed = [error for task in tasks if (error := _error(task)) is not None]
+        failed = [error for task in tasks if (error := _task_error(task)) is not None]
         if failed:
             # nothing is lost by another life, which begins by reading everything; a watch that nobody sees missing loses much
             _LOG.error("the watches can't go on, so the operator is to be started again", error=repr(failed[0]))
             stop.set()
             # what would end the other watches is what has failed; ended later, with all that they wait for, they begin again
-            await _ended(*(task for task in asyncio.all_tasks() - mine if task.get_name().startswith("watcher ")))
-        await wakeups.close(_LAST_LOOKS_SECONDS)
+            await _cancel(*(task for task in asyncio.all_tasks() - mine if task.get_name().startswith("watcher ")))
+        await queue.close(_SHUTDOWN_GRACE_SECONDS)
         # told to stop Kopf would wait for whatever else this process does; cancelled it ends at once
-        await _ended(running)
+        await _cancel(running)
         return not failed
     finally:
-        await _ended(resync)
-        await _ended(stopping)
-        await wakeups.close()
+        await _cancel(resyncing)
+        await _cancel(stopping)
+        await queue.close()
 
 
-def _error(task: asyncio.Task[Any]) -> BaseException | None:
+def _task_error(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
-async def _prepared(cluster: Cluster, preps: Preps, namespaces: list[str]) -> None:
+async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: list[str]) -> None:
     """Wait until there can be EncoderModels, and count the prep Jobs that run already, before any other may be started."""
     told = False
     while True:
         try:
             # Kopf looks once which resources there are, and would never watch one that comes later
-            if await cluster.serves(naming.GROUP, naming.VERSION, naming.PLURAL):
-                preps.seed([job for where in namespaces for job in await cluster.list("Job", where, *UNFINISHED)])
+            if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
+                prep_slots.reset(
+                    [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
+                )
                 return
             if not told:
                 _LOG.error("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
             told = True
-        except ClusterError as error:
+        except ApiServerError as error:
             _LOG.warning("the start waits for the API server", error=str(error))
-        await asyncio.sleep(_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Do some work; return False if told to stop before it was done."""
     doing, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
     done = doing.done()
-    await _ended(stopping)
-    await _ended(doing)
+    await _cancel(stopping)
+    await _cancel(doing)
     if done:
         doing.result()
     return done
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

@@ -54,7 +54,7 @@ PARITY_RESULTS = Counter(
 )
 
 
-def begin(plugins: Iterable[str]) -> None:
+def initialize(plugins: Iterable[str]) -> None:
     """Show the counters that alerts watch from the start: what appears at 1 has not increased, and no alert would fire."""
     for result in ("ok", "Bug"):
         RECONCILES.labels(result)

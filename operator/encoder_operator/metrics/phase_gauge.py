@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from encoder_operator.controller.workqueue import Key
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 
 
-class Census:
+class PhaseGauge:
     """Counts EncoderModels by phase and plugin."""
 
     def __init__(self) -> None:
-        self._found: dict[Key, tuple[str, str]] = {}
+        self._found: dict[NamespacedName, tuple[str, str]] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
 
-    def note(self, key: Key, phase: str, plugin: str) -> None:
+    def set(self, key: NamespacedName, phase: str, plugin: str) -> None:
         """Note what a look has found."""
         now = (sys.intern(phase), sys.intern(plugin))
         before = self._found.get(key)
@@ -24,7 +24,7 @@ class Census:
             self._found[key] = now
             self._move(before, now)
 
-    def gone(self, key: Key) -> None:
+    def remove(self, key: NamespacedName) -> None:
         """Note that an EncoderModel was deleted."""
         self._move(self._found.pop(key, None), None)
 

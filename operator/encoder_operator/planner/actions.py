@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.observed import Gate
+from encoder_operator.state.observed import GateCondition
 from encoder_operator.status.reasons import Reason
 
 
@@ -32,11 +32,11 @@ class SetGate:
 
     pod: str
     uid: str
-    gate: Gate
+    gate: GateCondition
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Event:
     """An Event for people: something changed that they may want to know."""
 
     warning: bool
@@ -52,11 +52,11 @@ class Plan:
     """One decision."""
 
     actions: tuple[Action, ...]
-    notices: tuple[Notice, ...]
+    events: tuple[Event, ...]
     status: Json
-    wake_after: float | None
+    requeue_after: float | None
 
 
-def soonest(delays: Iterable[float | None]) -> float | None:
+def earliest(delays: Iterable[float | None]) -> float | None:
     """Return the shortest delay, or None where nothing is due."""
     return min((delay for delay in delays if delay is not None), default=None)

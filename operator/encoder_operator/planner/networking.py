@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 from encoder_operator import naming
-from encoder_operator.client.errors import NotAccepted
 from encoder_operator.planner.actions import Action, Apply, Delete
 from encoder_operator.resources import http_route, network_policy, pod_disruption_budget, service
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Facts
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import ObservedState
 from encoder_operator.status.reasons import Reason
+from encoder_operator.validation.errors import NotAccepted
 
 
-def decide(model: Model, facts: Facts) -> tuple[Action, ...]:
+def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Return what to do about them.
 
     Raises:
         NotAccepted: One that is asked for has the name of somebody else's object.
     """
-    route = http_route.render(model) if facts.gateway_api else None
-    found: list[Action] = [Apply(service.render(model), facts.service)]
+    route = http_route.build(model) if observed.gateway_api else None
+    found: list[Action] = [Apply(service.build(model), observed.service)]
     for kind, wanted, live in (
-        ("NetworkPolicy", network_policy.render(model), facts.network_policy),
-        ("HTTPRoute", route, facts.http_route),
-        ("PodDisruptionBudget", pod_disruption_budget.render(model), facts.budget),
+        ("NetworkPolicy", network_policy.build(model), observed.network_policy),
+        ("HTTPRoute", route, observed.http_route),
+        ("PodDisruptionBudget", pod_disruption_budget.build(model), observed.disruption_budget),
     ):
         if wanted is not None:
-            if live is not None and not _ours(model, live):
+            if live is not None and not _is_ours(model, live):
                 raise NotAccepted(
                     Reason.NAME_CONFLICT, f"{kind} {model.name} exists and is not this model's: rename one of them"
                 )
             found.append(Apply(wanted, live))
-        elif live is not None and _ours(model, live):
+        elif live is not None and _is_ours(model, live):
             found.append(Delete(kind, model.name))
     return tuple(found)
 
 
-def routeless(model: Model, facts: Facts) -> bool:
+def gateway_api_missing(model: EncoderModel, observed: ObservedState) -> bool:
     """Return whether a route is asked for that this cluster can't have."""
-    return model.spec.network.http_route is not None and not facts.gateway_api
+    return model.spec.network.http_route is not None and not observed.gateway_api
 
 
-def _ours(model: Model, live: Json) -> bool:
+def _is_ours(model: EncoderModel, live: Json) -> bool:
     labels = live["metadata"].get("labels", {})
     return bool(labels.get(naming.MODEL) == model.name and labels.get(naming.MANAGED_BY) == naming.MANAGER)

@@ -10,175 +10,196 @@ from dataclasses import dataclass, replace
 
 from encoder_operator.manager.settings import Settings
 from encoder_operator.planner import artifact, networking, progress_deadline, rollout, verification
-from encoder_operator.planner.actions import Action, Apply, Plan, soonest
-from encoder_operator.planner.artifact import Preparation
-from encoder_operator.planner.progress_deadline import Clock
-from encoder_operator.planner.verification import Verification
+from encoder_operator.planner.actions import Action, Apply, Plan, earliest
+from encoder_operator.planner.artifact import ArtifactPlan
+from encoder_operator.planner.progress_deadline import ProgressDeadline
+from encoder_operator.planner.verification import VerificationPlan
 from encoder_operator.resources import controller_revisions
 from encoder_operator.revisions import revision
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Facts, Revision
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import ObservedState, Revision
 from encoder_operator.status import status
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import checks
 
-_INPUTS_SECONDS = 60.0
+_CONFIG_MAP_POLL_SECONDS = 60.0
 # nor are kinds of resources
-_ROUTE_SECONDS = 60.0
+_GATEWAY_API_POLL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pursuit:
+class _TargetPlan:
     """What is done for the wanted revision, and the facts as they will then be."""
 
     target: Revision | None
-    facts: Facts
+    observed: ObservedState
     actions: tuple[Action, ...]
-    clock: Clock | None = None
-    verified: Verification | None = None
+    deadline: ProgressDeadline | None = None
+    verification: VerificationPlan | None = None
 
 
-def decide(model: Model, facts: Facts, settings: Settings) -> Plan:
+def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Plan:
     """Return what to write, what to show, and when to look again.
 
     Raises:
         NotAccepted: The volume that is there can't serve what the spec asks for.
     """
-    if facts.leftovers:
-        found = status.waiting(model, facts)
-        return Plan(actions=(), notices=(), status=found, wake_after=1.0)
-    if facts.claim is not None:
-        checks.check_volume(model.spec, model.name, model.namespace, facts.claim)
-    known = _by_inputs(model, facts)
+    if observed.stale_children:
+        found = status.waiting_for_deletion_status(model, observed)
+        return Plan(actions=(), events=(), status=found, requeue_after=1.0)
+    if observed.pvc is not None:
+        checks.check_volume(model.spec, model.name, model.namespace, observed.pvc)
+    known = _revision_for_spec(model, observed)
     if model.spec.paused:
-        return _paused(model, facts, known)
+        return _plan_paused(model, observed, known)
     # what is proved already waits for no write that may be refused
-    gates = verification.gates(model, facts)
-    prepared = artifact.decide(model, facts, known, settings)
-    pursuit = _pursue(model, facts, known, prepared, settings)
-    target, facts, shared = pursuit.target, pursuit.facts, facts.claim is not None and facts.claim.shared
-    rolled = rollout.decide(model, facts, target, pursuit.clock.overdue if pursuit.clock else "")
-    view = status.View(
-        model=model,
-        facts=facts,
-        prepared=prepared,
-        target=target,
-        verified=pursuit.verified,
-        rolled=rolled,
-        update=revision.outdated(target, model, shared=shared, settings=settings) if target else None,
+    gates = verification.gates_to_set(model, observed)
+    artifact_plan = artifact.plan(model, observed, known, settings)
+    target_plan = _plan_target(model, observed, known, artifact_plan, settings)
+    target, observed, shared = (
+        target_plan.target,
+        target_plan.observed,
+        observed.pvc is not None and observed.pvc.shared,
     )
-    shown = status.observe(view)
+    rollout_plan = rollout.plan(model, observed, target, target_plan.deadline.overdue if target_plan.deadline else "")
+    inputs = status.StatusInputs(
+        model=model,
+        observed=observed,
+        artifact_plan=artifact_plan,
+        target=target,
+        verification=target_plan.verification,
+        rollout=rollout_plan,
+        available_update=revision.available_update(target, model, shared=shared, settings=settings) if target else None,
+    )
+    new_status = status.build_status(inputs)
     return Plan(
         actions=(
             *gates,
-            *prepared.actions,
-            *pursuit.actions,
+            *artifact_plan.actions,
+            *target_plan.actions,
             # on a pass the Deployment's rollout waits for nothing but these
-            *(gate for gate in verification.gates(model, facts) if gate not in gates),
-            *rolled.actions,
-            *rollout.prune(model, facts, rolled, target),
+            *(gate for gate in verification.gates_to_set(model, observed) if gate not in gates),
+            *rollout_plan.actions,
+            *rollout.prune(model, observed, rollout_plan, target),
             # where the StorageClass does not let volumes grow, nothing else may wait for it
-            *artifact.growth(model, facts),
+            *artifact.volume_expansion(model, observed),
         ),
-        notices=status.notices(model.status, shown),
-        status=shown,
-        wake_after=soonest(
+        events=status.events_for(model.status, new_status),
+        status=new_status,
+        requeue_after=earliest(
             [
-                prepared.wake_after,
-                pursuit.verified.wake_after if pursuit.verified else None,
-                pursuit.clock.wake_after if pursuit.clock else None,
-                _ROUTE_SECONDS if networking.routeless(model, facts) else None,
+                artifact_plan.requeue_after,
+                target_plan.verification.requeue_after if target_plan.verification else None,
+                target_plan.deadline.requeue_after if target_plan.deadline else None,
+                _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
                 # ConfigMaps are not watched: a changed one is found by looking again
-                _INPUTS_SECONDS if model.inputs else None,
+                _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
             ]
         ),
     )
 
 
-def _pursue(model: Model, facts: Facts, known: Revision | None, prepared: Preparation, settings: Settings) -> _Pursuit:
+def _plan_target(
+    model: EncoderModel,
+    observed: ObservedState,
+    known: Revision | None,
+    artifact_plan: ArtifactPlan,
+    settings: Settings,
+) -> _TargetPlan:
     """Find or make the wanted revision, set its clock, and see to its proof."""
-    target, facts, made = _target(model, facts, known, prepared, settings)
+    target, observed, made = _select_target(model, observed, known, artifact_plan, settings)
     if target is None:
         # what serves until there is one may come to a place where it was never compared
-        verified = verification.decide(model, facts, None, settings=settings)
-        return _Pursuit(target=None, facts=verified.facts, actions=verified.actions, verified=verified)
-    clock = progress_deadline.decide(model, facts, target)
-    verified = verification.decide(model, clock.facts, clock.target, settings=settings)
-    return _Pursuit(
-        target=clock.target,
-        facts=verified.facts,
+        verification_plan = verification.plan(model, observed, None, settings=settings)
+        return _TargetPlan(
+            target=None,
+            observed=verification_plan.observed,
+            actions=verification_plan.actions,
+            verification=verification_plan,
+        )
+    deadline = progress_deadline.evaluate(model, observed, target)
+    verification_plan = verification.plan(model, deadline.observed, deadline.target, settings=settings)
+    return _TargetPlan(
+        target=deadline.target,
+        observed=verification_plan.observed,
         # both write the same record, and the clock's is the later one
-        actions=(*(clock.actions or made), *verified.actions),
-        clock=clock,
-        verified=verified,
+        actions=(*(deadline.actions or made), *verification_plan.actions),
+        deadline=deadline,
+        verification=verification_plan,
     )
 
 
-def _paused(model: Model, facts: Facts, known: Revision | None) -> Plan:
+def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision | None) -> Plan:
     """Say how things are, and change nothing but the gates of pods that may serve: traffic must not stop for that."""
     why = "nothing is changed while spec.paused is true"
-    pinned = revision.artifact_of(known) if known else None
+    pinned = revision.pinned_artifact(known) if known else None
     reason = Reason.PREPARED if pinned else Reason.PAUSED
-    prepared = Preparation(reason=reason, message=artifact.about(pinned) if pinned else why, artifact=pinned)
-    view = status.View(
+    artifact_plan = ArtifactPlan(reason=reason, message=artifact.describe(pinned) if pinned else why, artifact=pinned)
+    inputs = status.StatusInputs(
         model=model,
-        facts=facts,
-        prepared=prepared,
+        observed=observed,
+        artifact_plan=artifact_plan,
         target=known,
-        verified=None,
-        rolled=rollout.decide(model, facts, known),
-        update=None,
+        verification=None,
+        rollout=rollout.plan(model, observed, known),
+        available_update=None,
     )
-    shown = status.observe(view)
+    new_status = status.build_status(inputs)
     return Plan(
-        actions=verification.kept_open(verification.terms_of(model), facts),
-        notices=status.notices(model.status, shown),
-        status=shown,
-        wake_after=None,
+        actions=verification.gates_to_open(verification.parity_policy(model), observed),
+        events=status.events_for(model.status, new_status),
+        status=new_status,
+        requeue_after=None,
     )
 
 
-def _by_inputs(model: Model, facts: Facts) -> Revision | None:
+def _revision_for_spec(model: EncoderModel, observed: ObservedState) -> Revision | None:
     """Return the newest revision that was made for what the spec says."""
-    same = [found for found in facts.revisions if revision.asked_for(model, found)]
+    same = [found for found in observed.revisions if revision.is_requested(model, found)]
     return max(same, key=lambda found: found.number, default=None)
 
 
-def _target(
-    model: Model, facts: Facts, known: Revision | None, prepared: Preparation, settings: Settings
-) -> tuple[Revision | None, Facts, list[Action]]:
+def _select_target(
+    model: EncoderModel,
+    observed: ObservedState,
+    known: Revision | None,
+    artifact_plan: ArtifactPlan,
+    settings: Settings,
+) -> tuple[Revision | None, ObservedState, list[Action]]:
     """Return the wanted revision, made if it must be, and the facts as they will then be."""
-    if prepared.artifact is None or facts.claim is None:
+    if artifact_plan.artifact is None or observed.pvc is None:
         # a revision whose artifact is gone (its claim was made again) serves on; it is no target until that is back
-        return None, facts, []
+        return None, observed, []
     if model.spec.suspend and known is None:
-        return None, facts, []
-    claim_uid = facts.claim.uid
-    newest = max((found.number for found in facts.revisions), default=0)
-    digest = prepared.artifact.digest
+        return None, observed, []
+    claim_uid = observed.pvc.uid
+    newest = max((found.number for found in observed.revisions), default=0)
+    digest = artifact_plan.artifact.digest
     # looking a branch up again may find what is served already
-    same = [r for r in facts.revisions if revision.is_of(model, r) and r.pinned["artifact"]["digest"] == digest]
+    same = [
+        r for r in observed.revisions if revision.matches_spec(model, r) and r.pinned["artifact"]["digest"] == digest
+    ]
     target = max(same, key=lambda found: found.number, default=None)
     if target is None:
-        target = revision.render(model, prepared.artifact, shared=facts.claim.shared, settings=settings)
-        target = next((found for found in facts.revisions if found.hash == target.hash), target)
-    origin = revision.origin(model)
+        target = revision.build(model, artifact_plan.artifact, shared=observed.pvc.shared, settings=settings)
+        target = next((found for found in observed.revisions if found.hash == target.hash), target)
+    origin = revision.unresolved_source(model)
     # the number says which was wanted last, also when an old spec comes back
     wanted = replace(
         target,
-        inputs=revision.inputs(model),
-        claim_uid=claim_uid,
+        inputs_hash=revision.inputs_hash(model),
+        pvc_uid=claim_uid,
         update=model.update or target.update,
-        origin=origin,
+        unresolved_source=origin,
         retry=model.retry or target.retry if origin else "",
         number=target.number if target.number and target.number == newest else newest + 1,
     )
     if wanted == target:
-        return target, facts, []
-    others = tuple(found for found in facts.revisions if found.hash != wanted.hash)
-    live = facts.live_revisions.get(wanted.hash)
+        return target, observed, []
+    others = tuple(found for found in observed.revisions if found.hash != wanted.hash)
+    live = observed.live_revisions.get(wanted.hash)
     return (
         wanted,
-        replace(facts, revisions=(*others, wanted)),
-        [Apply(controller_revisions.revision(model, wanted), live)],
+        replace(observed, revisions=(*others, wanted)),
+        [Apply(controller_revisions.build_revision(model, wanted), live)],
     )

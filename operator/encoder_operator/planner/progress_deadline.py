@@ -10,56 +10,56 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from encoder_operator.planner.actions import Action, Apply
-from encoder_operator.planner.verification import Proof, overall
+from encoder_operator.planner.verification import VerificationState, overall_state
 from encoder_operator.resources import controller_revisions
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Facts, Revision, spelled, when
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import ObservedState, Revision, format_time, parse_time
 from encoder_operator.status import pod_diagnosis
 
 # most pods start before this, and are not worth writing anything down
-_PATIENCE_SECONDS = 30.0
+_START_GRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class ProgressDeadline:
     """The wanted revision with its clock set, and what has become of it."""
 
     target: Revision
-    facts: Facts
+    observed: ObservedState
     actions: tuple[Action, ...] = ()
     # why it is overdue; empty while it is not
     overdue: str = ""
-    wake_after: float | None = None
+    requeue_after: float | None = None
 
 
-def decide(model: Model, facts: Facts, target: Revision) -> Clock:
+def evaluate(model: EncoderModel, observed: ObservedState, target: Revision) -> ProgressDeadline:
     """Return the clock of ``target`` as it stands."""
-    pods = [pod for pod in facts.pods if pod.revision == target.hash and not pod.deleting]
-    proved = overall(model, facts.verdicts, target.hash) is not Proof.NONE
+    pods = [pod for pod in observed.pods if pod.revision == target.hash and not pod.deleting]
+    proved = overall_state(model, observed.verdicts, target.hash) is not VerificationState.NONE
     if proved or any(pod.containers_ready for pod in pods):
-        return _kept(model, facts, target, {})
-    given_up = _given_up(model, target)
+        return _with_record(model, observed, target, {})
+    given_up = _given_up_message(model, target)
     if given_up or model.spec.suspend:
-        return Clock(target=target, facts=facts, overdue=given_up)
+        return ProgressDeadline(target=target, observed=observed, overdue=given_up)
     pod = next((pod for pod in pods if pod.node and pod.phase in ("Pending", "Running")), None)
     if pod is None:
-        return _kept(model, facts, target, {})
-    patience = _PATIENCE_SECONDS - (facts.now - pod.created).total_seconds()
+        return _with_record(model, observed, target, {})
+    patience = _START_GRACE_SECONDS - (observed.now - pod.created).total_seconds()
     if patience > 0 and not target.stalled:
-        return Clock(target=target, facts=facts, wake_after=max(patience, 1.0))
+        return ProgressDeadline(target=target, observed=observed, requeue_after=max(patience, 1.0))
     limit = model.spec.rollout.progress_deadline_seconds
-    since = target.stalled.get("since") or spelled(facts.now)
-    left = limit - (facts.now - (when(since) or facts.now)).total_seconds()
+    since = target.stalled.get("since") or format_time(observed.now)
+    left = limit - (observed.now - (parse_time(since) or observed.now)).total_seconds()
     if left > 0:
-        return replace(_kept(model, facts, target, {"since": since}), wake_after=max(left, 1.0))
-    why = pod_diagnosis.of(pod)
+        return replace(_with_record(model, observed, target, {"since": since}), requeue_after=max(left, 1.0))
+    why = pod_diagnosis.diagnose(pod)
     message = f"pod {pod.name} has not started within {limit} s" + (f": {why.message}" if why else "")
     record = {"since": since, "limit": limit, "message": message[:500], "retry": model.retry}
-    return replace(_kept(model, facts, target, record), overdue=message)
+    return replace(_with_record(model, observed, target, record), overdue=message)
 
 
-def _given_up(model: Model, target: Revision) -> str:
+def _given_up_message(model: EncoderModel, target: Revision) -> str:
     """Return why it was given up, unless another try is asked for since, or more patience."""
     record = target.stalled
     again = model.retry not in ("", record.get("retry"))
@@ -67,11 +67,11 @@ def _given_up(model: Model, target: Revision) -> str:
     return "" if again or more else str(record.get("message", ""))
 
 
-def _kept(model: Model, facts: Facts, target: Revision, stalled: Json) -> Clock:
+def _with_record(model: EncoderModel, observed: ObservedState, target: Revision, stalled: Json) -> ProgressDeadline:
     """Write the clock down where it has changed."""
     if stalled == target.stalled:
-        return Clock(target=target, facts=facts)
+        return ProgressDeadline(target=target, observed=observed)
     changed = replace(target, stalled=stalled)
-    revisions = tuple(changed if found == target else found for found in facts.revisions)
-    action = Apply(controller_revisions.revision(model, changed), facts.live_revisions.get(target.hash))
-    return Clock(target=changed, facts=replace(facts, revisions=revisions), actions=(action,))
+    revisions = tuple(changed if found == target else found for found in observed.revisions)
+    action = Apply(controller_revisions.build_revision(model, changed), observed.live_revisions.get(target.hash))
+    return ProgressDeadline(target=changed, observed=replace(observed, revisions=revisions), actions=(action,))

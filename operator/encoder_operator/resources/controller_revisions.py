@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 
 from encoder_operator import naming
-from encoder_operator.revisions.hashing import Json, canonical, digest
-from encoder_operator.state.desired import Model
+from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
 
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def revision(model: Model, found: Revision) -> Json:
+def build_revision(model: EncoderModel, found: Revision) -> Json:
     """Return the record of a revision: its finished pod template and what was pinned for it."""
-    record = _record(model, naming.revision(model.name, found.hash), "revision", found.hash)
-    record["metadata"]["labels"][naming.INPUTS] = found.inputs
+    record = _build(model, naming.revision(model.name, found.hash), "revision", found.hash)
+    record["metadata"]["labels"][naming.INPUTS] = found.inputs_hash
     known = {
-        naming.CLAIM_UID: found.claim_uid,
+        naming.CLAIM_UID: found.pvc_uid,
         naming.UPDATE: found.update,
         naming.RETRY: found.retry,
-        naming.ORIGIN: found.origin,
-        naming.STALLED: canonical(found.stalled) if found.stalled else "",
+        naming.ORIGIN: found.unresolved_source,
+        naming.STALLED: canonical_json(found.stalled) if found.stalled else "",
     }
     annotations = {key: value for key, value in known.items() if value}
     if annotations:
@@ -33,15 +33,15 @@ def revision(model: Model, found: Revision) -> Json:
     return record | {"revision": found.number, "data": {"template": found.template, "pinned": found.pinned}}
 
 
-def verdict(model: Model, revision_hash: str, data: Json) -> Json:
+def build_verdict(model: EncoderModel, revision_hash: str, data: Json) -> Json:
     """Return the record of a verdict on one revision and image, one accelerator product and one set of thresholds."""
     parts = {key: data[key] for key in ("product", "thresholds", "retry")} | {"image": data["binding"]["imageID"]}
-    which = digest(parts)[:6]
+    which = json_digest(parts)[:6]
     name = f"{naming.revision(model.name, revision_hash)}-{which}-verdict"
-    return _record(model, name, "verdict", revision_hash) | {"revision": 0, "data": data}
+    return _build(model, name, "verdict", revision_hash) | {"revision": 0, "data": data}
 
 
-def _record(model: Model, name: str, component: str, revision_hash: str) -> Json:
+def _build(model: EncoderModel, name: str, component: str, revision_hash: str) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -49,6 +49,6 @@ def _record(model: Model, name: str, component: str, revision_hash: str) -> Json
             "name": name,
             "namespace": model.namespace,
             "labels": naming.labels(model.name, component, revision_hash),
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
     }

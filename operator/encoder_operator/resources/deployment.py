@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
 
 
-def render(model: Model, revision: Revision, replicas: int) -> Json:
+def build(model: EncoderModel, revision: Revision, replicas: int) -> Json:
     """Return the Deployment that serves ``revision``."""
     rollout = model.spec.rollout
     strategy: Json = {"type": rollout.strategy}
@@ -24,7 +24,7 @@ def render(model: Model, revision: Revision, replicas: int) -> Json:
             "name": model.name,
             "namespace": model.namespace,
             "labels": naming.labels(model.name, "serving", revision.hash),
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": {
             "replicas": replicas,

@@ -8,8 +8,8 @@ from datetime import datetime
 from encoder_operator import naming
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import pod_defaults
-from encoder_operator.resources.serving_pod_template import ARTIFACTS
-from encoder_operator.revisions.hashing import Json, digest
+from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
+from encoder_operator.revisions.hashing import Json, json_digest
 
 # a Job that can't be placed in that time is not needed any more: the next one knows better what is wanted
 _DEADLINE_SECONDS = 1800
@@ -17,7 +17,7 @@ _KEPT_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class CollectionTarget:
     """A claim with artifacts on it.
 
     Attributes:
@@ -33,9 +33,9 @@ class Claim:
     keep: tuple[str, ...]
 
 
-def render(claim: Claim, listed_at: datetime, settings: Settings) -> Json:
+def build(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
     """Return the Job that collects on ``claim``, whose keys to keep were found at ``listed_at``."""
-    which = digest(claim.name)
+    which = json_digest(claim.name)
     labels = {naming.COMPONENT: "collect", naming.MANAGED_BY: naming.MANAGER, naming.CLAIM: which[:16]}
     return {
         "apiVersion": "batch/v1",
@@ -55,23 +55,33 @@ def render(claim: Claim, listed_at: datetime, settings: Settings) -> Json:
     }
 
 
-def _pod(claim: Claim, listed_at: datetime, settings: Settings) -> Json:
+def _pod(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
     container = {
         "name": "collect",
         "image": settings.images.operator,
         "imagePullPolicy": settings.images.pull_policy,
         "command": ["encoder-plugins"],
-        "args": pod_defaults.args(
-            ["collect", ARTIFACTS, "--listed-at", listed_at.isoformat(), "--termination-log", "/dev/termination-log"],
+        "args": pod_defaults.join_arguments(
+            [
+                "collect",
+                ARTIFACTS_PATH,
+                "--listed-at",
+                listed_at.isoformat(),
+                "--termination-log",
+                "/dev/termination-log",
+            ],
             *(["--keep", key] for key in claim.keep),
         ),
         "env": pod_defaults.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, []),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": pod_defaults.container_context(),
         "resources": pod_defaults.resources(settings.parity_resources),
-        "volumeMounts": [{"name": "artifacts", "mountPath": ARTIFACTS}, {"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": "artifacts", "mountPath": ARTIFACTS_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    near: list[Json] = [{naming.CLAIM: digest(claim.name)[:16]}, *({naming.MODEL: model} for model in claim.models)]
+    near: list[Json] = [
+        {naming.CLAIM: json_digest(claim.name)[:16]},
+        *({naming.MODEL: model} for model in claim.models),
+    ]
     # a ReadWriteOnce volume is on one node at a time; where it is on none, any will do
     terms = [
         {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 
 
-def render(model: Model) -> Json | None:
+def build(model: EncoderModel) -> Json | None:
     """Return the HTTPRoute, or None where the spec asks for none."""
     wanted = model.spec.network.http_route
     if wanted is None:
@@ -39,7 +39,7 @@ def render(model: Model) -> Json | None:
             "name": model.name,
             "namespace": model.namespace,
             "labels": naming.labels(model.name, "serving"),
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": spec,
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from encoder_operator import naming
 from encoder_operator.resources.serving_pod_template import PORT
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 
 
-def render(model: Model) -> Json | None:
+def build(model: EncoderModel) -> Json | None:
     """Return the NetworkPolicy, or None where the spec asks for none. The kubelet's probes pass every policy."""
     wanted = model.spec.network.network_policy
     if wanted is None:
@@ -22,7 +22,7 @@ def render(model: Model) -> Json | None:
             "name": model.name,
             "namespace": model.namespace,
             "labels": naming.labels(model.name, "serving"),
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": {
             "podSelector": {"matchLabels": {naming.MODEL: model.name, naming.COMPONENT: "serving"}},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from encoder_operator import naming
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import pod_defaults, scheduling
-from encoder_operator.resources.serving_pod_template import ARTIFACTS, PORT
-from encoder_operator.revisions.hashing import Json, canonical
-from encoder_operator.state.desired import Model
+from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH, PORT
+from encoder_operator.revisions.hashing import Json, canonical_json
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Pod, Revision
 
 # scheduling, pulling the operator's own image, starting Python
@@ -27,10 +27,10 @@ def binding(pod: Pod, revision: str) -> Json:
     }
 
 
-def render(model: Model, revision: Revision, pod: Pod, *, attempt: int, shared: bool, settings: Settings) -> Json:
+def build(model: EncoderModel, revision: Revision, pod: Pod, *, attempt: int, shared: bool, settings: Settings) -> Json:
     """Return one attempt to verify ``revision`` on ``pod``."""
     labels = naming.labels(model.name, "parity", revision.hash)
-    bound = canonical(binding(pod, revision.hash))
+    bound = canonical_json(binding(pod, revision.hash))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -44,7 +44,7 @@ def render(model: Model, revision: Revision, pod: Pod, *, attempt: int, shared: 
                 naming.RETRY: model.retry,
                 naming.THRESHOLDS: model.thresholds,
             },
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": {
             "backoffLimit": 0,
@@ -64,18 +64,18 @@ def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
     return {} if shared or naming.CLAIM not in known else {naming.CLAIM: known[naming.CLAIM]}
 
 
-def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
-    address = f"[{pod.address}]" if ":" in pod.address else pod.address
+def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
+    address = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     pinned = revision.pinned
     container = {
         "name": "parity",
         "image": settings.images.operator,
         "imagePullPolicy": settings.images.pull_policy,
         "command": ["encoder-plugins"],
-        "args": pod_defaults.args(
-            ["parity", f"{ARTIFACTS}/{pinned['artifact']['key']}", f"http://{address}:{PORT}"],
+        "args": pod_defaults.join_arguments(
+            ["parity", f"{ARTIFACTS_PATH}/{pinned['artifact']['key']}", f"http://{address}:{PORT}"],
             ["--name", model.name, "--dtype", pinned["dtype"]],
-            ["--thresholds", canonical(model.spec.parity.thresholds)] if model.spec.parity.thresholds else [],
+            ["--thresholds", canonical_json(model.spec.parity.thresholds)] if model.spec.parity.thresholds else [],
             ["--timeout", str(model.spec.parity.timeout_seconds), "--binding", bound],
             ["--termination-log", "/dev/termination-log"],
         ),
@@ -84,7 +84,7 @@ def _pod(model: Model, revision: Revision, pod: Pod, bound: str, *, shared: bool
         "securityContext": pod_defaults.container_context(),
         "resources": pod_defaults.resources(settings.parity_resources),
         "volumeMounts": [
-            {"name": "artifacts", "mountPath": ARTIFACTS, "readOnly": True},
+            {"name": "artifacts", "mountPath": ARTIFACTS_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }

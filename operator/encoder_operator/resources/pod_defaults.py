@@ -52,7 +52,7 @@ def resources(found: Resources) -> dict[str, Any]:
     return {key: value for key, value in found.model_dump(mode="json").items() if value}
 
 
-def args(*found: str | list[str] | None) -> list[str]:
+def join_arguments(*found: str | list[str] | None) -> list[str]:
     """Join arguments, leaving out what is None."""
     flat: list[str] = []
     for entry in found:
@@ -63,6 +63,6 @@ def args(*found: str | list[str] | None) -> list[str]:
     return flat
 
 
-def option(name: str, value: object) -> list[str]:
+def option_arguments(name: str, value: object) -> list[str]:
     """Return ``[name, value]``, or nothing where there is no value."""
     return [] if value is None else [name, str(value)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 
 
-def render(model: Model) -> Json | None:
+def build(model: EncoderModel) -> Json | None:
     """Return the PodDisruptionBudget, or None for a single pod, which would only keep its node from being drained."""
     if model.spec.serving.replicas < 2:
         return None
@@ -18,7 +18,7 @@ def render(model: Model) -> Json | None:
             "name": model.name,
             "namespace": model.namespace,
             "labels": naming.labels(model.name, "serving"),
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": {
             "maxUnavailable": 1,

@@ -6,9 +6,9 @@ from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import CaBundle, Source
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import pod_defaults, scheduling
-from encoder_operator.resources.serving_pod_template import ARTIFACTS
-from encoder_operator.revisions.hashing import Json, digest
-from encoder_operator.state.desired import Model
+from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
+from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.state.desired import EncoderModel
 
 # trying again changes nothing: space, access, not found, checksum, unsupported
 FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
@@ -18,20 +18,24 @@ _CA = "/run/ca"
 _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _S3_SESSION = "AWS_SESSION_TOKEN"
 # readable by the volume's group, which is the pod's
-_PRIVATE = 0o440
+_SECRET_MODE = 0o440
 _SOURCE = "/source"
 _INPUTS = "/inputs"
 
 
-def inputs(model: Model, key: str) -> str:
+def inputs_hash(model: EncoderModel, key: str) -> str:
     """Return the hash of all that a person wrote about this Job; a changed one is worth another try."""
     spec = model.spec
     found = {
         "key": key,
-        "claim": model.claim_name,
-        "source": _known_first(spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)),
-        "prepare": _known_first(spec.prepare.model_dump(mode="json"), spec.prepare.model_dump(exclude_defaults=True)),
-        "placement": scheduling.chosen(spec.serving),
+        "claim": model.pvc_name,
+        "source": _without_unused_later_fields(
+            spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)
+        ),
+        "prepare": _without_unused_later_fields(
+            spec.prepare.model_dump(mode="json"), spec.prepare.model_dump(exclude_defaults=True)
+        ),
+        "placement": scheduling.common_fields(spec.serving),
     }
     affinity, product = spec.serving.affinity, spec.serving.accelerator_product
     if affinity is not None or product is not None or spec.serving.image_pull_secrets:
@@ -41,24 +45,26 @@ def inputs(model: Model, key: str) -> str:
             "product": product,
             "pull": secrets,
         }
-    return digest(found)[:16]
+    return json_digest(found)[:16]
 
 
 # fields that came later: one that is not used changes nothing
-_LATER = frozenset(
+_LATER_FIELDS = frozenset(
     {"auxiliary", "s3", "http", "allow_mutable_revision", "ca_config_map_ref", "node_selector", "tolerations"}
 )
 
 
-def _known_first(whole: Json, said: Json) -> Json:
+def _without_unused_later_fields(whole: Json, said: Json) -> Json:
     return {
-        name: _known_first(value, said.get(name, {})) if isinstance(value, dict) and name == "hugging_face" else value
+        name: _without_unused_later_fields(value, said.get(name, {}))
+        if isinstance(value, dict) and name == "hugging_face"
+        else value
         for name, value in whole.items()
-        if name not in _LATER or name in said
+        if name not in _LATER_FIELDS or name in said
     }
 
 
-def render(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
+def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
     """Return the Job that prepares the artifact ``key``.
 
     Args:
@@ -69,7 +75,7 @@ def render(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
     """
     labels = naming.labels(model.name, "prep")
     if model.spec.serving.trust_remote_code:
-        labels[naming.TRUSTS_CODE] = "true"
+        labels[naming.TRUST_REMOTE_CODE] = "true"
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -77,8 +83,8 @@ def render(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
             "name": naming.prep_job(model.name, key),
             "namespace": model.namespace,
             "labels": labels,
-            "annotations": {naming.INPUTS: inputs(model, key), naming.RETRY: model.retry},
-            "ownerReferences": [naming.owner(model.name, model.uid)],
+            "annotations": {naming.INPUTS: inputs_hash(model, key), naming.RETRY: model.retry},
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },
         "spec": {
             "backoffLimit": model.spec.prepare.backoff_limit,
@@ -90,24 +96,24 @@ def render(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
                 ]
             },
             "template": {
-                "metadata": {"labels": labels | scheduling.labels(model, shared=shared)},
+                "metadata": {"labels": labels | scheduling.pvc_labels(model, shared=shared)},
                 "spec": _pod(model, key, shared=shared, settings=settings),
             },
         },
     }
 
 
-def _pod(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
-    mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS}, {"name": "tmp", "mountPath": "/tmp"}]
+def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
+    mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS_PATH}, {"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Json] = [
-        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
+        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    for name, (volume, path) in _inputs(model).items():
+    for name, (volume, path) in _input_volumes(model).items():
         volumes.append({"name": name, **volume})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     source = model.spec.source.pvc
-    if source is not None and source.claim_name == model.claim_name:
+    if source is not None and source.claim_name == model.pvc_name:
         # a pod has a claim once: two volumes of it are one mount to the kubelet, and read-only if either is
         mounts.append({"name": "artifacts", "mountPath": _SOURCE, "readOnly": True})
     container = {
@@ -125,21 +131,21 @@ def _pod(model: Model, key: str, *, shared: bool, settings: Settings) -> Json:
     return pod | scheduling.prep(model, shared=shared)
 
 
-def _inputs(model: Model) -> dict[str, tuple[Json, str]]:
+def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
     """Return what the Job reads beside the network: volumes and where they are mounted, by name."""
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
-    if source.pvc is not None and source.pvc.claim_name != model.claim_name:
+    if source.pvc is not None and source.pvc.claim_name != model.pvc_name:
         # the whole volume: where only the mount is read-only, the kubelet still gives every file to the pod's group
         found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
     if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
         secret = source.hugging_face.token_secret_ref
         item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
-        found["token"] = {"projected": {"defaultMode": _PRIVATE, "sources": [{"secret": item}]}}, _TOKEN
+        found["token"] = {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": item}]}}, _TOKEN
     if source.s3 is not None and source.s3.credentials_secret_ref is not None:
         name = source.s3.credentials_secret_ref.name
-        found["credentials"] = _credentials(name), _CREDENTIALS
-    bundle = _bundle(source)
+        found["credentials"] = _credentials_volume(name), _CREDENTIALS
+    bundle = _ca_bundle(source)
     if bundle is not None:
         item = {"name": bundle.name, "items": [{"key": bundle.key, "path": "ca.crt"}]}
         found["ca"] = {"configMap": item}, _CA
@@ -150,21 +156,21 @@ def _inputs(model: Model) -> dict[str, tuple[Json, str]]:
     return found
 
 
-def _credentials(secret: str) -> Json:
+def _credentials_volume(secret: str) -> Json:
     needed = {"name": secret, "items": [{"key": key, "path": key} for key in _S3_KEYS]}
     # only short-lived credentials have one
     session = {"name": secret, "items": [{"key": _S3_SESSION, "path": _S3_SESSION}], "optional": True}
-    return {"projected": {"defaultMode": _PRIVATE, "sources": [{"secret": needed}, {"secret": session}]}}
+    return {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": needed}, {"secret": session}]}}
 
 
-def _bundle(source: Source) -> CaBundle | None:
+def _ca_bundle(source: Source) -> CaBundle | None:
     part = source.hugging_face or source.s3 or source.http
     return part.ca_config_map_ref if part is not None else None
 
 
-def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
+def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     found = model.spec.source
-    output = f"{ARTIFACTS}/{key}"
+    output = f"{ARTIFACTS_PATH}/{key}"
     common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
     if model.spec.prepare.allow_pickle:
         common.append("--allow-pickle")
@@ -172,29 +178,29 @@ def _arguments(model: Model, key: str, settings: Settings) -> list[str]:
         common.append("--trust-remote-code")
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
-    if model.inputs:
+    if model.inputs_hash:
         # what is mounted must be what the key was made of
-        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs]
-    if _bundle(found) is not None:
+        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
+    if _ca_bundle(found) is not None:
         common += ["--ca-file", f"{_CA}/ca.crt"]
-    where, options = _checkpoint(found)
+    where, options = _checkpoint_arguments(found)
     return ["prepare", model.plugin.name, where, output, *options, *common]
 
 
-def _checkpoint(source: Source) -> tuple[str, list[str]]:
+def _checkpoint_arguments(source: Source) -> tuple[str, list[str]]:
     """Return what the prep command is told of the checkpoint: where it is, and how it is read."""
     if source.hugging_face is not None:
         hub = source.hugging_face
-        return hub.repo, pod_defaults.args(
+        return hub.repo, pod_defaults.join_arguments(
             ["--revision", hub.revision],
             ["--allow-mutable-revision"] if hub.allow_mutable_revision else [],
-            pod_defaults.option("--endpoint", hub.endpoint),
+            pod_defaults.option_arguments("--endpoint", hub.endpoint),
             ["--token-file", f"{_TOKEN}/token"] if hub.token_secret_ref else [],
         )
     if source.s3 is not None:
-        return source.s3.uri, pod_defaults.args(
-            pod_defaults.option("--endpoint", source.s3.endpoint),
-            pod_defaults.option("--region", source.s3.region),
+        return source.s3.uri, pod_defaults.join_arguments(
+            pod_defaults.option_arguments("--endpoint", source.s3.endpoint),
+            pod_defaults.option_arguments("--region", source.s3.region),
             ["--credentials-folder", _CREDENTIALS] if source.s3.credentials_secret_ref else [],
         )
     if source.http is not None:

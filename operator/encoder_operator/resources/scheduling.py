@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Serving, Toleration
-from encoder_operator.revisions.hashing import Json, digest
-from encoder_operator.state.desired import Model
+from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.validation import checks
 
 
-def chosen(serving: Serving) -> Json:
+def common_fields(serving: Serving) -> Json:
     """Return node selector and tolerations, as a person wrote them for all pods of the model."""
     found: Json = {}
     if serving.node_selector:
         found["nodeSelector"] = dict(sorted(serving.node_selector.items()))
     if serving.tolerations:
-        found["tolerations"] = _listed(serving.tolerations)
+        found["tolerations"] = _dump_tolerations(serving.tolerations)
     return found
 
 
-def labels(model: Model, *, shared: bool) -> dict[str, str]:
+def pvc_labels(model: EncoderModel, *, shared: bool) -> dict[str, str]:
     """Return the label by which pods of several models find those that use the same ReadWriteOnce claim."""
-    return {} if shared or model.spec.storage.claim_name is None else {naming.CLAIM: _claim(model)}
+    return {} if shared or model.spec.storage.claim_name is None else {naming.CLAIM: _pvc_label(model)}
 
 
-def serving(model: Model, *, shared: bool) -> Json:
+def serving(model: EncoderModel, *, shared: bool) -> Json:
     """Return the placement of the serving pods."""
     wanted = model.spec.serving
-    found = chosen(wanted) | _secrets(model)
+    found = common_fields(wanted) | _image_pull_secrets(model)
     selector = checks.node_selector(wanted)
     if selector:
         found["nodeSelector"] = selector
     affinity = _affinity(wanted)
     if not shared:
         near = {naming.COMPONENT: "serving"} if model.spec.storage.claim_name is None else {}
-        affinity |= {"podAffinity": affinity.get("podAffinity", {}) | _one_node(model, near)}
+        affinity |= {"podAffinity": affinity.get("podAffinity", {}) | _same_node_affinity(model, near)}
     if affinity:
         found["affinity"] = affinity
     if wanted.topology_spread_constraints:
@@ -50,28 +50,30 @@ def serving(model: Model, *, shared: bool) -> Json:
     return found
 
 
-def prep(model: Model, *, shared: bool) -> Json:
+def prep(model: EncoderModel, *, shared: bool) -> Json:
     """Return the placement of the prep pod."""
     wanted, own = model.spec.serving, model.spec.prepare
-    found = chosen(wanted) | _secrets(model)
+    found = common_fields(wanted) | _image_pull_secrets(model)
     if own.tolerations:
         both = found.get("tolerations", [])
-        found["tolerations"] = [*both, *(entry for entry in _listed(own.tolerations) if entry not in both)]
+        found["tolerations"] = [*both, *(entry for entry in _dump_tolerations(own.tolerations) if entry not in both)]
     selector = own.node_selector or wanted.node_selector
     if not shared:
         selector = {**own.node_selector, **checks.node_selector(wanted)}
-        found["affinity"] = _where_served(wanted) | {"podAffinity": _one_node(model, {})}
+        found["affinity"] = _serving_node_affinity(wanted) | {"podAffinity": _same_node_affinity(model, {})}
     if selector:
         found["nodeSelector"] = dict(sorted(selector.items()))
     return found
 
 
-def parity(model: Model, template: Json, node: str, *, shared: bool) -> Json:
+def parity(model: EncoderModel, template: Json, node: str, *, shared: bool) -> Json:
     """Return the placement of a parity pod, which compares with a pod of ``template`` on ``node``."""
-    found = chosen(model.spec.serving) | _secrets(model)
+    found = common_fields(model.spec.serving) | _image_pull_secrets(model)
     if not shared:
         # a ReadWriteOnce volume is on one node at a time: go where the pod is that has it, by the rules that let that pod in
-        found = {key: template[key] for key in ("nodeSelector", "tolerations") if template.get(key)} | _secrets(model)
+        found = {
+            key: template[key] for key in ("nodeSelector", "tolerations") if template.get(key)
+        } | _image_pull_secrets(model)
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         found["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
@@ -79,15 +81,15 @@ def parity(model: Model, template: Json, node: str, *, shared: bool) -> Json:
     return found
 
 
-def _one_node(model: Model, further: dict[str, str]) -> Json:
+def _same_node_affinity(model: EncoderModel, further: dict[str, str]) -> Json:
     """Return the rule that keeps pods with one volume together; the first of them may go anywhere, since it matches it itself."""
     by_claim = model.spec.storage.claim_name is not None
-    selector = {naming.CLAIM: _claim(model)} if by_claim else {naming.MODEL: model.name, **further}
+    selector = {naming.CLAIM: _pvc_label(model)} if by_claim else {naming.MODEL: model.name, **further}
     term = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-def _where_served(wanted: Serving) -> Json:
+def _serving_node_affinity(wanted: Serving) -> Json:
     """Return the rules about nodes that serving pods have; the volume is made, or stays, where the first pod is."""
     found = {key: value for key, value in _affinity(wanted).items() if key == "nodeAffinity"}
     if wanted.accelerator == "cpu" or found:
@@ -104,15 +106,15 @@ def _affinity(wanted: Serving) -> Json:
     return dumped
 
 
-def _secrets(model: Model) -> Json:
+def _image_pull_secrets(model: EncoderModel) -> Json:
     secrets = [{"name": entry.name} for entry in model.spec.serving.image_pull_secrets]
     return {"imagePullSecrets": secrets} if secrets else {}
 
 
-def _listed(tolerations: list[Toleration]) -> list[Json]:
+def _dump_tolerations(tolerations: list[Toleration]) -> list[Json]:
     return [entry.model_dump(by_alias=True, exclude_none=True, mode="json") for entry in tolerations]
 
 
-def _claim(model: Model) -> str:
+def _pvc_label(model: EncoderModel) -> str:
     # a claim's name may be longer than a label's value
-    return digest(model.claim_name)[:16]
+    return json_digest(model.pvc_name)[:16]

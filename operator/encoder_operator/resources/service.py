@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 
 
-def render(model: Model) -> Json:
+def build(model: EncoderModel) -> Json:
     """Return the Service."""
     wanted = model.spec.network.service
     metadata: Json = {
         "name": model.name,
         "namespace": model.namespace,
         "labels": naming.labels(model.name, "serving"),
-        "ownerReferences": [naming.owner(model.name, model.uid)],
+        "ownerReferences": [naming.owner_reference(model.name, model.uid)],
     }
     if wanted.annotations:
         metadata["annotations"] = dict(wanted.annotations)
@@ -27,7 +27,7 @@ def render(model: Model) -> Json:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def endpoint(model: Model) -> str:
+def endpoint(model: EncoderModel) -> str:
     """Return where clients in the cluster send requests."""
     port = model.spec.network.service.port
     return f"http://{model.name}.{model.namespace}.svc{'' if port == 80 else f':{port}'}/pooling"

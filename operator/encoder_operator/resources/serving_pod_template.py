@@ -9,25 +9,25 @@ from encoder_operator.api.v1alpha1 import Resources, Serving
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import pod_defaults, scheduling
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.validation import checks, pod_template
 
 PORT = 8000
-ARTIFACTS = "/artifacts"
-NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+ARTIFACTS_PATH = "/artifacts"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # endpoints must have spread before the engine is told to stop; then it finishes what it has begun (checks.GRACE_SECONDS)
-_SPREAD_SECONDS = 5
+_ENDPOINT_REMOVAL_SECONDS = 5
 # digests of a large checkpoint on a slow disk, then imports, compilation and graph capture
-_START_SECONDS = 1800
+_STARTUP_SECONDS = 1800
 
 
-def image(model: Model, settings: Settings) -> str:
+def engine_image(model: EncoderModel, settings: Settings) -> str:
     """Return today's engine image for the model."""
     return model.spec.image or settings.images.engine[model.spec.serving.accelerator][model.plugin.name]
 
 
-def render(model: Model, key: str, digest: str, *, shared: bool, settings: Settings) -> Json:
+def build(model: EncoderModel, key: str, digest: str, *, shared: bool, settings: Settings) -> Json:
     """Return the pod template, without the revision's label, which is made from the rest."""
     serving = model.spec.serving
     spec: Json = pod_defaults.pod_fields() | {
@@ -35,7 +35,7 @@ def render(model: Model, key: str, digest: str, *, shared: bool, settings: Setti
         "terminationGracePeriodSeconds": checks.GRACE_SECONDS,
         "containers": [_container(model, key, digest, settings)],
         "volumes": [
-            {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.claim_name}},
+            {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
             {"name": "tmp", "emptyDir": {}},
             # the engine's processes talk through shared memory; the runtime's own 64 MB are too little
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.tensor_parallel_size}Gi"}},
@@ -47,30 +47,30 @@ def render(model: Model, key: str, digest: str, *, shared: bool, settings: Setti
             entry.model_dump(by_alias=True, exclude_none=True, exclude={"request"}, mode="json")
             for entry in serving.resource_claims
         ]
-    labels = naming.labels(model.name, "serving") | scheduling.labels(model, shared=shared)
+    labels = naming.labels(model.name, "serving") | scheduling.pvc_labels(model, shared=shared)
     if serving.trust_remote_code:
-        labels[naming.TRUSTS_CODE] = "true"
+        labels[naming.TRUST_REMOTE_CODE] = "true"
     template = {"metadata": {"labels": labels}, "spec": spec}
     if serving.pod_template is None:
         return template
     return pod_template.merge(template, serving.pod_template, pod_defaults.container_context())
 
 
-def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
+def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -> Json:
     serving = model.spec.serving
     health = {"path": "/health", "port": "http"}
     further = [*_engine_arguments(serving), *serving.args]
     return {
         "name": pod_template.ENGINE,
-        "image": image(model, settings),
+        "image": engine_image(model, settings),
         "imagePullPolicy": settings.images.pull_policy,
-        "args": pod_defaults.args(
-            ["serve", f"{ARTIFACTS}/{key}", "--digest", digest, "--name", model.name, "--port", str(PORT)],
+        "args": pod_defaults.join_arguments(
+            ["serve", f"{ARTIFACTS_PATH}/{key}", "--digest", digest, "--name", model.name, "--port", str(PORT)],
             ["--accelerator", serving.accelerator, "--dtype", model.dtype],
-            pod_defaults.option("--max-model-len", serving.max_model_len),
-            pod_defaults.option("--max-in-flight", serving.max_in_flight),
-            pod_defaults.option("--engines", _engines(serving)),
-            pod_defaults.option("--api-servers", serving.api_server_count),
+            pod_defaults.option_arguments("--max-model-len", serving.max_model_len),
+            pod_defaults.option_arguments("--max-in-flight", serving.max_in_flight),
+            pod_defaults.option_arguments("--engines", _engines(serving)),
+            pod_defaults.option_arguments("--api-servers", serving.api_server_count),
             ["--", *further] if further else [],
         ),
         "env": pod_defaults.environment(
@@ -82,17 +82,17 @@ def _container(model: Model, key: str, digest: str, settings: Settings) -> Json:
             "httpGet": health,
             "periodSeconds": 1,
             "timeoutSeconds": 2,
-            "failureThreshold": _START_SECONDS,
+            "failureThreshold": _STARTUP_SECONDS,
         },
         "readinessProbe": {"httpGet": health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
         # a large request body holds the engine's event loop for seconds; that is no reason to kill it
         "livenessProbe": {"httpGet": health, "periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": 6},
-        "lifecycle": {"preStop": {"sleep": {"seconds": _SPREAD_SECONDS}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": _ENDPOINT_REMOVAL_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": pod_defaults.container_context(),
         "resources": _resources(model, settings),
         "volumeMounts": [
-            {"name": "artifacts", "mountPath": ARTIFACTS, "readOnly": True},
+            {"name": "artifacts", "mountPath": ARTIFACTS_PATH, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -109,15 +109,15 @@ def _engines(serving: Serving) -> int | None:
 def _engine_arguments(serving: Serving) -> list[str]:
     """Return what vLLM itself is told, in its own words; a field that is not set says nothing."""
     size = serving.tensor_parallel_size
-    return pod_defaults.args(
+    return pod_defaults.join_arguments(
         ["--load-format", serving.load_format] if serving.load_format != "auto" else [],
-        pod_defaults.option("--quantization", serving.quantization),
+        pod_defaults.option_arguments("--quantization", serving.quantization),
         ["--tensor-parallel-size", str(size)] if size > 1 else [],
         ["--trust-remote-code"] if serving.trust_remote_code else [],
     )
 
 
-def _resources(model: Model, settings: Settings) -> Json:
+def _resources(model: EncoderModel, settings: Settings) -> Json:
     serving = model.spec.serving
     wanted = serving.resources or settings.serving_resources
     if (

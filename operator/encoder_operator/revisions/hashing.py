@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 Json: TypeAlias = dict[str, Any]
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """Return the one spelling of ``value``: sorted keys, no blanks, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def digest(value: Any) -> str:
+def json_digest(value: Any) -> str:
     """Return the sha256 of the canonical spelling, as 64 hex digits."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

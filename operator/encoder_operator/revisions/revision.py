@@ -13,8 +13,8 @@ from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import HuggingFace
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import serving_pod_template
-from encoder_operator.revisions.hashing import Json, canonical, digest
-from encoder_operator.state.desired import Model
+from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
 
 
@@ -39,14 +39,14 @@ class Artifact:
         }
 
 
-def source(model: Model) -> Json:
+def source_identity(model: EncoderModel) -> Json:
     """Return what identifies the checkpoint; where it is fetched from and with which token does not."""
     found = model.spec.source
     further = [{"repo": entry.repo, "revision": entry.revision} for entry in found.auxiliary]
     auxiliary: Json = {"auxiliary": further} if further else {}
     if found.hugging_face is not None:
         hub = found.hugging_face
-        which = "branch" if is_mutable(hub) else "revision"
+        which = "branch" if is_mutable_revision(hub) else "revision"
         return {"repo": hub.repo, which: hub.revision, **auxiliary}
     if found.s3 is not None:
         # a bucket's name means nothing without its store
@@ -58,52 +58,52 @@ def source(model: Model) -> Json:
     raise ValueError("no source without one of its four parts is let through")
 
 
-def is_mutable(hub: HuggingFace) -> bool:
+def is_mutable_revision(hub: HuggingFace) -> bool:
     """Return whether the revision is a branch or tag, which may mean another commit tomorrow."""
     return re.fullmatch("[0-9a-f]{40}", hub.revision) is None
 
 
-def artifact_key(model: Model) -> str:
+def artifact_key(model: EncoderModel) -> str:
     """Return the key of the artifact that today's operator would prepare for the model."""
-    found = _preparation(model)
+    found = _preparation_inputs(model)
     # what is there today is looked up once for this model; another model looks for itself
-    if _is_looked_up(model) and not _is_by_name(model):
+    if _needs_lookup(model) and not _is_identified_by_name(model):
         found["resolve"] = [model.uid, model.retry]
-    return digest(found)
+    return json_digest(found)
 
 
-def origin(model: Model) -> str:
+def unresolved_source(model: EncoderModel) -> str:
     """Return what the artifact is prepared from, as the spec says it; empty where that says it all."""
-    return digest(_preparation(model))[:16] if _is_looked_up(model) else ""
+    return json_digest(_preparation_inputs(model))[:16] if _needs_lookup(model) else ""
 
 
-def _preparation(model: Model) -> Json:
+def _preparation_inputs(model: EncoderModel) -> Json:
     found: Json = {
-        "source": source(model),
+        "source": source_identity(model),
         "plugin": model.plugin.name,
         "prepVersion": model.plugin.prep_version,
         "allowPickle": model.spec.prepare.allow_pickle,
     }
-    if model.inputs:
-        found["inputs"] = model.inputs
+    if model.inputs_hash:
+        found["inputs"] = model.inputs_hash
     if model.spec.serving.trust_remote_code:
         found["trustRemoteCode"] = True
     return found
 
 
-def _is_looked_up(model: Model) -> bool:
+def _needs_lookup(model: EncoderModel) -> bool:
     """Whether only a look at the source says which content is meant."""
     wanted = model.spec.source
     hub = wanted.hugging_face
-    return wanted.s3 is not None or wanted.pvc is not None or (hub is not None and is_mutable(hub))
+    return wanted.s3 is not None or wanted.pvc is not None or (hub is not None and is_mutable_revision(hub))
 
 
-def _is_by_name(model: Model) -> bool:
+def _is_identified_by_name(model: EncoderModel) -> bool:
     """Whether the source's name stands for its content, as that of a volume's folder does until a person asks for another look."""
     return model.spec.source.pvc is not None and not model.retry
 
 
-def inputs(model: Model, update: str = "") -> str:
+def inputs_hash(model: EncoderModel, update: str = "") -> str:
     """Return the hash of everything that a person wrote and that a pod depends on.
 
     Records of version 0.1.0 hold the annotation ``encoders.dev/update`` in it; ``update`` finds those.
@@ -111,36 +111,36 @@ def inputs(model: Model, update: str = "") -> str:
     serving = model.spec.serving.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
     found: Json = {
         "plugin": model.plugin.name,
-        "source": source(model),
+        "source": source_identity(model),
         "allowPickle": model.spec.prepare.allow_pickle,
-        "claim": model.claim_name,
+        "claim": model.pvc_name,
         "serving": serving,
     }
     if model.spec.image is not None:
         found["image"] = model.spec.image
-    if model.inputs:
-        found["inputs"] = model.inputs
+    if model.inputs_hash:
+        found["inputs"] = model.inputs_hash
     if update:
         found["update"] = update
-    return digest(found)[:16]
+    return json_digest(found)[:16]
 
 
-def asked_for(model: Model, found: Revision) -> bool:
+def is_requested(model: EncoderModel, found: Revision) -> bool:
     """Return whether ``found`` was made for what the spec and the annotations ask for.
 
     An annotation that is gone asks for nothing: what it once brought about stays.
     """
-    return is_of(model, found) and not (found.origin and model.retry and found.retry != model.retry)
+    return matches_spec(model, found) and not (found.unresolved_source and model.retry and found.retry != model.retry)
 
 
-def is_of(model: Model, found: Revision) -> bool:
+def matches_spec(model: EncoderModel, found: Revision) -> bool:
     """Return whether ``found`` was made for what the spec asks for, and with defaults that are new enough."""
     if model.update and found.update != model.update:
-        return not found.update and found.inputs == inputs(model, model.update)
-    return found.inputs == inputs(model)
+        return not found.update and found.inputs_hash == inputs_hash(model, model.update)
+    return found.inputs_hash == inputs_hash(model)
 
 
-def render(model: Model, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:
+def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:
     """Render the revision of ``model`` with today's images and defaults.
 
     Args:
@@ -149,42 +149,50 @@ def render(model: Model, artifact: Artifact, *, shared: bool, settings: Settings
         shared: Whether the volume can be mounted on several nodes at once.
         settings: Today's images and defaults.
     """
-    template = serving_pod_template.render(model, artifact.key, artifact.digest, shared=shared, settings=settings)
-    found = digest({"template": template, "reference": artifact.reference})[:10]
+    template = serving_pod_template.build(model, artifact.key, artifact.digest, shared=shared, settings=settings)
+    found = json_digest({"template": template, "reference": artifact.reference})[:10]
     template["metadata"]["labels"][naming.REVISION] = found
     serving = model.spec.serving
     pinned = {
         "artifact": artifact.pinned(),
-        "claim": model.claim_name,
+        "claim": model.pvc_name,
         "plugin": model.plugin.name,
         "prepVersion": model.plugin.prep_version,
-        "image": serving_pod_template.image(model, settings),
+        "image": serving_pod_template.engine_image(model, settings),
         "accelerator": serving.accelerator,
         "dtype": model.dtype,
         "args": list(serving.args),
     }
     return Revision(
-        hash=found, inputs=inputs(model), number=0, claim_uid="", template=template, pinned=pinned, created=_NEVER
+        hash=found,
+        inputs_hash=inputs_hash(model),
+        number=0,
+        pvc_uid="",
+        template=template,
+        pinned=pinned,
+        created=_EPOCH,
     )
 
 
-def artifact_of(found: Revision) -> Artifact:
+def pinned_artifact(found: Revision) -> Artifact:
     """Return the artifact that a revision has pinned."""
     return Artifact(**found.pinned["artifact"])
 
 
-def outdated(target: Revision, model: Model, *, shared: bool, settings: Settings) -> str | None:
+def available_update(target: Revision, model: EncoderModel, *, shared: bool, settings: Settings) -> str | None:
     """Say what today's defaults would change about ``target``, or None."""
     pinned = target.pinned
     if pinned["prepVersion"] != model.plugin.prep_version:
         return f"preparation version {model.plugin.prep_version} of plugin {model.plugin.name} (pinned: {pinned['prepVersion']})"
-    today = render(model, artifact_of(target), shared=shared, settings=settings)
+    today = build(model, pinned_artifact(target), shared=shared, settings=settings)
     if today.hash == target.hash:
         return None
     if today.pinned["image"] != pinned["image"]:
         return f"image {today.pinned['image']} (pinned: {pinned['image']})"
-    changed = sorted(key for key in today.pinned if canonical(today.pinned[key]) != canonical(pinned.get(key)))
+    changed = sorted(
+        key for key in today.pinned if canonical_json(today.pinned[key]) != canonical_json(pinned.get(key))
+    )
     return f"newer defaults ({', '.join(changed) or 'pod template'})"
 
 
-_NEVER = serving_pod_template.NEVER
+_EPOCH = serving_pod_template.EPOCH

@@ -8,19 +8,19 @@ from pydantic import ValidationError
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Spec
-from encoder_operator.client.errors import NotAccepted
 from encoder_operator.manager.settings import Settings
-from encoder_operator.revisions.hashing import Json, digest
-from encoder_operator.state.observed import Claim
+from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.state.observed import PersistentVolumeClaim
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import checks
+from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins import catalog
 from encoder_plugins.errors import UnknownPlugin
 from encoder_plugins.plugin import Plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class EncoderModel:
     """Identity and wishes of one EncoderModel."""
 
     name: str
@@ -33,17 +33,17 @@ class Model:
     plugin: Plugin
     status: Json
     # sha256 of the content of spec.parity.inputs; empty where that is not set, None where it can't be read
-    inputs: str | None = ""
+    inputs_hash: str | None = ""
 
     @property
-    def claim_name(self) -> str:
+    def pvc_name(self) -> str:
         """Return the name of the claim that holds the artifacts."""
-        return self.spec.storage.claim_name or naming.artifacts_claim(self.name)
+        return self.spec.storage.claim_name or naming.artifacts_pvc(self.name)
 
-    def shares(self, claim: Claim | None) -> bool:
+    def has_shared_volume(self, pvc: PersistentVolumeClaim | None) -> bool:
         """Return whether its volume can be mounted on several nodes at once; ``claim`` is the live one, where there is one."""
-        if claim is not None:
-            return claim.shared
+        if pvc is not None:
+            return pvc.shared
         create = self.spec.storage.create
         return create is not None and "ReadWriteMany" in create.access_modes
 
@@ -55,10 +55,10 @@ class Model:
     @property
     def thresholds(self) -> str:
         """Return what tells one set of thresholds from another."""
-        return digest(self.spec.parity.thresholds)[:10]
+        return json_digest(self.spec.parity.thresholds)[:10]
 
 
-def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
+def parse_model(live: Json, settings: Settings, inputs: str | None = "") -> EncoderModel:
     """Turn the API server's object into a model; ``inputs`` is the hash of the user's own cases.
 
     Raises:
@@ -68,17 +68,17 @@ def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
     try:
         spec = Spec.model_validate(live.get("spec", {}))
     except ValidationError as error:
-        raise NotAccepted(Reason.INVALID_SPEC, _sentence(error)) from None
+        raise NotAccepted(Reason.INVALID_SPEC, _validation_message(error)) from None
     try:
         plugin = catalog.get(spec.plugin)
     except UnknownPlugin as error:
         raise NotAccepted(Reason.UNKNOWN_PLUGIN, f"spec.plugin: {error}") from None
-    checks.check(spec, plugin, settings)
+    checks.check_spec(spec, plugin, settings)
     create = spec.storage.create
     if create is not None and "ReadWriteMany" not in create.access_modes:
-        checks.check_one_node(spec, meta["name"], meta["namespace"])
+        checks.check_single_node(spec, meta["name"], meta["namespace"])
     annotations = meta.get("annotations", {})
-    return Model(
+    return EncoderModel(
         name=meta["name"],
         namespace=meta["namespace"],
         uid=meta["uid"],
@@ -88,11 +88,11 @@ def parse(live: Json, settings: Settings, inputs: str | None = "") -> Model:
         spec=spec,
         plugin=plugin,
         status=live.get("status", {}),
-        inputs=inputs,
+        inputs_hash=inputs,
     )
 
 
-def _sentence(error: ValidationError) -> str:
+def _validation_message(error: ValidationError) -> str:
     found = [f"spec.{'.'.join(str(part) for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()[:4]]
     more = f" (and {error.error_count() - len(found)} more)" if error.error_count() > len(found) else ""
     return "; ".join(found) + more

@@ -17,7 +17,7 @@ from encoder_operator.state import ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Termination:
     """How a container ended."""
 
     exit_code: int
@@ -27,11 +27,11 @@ class Ended:
 
     def report(self) -> Json:
         """Return the JSON object that the container left as its last words, or an empty one."""
-        return parsed(self.message)
+        return parse_json(self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class GateCondition:
     """The readiness gate as the pod has it."""
 
     open: bool
@@ -52,15 +52,15 @@ class Pod:
     phase: str
     reason: str
     node: str
-    address: str
+    ip: str
     ready: bool
     containers_ready: bool
-    gate: Gate | None
+    gate: GateCondition | None
     containers: Mapping[str, str]
     image_id: str
-    ended: Ended | None
-    last_ended: Ended | None
-    waiting: str
+    terminated: Termination | None
+    last_terminated: Termination | None
+    waiting_reason: str
     waiting_message: str
     unschedulable: str
     mount_problem: str = ""
@@ -96,7 +96,7 @@ class Job:
     finished_at: datetime | None
     pods: tuple[Pod, ...]
     # the claim whose volume it works on
-    claim: str = ""
+    pvc: str = ""
 
     @property
     def finished(self) -> bool:
@@ -114,9 +114,9 @@ class Revision:
     """An immutable revision: the finished pod template and what was pinned for it."""
 
     hash: str
-    inputs: str
+    inputs_hash: str
     number: int
-    claim_uid: str
+    pvc_uid: str
     template: Json
     pinned: Json
     created: datetime
@@ -124,7 +124,7 @@ class Revision:
     update: str = ""
     retry: str = ""
     # what its artifact was prepared from, as the spec says it: a branch, not a commit
-    origin: str = ""
+    unresolved_source: str = ""
     # since when its pods hang, or that it was given up for that
     stalled: Json = field(default_factory=dict)
 
@@ -146,7 +146,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class PersistentVolumeClaim:
     """The volume claim that holds the artifacts."""
 
     name: str
@@ -154,14 +154,14 @@ class Claim:
     bound: bool
     # whether pods on several nodes may have it at once, and whether only one pod may have it at all
     shared: bool
-    one_pod: bool = False
+    single_pod: bool = False
     message: str
     live: Json
 
     @property
     def created(self) -> datetime:
         """Return when it was made."""
-        return when(self.live["metadata"].get("creationTimestamp")) or _EPOCH
+        return parse_time(self.live["metadata"].get("creationTimestamp")) or _EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,40 +170,40 @@ class Deployment:
 
     revision: str
     replicas: int
-    refused: str
+    replica_failure: str
     live: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ObservedState:
     """All that one decision rests on."""
 
     now: datetime
-    claim: Claim | None = None
+    pvc: PersistentVolumeClaim | None = None
     deployment: Deployment | None = None
     service: Json | None = None
     network_policy: Json | None = None
     http_route: Json | None = None
-    budget: Json | None = None
+    disruption_budget: Json | None = None
     # whether the cluster has HTTPRoutes at all
     gateway_api: bool = False
     # unfinished prep Jobs of other models, of the whole cluster
-    preps_elsewhere: int = 0
+    used_prep_slots: int = 0
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     pods: tuple[Pod, ...] = ()
     # children of a deleted model of the same name that the garbage collector has not reached yet
-    leftovers: tuple[str, ...] = ()
+    stale_children: tuple[str, ...] = ()
     # objects of other people that have the name of a child
-    conflicts: tuple[str, ...] = ()
+    name_conflicts: tuple[str, ...] = ()
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
     # sha256 of the user's own cases; empty where the spec names none, None where they are not there
     inputs: str | None = ""
 
 
-def parsed(text: str) -> Json:
+def parse_json(text: str) -> Json:
     """Parse a JSON object that somebody has left; empty where it is none."""
     try:
         found = json.loads(text)
@@ -212,29 +212,29 @@ def parsed(text: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def when(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse the API server's spelling of a time."""
     return datetime.fromisoformat(text) if text else None
 
 
-def spelled(time: datetime) -> str:
+def format_time(time: datetime) -> str:
     """Spell a time as the API server does."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # the container that matters, by the component of its pod
-_OURS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
+_MAIN_CONTAINERS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def pod(live: Json) -> Pod:
+def parse_pod(live: Json) -> Pod:
     """Parse a pod."""
     meta, status = live["metadata"], live.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
     containers = status.get("containerStatuses", [])
-    # podTemplate may add containers, also one that is called like the container of another kind of pod
-    ours = _OURS.get(ownership.component(live), "")
-    first = next((entry for entry in containers if entry["name"] == ours), containers[0] if containers else {})
+    # podTemplate may add containers, also one that has the name of the container of another component
+    main = _MAIN_CONTAINERS.get(ownership.component(live), "")
+    first = next((entry for entry in containers if entry["name"] == main), containers[0] if containers else {})
     controller = ownership.controller(live)
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
@@ -244,21 +244,23 @@ def pod(live: Json) -> Pod:
         uid=meta["uid"],
         revision=meta.get("labels", {}).get(naming.REVISION, ""),
         job=controller["uid"] if controller.get("kind") == "Job" else "",
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         deleting="deletionTimestamp" in meta,
         phase=status.get("phase", "Pending"),
         reason=status.get("reason", ""),
         node=live.get("spec", {}).get("nodeName", ""),
-        address=status.get("podIP", ""),
+        ip=status.get("podIP", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
         gate=gate
-        and Gate(open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")),
+        and GateCondition(
+            open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")
+        ),
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
-        ended=_ended(first.get("state", {})),
-        last_ended=_ended(first.get("lastState", {})),
-        waiting=waiting.get("reason", ""),
+        terminated=_parse_termination(first.get("state", {})),
+        last_terminated=_parse_termination(first.get("lastState", {})),
+        waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         message=status.get("message", ""),
@@ -266,17 +268,17 @@ def pod(live: Json) -> Pod:
     )
 
 
-def _ended(state: Json) -> Ended | None:
+def _parse_termination(state: Json) -> Termination | None:
     found = state.get("terminated")
-    return found and Ended(
+    return found and Termination(
         exit_code=found.get("exitCode", -1),
         reason=found.get("reason", ""),
         message=found.get("message", ""),
-        finished_at=when(found.get("finishedAt")),
+        finished_at=parse_time(found.get("finishedAt")),
     )
 
 
-def job(live: Json, pods: Iterable[Pod]) -> Job:
+def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
     """Parse a Job and pick its pods."""
     meta, status = live["metadata"], live.get("status", {})
     true = {entry["type"]: entry for entry in status.get("conditions", []) if entry["status"] == "True"}
@@ -289,18 +291,18 @@ def job(live: Json, pods: Iterable[Pod]) -> Job:
         uid=meta["uid"],
         revision=meta.get("labels", {}).get(naming.REVISION, ""),
         annotations=meta.get("annotations", {}),
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         deleting="deletionTimestamp" in meta,
         complete="Complete" in true,
         failed=failed.get("reason", "Failed") if failed else "",
         message=failed.get("message", ""),
-        finished_at=when(finished.get("lastTransitionTime")),
+        finished_at=parse_time(finished.get("lastTransitionTime")),
         pods=tuple(found for found in pods if found.job == meta["uid"]),
-        claim=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
+        pvc=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
     )
 
 
-def revision(live: Json) -> Revision:
+def parse_revision(live: Json) -> Revision:
     """Parse a ControllerRevision that keeps a revision."""
     meta, data = live["metadata"], live["data"]
     labels = meta["labels"]
@@ -308,26 +310,26 @@ def revision(live: Json) -> Revision:
     annotations = labels | meta.get("annotations", {})
     return Revision(
         hash=labels[naming.REVISION],
-        inputs=labels[naming.INPUTS],
+        inputs_hash=labels[naming.INPUTS],
         number=live.get("revision", 0),
-        claim_uid=annotations.get(naming.CLAIM_UID, ""),
+        pvc_uid=annotations.get(naming.CLAIM_UID, ""),
         template=data["template"],
         pinned=data["pinned"],
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
         update=annotations.get(naming.UPDATE, ""),
         retry=annotations.get(naming.RETRY, ""),
-        origin=annotations.get(naming.ORIGIN, ""),
-        stalled=parsed(annotations.get(naming.STALLED, "")) or _given_up(labels.get(naming.GIVEN_UP, "")),
+        unresolved_source=annotations.get(naming.ORIGIN, ""),
+        stalled=parse_json(annotations.get(naming.STALLED, "")) or _parse_given_up(labels.get(naming.GIVEN_UP, "")),
     )
 
 
-def _given_up(label: str) -> Json:
+def _parse_given_up(label: str) -> Json:
     limit, _, retry = label.partition("_")
     said = "its pods had not started in time"
     return {"limit": int(limit), "message": said, "retry": retry} if limit.isdigit() else {}
 
 
-def verdict(live: Json) -> Verdict:
+def parse_verdict(live: Json) -> Verdict:
     """Parse a ControllerRevision that keeps a verdict."""
     meta, data = live["metadata"], live["data"]
     return Verdict(
@@ -339,29 +341,29 @@ def verdict(live: Json) -> Verdict:
         retry=data.get("retry", ""),
         passed=data["result"] == "Passed",
         data=data,
-        created=when(meta.get("creationTimestamp")) or _EPOCH,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
     )
 
 
-def claim(live: Json) -> Claim:
+def parse_pvc(live: Json) -> PersistentVolumeClaim:
     """Parse a PersistentVolumeClaim."""
     status = live.get("status", {})
     asked = live.get("spec", {}).get("accessModes", [])
     # once it is bound, all that its volume can do: of a volume that is written, several nodes may have only what is ReadWriteMany
     modes = status.get("accessModes") or asked
     phase = status.get("phase", "Pending")
-    return Claim(
+    return PersistentVolumeClaim(
         name=live["metadata"]["name"],
         uid=live["metadata"]["uid"],
         bound=phase == "Bound",
         shared="ReadWriteMany" in modes or modes == ["ReadOnlyMany"],
-        one_pod="ReadWriteOncePod" in (*asked, *modes),
+        single_pod="ReadWriteOncePod" in (*asked, *modes),
         message=f"the claim {live['metadata']['name']} is {phase}",
         live=live,
     )
 
 
-def deployment(live: Json) -> Deployment:
+def parse_deployment(live: Json) -> Deployment:
     """Parse the Deployment."""
     spec: Any = live.get("spec", {})
     conditions = {entry["type"]: entry for entry in live.get("status", {}).get("conditions", [])}
@@ -369,6 +371,6 @@ def deployment(live: Json) -> Deployment:
     return Deployment(
         revision=spec.get("template", {}).get("metadata", {}).get("labels", {}).get(naming.REVISION, ""),
         replicas=spec.get("replicas", 0),
-        refused=refused.get("message", "") if refused.get("status") == "True" else "",
+        replica_failure=refused.get("message", "") if refused.get("status") == "True" else "",
         live=live,
     )

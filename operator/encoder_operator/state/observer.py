@@ -13,25 +13,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Refused
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state import observed, ownership, snapshot
-from encoder_operator.state.observed import Facts, Pod, Revision, Verdict
-from encoder_operator.state.snapshot import View
+from encoder_operator.state import observed, ownership
+from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict
+from encoder_operator.state.snapshot import Snapshot, pvc_name
 
 _CREATING = "ContainerCreating"
-_SILENT = "does not answer"
+_NOT_RESPONDING = "does not answer"
 # labels of nodes hardly change
 _PRODUCT_SECONDS = 60.0
 _PROGRESS_SECONDS = 10.0
 _PROGRESS_LINES = 5
-_MOST_REMEMBERED = 1024
+_MAX_CACHE_ENTRIES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ProgressSample:
     """The last line of progress that a prep pod has told, and when it was read."""
 
     read: float
@@ -41,68 +41,68 @@ class _Told:
 class Observer:
     """Turns views into facts."""
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
-        self._cluster = cluster
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
         self._namespaced = settings.namespaced
         self._products: dict[str, tuple[float, str]] = {}
-        self._told: dict[str, _Told] = {}
-        self._nodes: dict[str, tuple[float, str]] = {}
+        self._progress_samples: dict[str, _ProgressSample] = {}
+        self._node_problems: dict[str, tuple[float, str]] = {}
 
-    async def facts(self, view: View, *, preps_elsewhere: int = 0) -> Facts:
+    async def observe(self, snapshot: Snapshot, *, preps_elsewhere: int = 0) -> ObservedState:
         """Return the facts about an EncoderModel."""
-        meta = view.live["metadata"]
+        meta = snapshot.live["metadata"]
         name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
-        named = view.namesakes
-        own = ownership.children(view.children, named.get("Deployment"), uid)
+        named = snapshot.namesakes
+        own = ownership.children(snapshot.children, named.get("Deployment"), uid)
         jobs, pods, records = own.jobs, own.pods, own.records
-        deployment, service, claim = named.get("Deployment"), named.get("Service"), view.claim
-        own_claim = snapshot.claim_name(view.live) == naming.artifacts_claim(name)
-        conflicts = [found for found in (deployment, service) if found and not _ours(found, name)]
-        labelled = (*view.children["Job"], *view.children["ControllerRevision"], *named.values())
+        deployment, service, pvc = named.get("Deployment"), named.get("Service"), snapshot.pvc
+        own_claim = pvc_name(snapshot.live) == naming.artifacts_pvc(name)
+        conflicts = [found for found in (deployment, service) if found and not _is_ours(found, name)]
+        labelled = (*snapshot.children["Job"], *snapshot.children["ControllerRevision"], *named.values())
         leftovers = [child for child in labelled if ownership.of_namesake(child, name, uid)]
-        if claim and own_claim and not _ours(claim, name):
-            conflicts.append(claim)
-        elif claim and own_claim and "deletionTimestamp" in claim["metadata"]:
-            leftovers.append(claim)
+        if pvc and own_claim and not _is_ours(pvc, name):
+            conflicts.append(pvc)
+        elif pvc and own_claim and "deletionTimestamp" in pvc["metadata"]:
+            leftovers.append(pvc)
         revisions = sorted(
-            (observed.revision(record) for record in _of(records, "revision")),
+            (observed.parse_revision(record) for record in _with_component(records, "revision")),
             key=lambda found: (found.number, found.hash),
         )
-        verdicts = tuple(observed.verdict(record) for record in _of(records, "verdict"))
+        verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
-        serving = {pod["metadata"]["uid"] for pod in _of(pods, "serving")}
-        return Facts(
-            now=self._cluster.now,
-            claim=observed.claim(claim) if claim and "deletionTimestamp" not in claim["metadata"] else None,
-            deployment=observed.deployment(deployment) if deployment else None,
+        serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
+        return ObservedState(
+            now=self._client.now,
+            pvc=observed.parse_pvc(pvc) if pvc and "deletionTimestamp" not in pvc["metadata"] else None,
+            deployment=observed.parse_deployment(deployment) if deployment else None,
             service=service,
             network_policy=named.get("NetworkPolicy"),
             http_route=named.get("HTTPRoute"),
-            budget=named.get("PodDisruptionBudget"),
-            gateway_api=view.gateway_api,
-            preps_elsewhere=preps_elsewhere,
-            prep_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "prep")),
-            parity_jobs=tuple(observed.job(job, parsed) for job in _of(jobs, "parity")),
+            disruption_budget=named.get("PodDisruptionBudget"),
+            gateway_api=snapshot.gateway_api,
+            used_prep_slots=preps_elsewhere,
+            prep_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "prep")),
+            parity_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "parity")),
             revisions=tuple(revisions),
             verdicts=verdicts,
             pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
-            leftovers=tuple(_called(child) for child in leftovers),
-            conflicts=tuple(_called(found) for found in conflicts),
+            stale_children=tuple(_display_name(child) for child in leftovers),
+            name_conflicts=tuple(_display_name(found) for found in conflicts),
             live_revisions={
-                record["metadata"]["labels"][naming.REVISION]: record for record in _of(records, "revision")
+                record["metadata"]["labels"][naming.REVISION]: record for record in _with_component(records, "revision")
             },
-            inputs=await self._inputs(namespace, view.live),
+            inputs=await self._inputs(namespace, snapshot.live),
         )
 
     async def _pod(self, namespace: str, live: Json) -> Pod:
-        pod = observed.pod(live)
+        pod = observed.parse_pod(live)
         if live["metadata"].get("labels", {}).get(naming.COMPONENT) != "prep":
             return pod
         if pod.node and pod.alive:
             pod = replace(pod, node_problem=await self._node_problem(pod))
-        if pod.phase == "Pending" and pod.node and pod.waiting == _CREATING:
+        if pod.phase == "Pending" and pod.node and pod.waiting_reason == _CREATING:
             return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
-        if pod.phase == "Running" and pod.ended is None:
+        if pod.phase == "Running" and pod.terminated is None:
             return replace(pod, progress=await self._progress(namespace, pod))
         return pod
 
@@ -110,23 +110,23 @@ class Observer:
         """Return what is wrong with a prep pod's node: until Kubernetes ends the pod, nothing about the pod itself need say it."""
         if self._namespaced:
             # Nodes are not ours to read; of one that is silent, the API server closes the pods and leaves their containers open
-            return _SILENT if pod.containers_ready and not pod.ready else ""
-        before, now = self._nodes.get(pod.node), time.monotonic()
+            return _NOT_RESPONDING if pod.containers_ready and not pod.ready else ""
+        before, now = self._node_problems.get(pod.node), time.monotonic()
         if before is not None and now - before[0] < _PROGRESS_SECONDS:
             return before[1]
         try:
-            problem = _node_problem(await self._cluster.get("Node", None, pod.node))
-        except Refused:
+            problem = _node_problem(await self._client.get("Node", None, pod.node))
+        except RequestRejected:
             # worth having, and no more: the Job does without
             problem = ""
-        while len(self._nodes) >= _MOST_REMEMBERED:
-            del self._nodes[next(iter(self._nodes))]
-        self._nodes[pod.node] = (now, problem)
+        while len(self._node_problems) >= _MAX_CACHE_ENTRIES:
+            del self._node_problems[next(iter(self._node_problems))]
+        self._node_problems[pod.node] = (now, problem)
         return problem
 
     async def _mount_problem(self, namespace: str, pod: Pod) -> str:
         """Ask for the Events of a prep pod that is being created: only there the kubelet says which mount it waits for."""
-        events = await self._cluster.list(
+        events = await self._client.list(
             "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
         )
         last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
@@ -134,17 +134,21 @@ class Observer:
 
     async def _progress(self, namespace: str, pod: Pod) -> Json | None:
         """Return the last line of progress in the pod's log, read at most once in ten seconds."""
-        before, now = self._told.get(pod.uid), time.monotonic()
+        before, now = self._progress_samples.get(pod.uid), time.monotonic()
         if before is not None and now - before.read < _PROGRESS_SECONDS:
             return before.line
-        line = _last_line(await self._cluster.log(namespace, pod.name, _PROGRESS_LINES))
+        line = _last_progress_line(await self._client.read_log(namespace, pod.name, _PROGRESS_LINES))
         if line is not None:
-            line = {**line, "at": observed.spelled(self._cluster.now), "bytesPerSecond": _rate(before, line, now)}
+            line = {
+                **line,
+                "at": observed.format_time(self._client.now),
+                "bytesPerSecond": _bytes_per_second(before, line, now),
+            }
         elif before is not None:
             line = before.line
-        while len(self._told) >= _MOST_REMEMBERED:
-            del self._told[next(iter(self._told))]
-        self._told[pod.uid] = _Told(now, line)
+        while len(self._progress_samples) >= _MAX_CACHE_ENTRIES:
+            del self._progress_samples[next(iter(self._progress_samples))]
+        self._progress_samples[pod.uid] = _ProgressSample(now, line)
         return line
 
     async def _inputs(self, namespace: str, live: Json) -> str | None:
@@ -152,7 +156,7 @@ class Observer:
         wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
         if wanted is None:
             return ""
-        found = await self._cluster.get("ConfigMap", namespace, wanted["name"])
+        found = await self._client.get("ConfigMap", namespace, wanted["name"])
         content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
         return None if content is None else hashlib.sha256(content.encode()).hexdigest()
 
@@ -179,38 +183,38 @@ class Observer:
             return pod
         if self._namespaced:
             # Nodes are not ours to read: what its own template has not pinned is verified pod by pod
-            return replace(pod, product=compared or _pinned(made_for) or f"{naming.ONE_POD}{pod.uid}")
+            return replace(pod, product=compared or _pinned_product(made_for) or f"{naming.SINGLE_POD}{pod.uid}")
         return replace(pod, product=await self._product(pod.node))
 
     async def _product(self, node: str) -> str:
         read, known = self._products.get(node, (0.0, ""))
         if known and time.monotonic() - read < _PRODUCT_SECONDS:
             return known
-        live = await self._cluster.get("Node", None, node)
+        live = await self._client.get("Node", None, node)
         label = live["metadata"].get("labels", {}).get(naming.GPU_PRODUCT_LABEL) if live else None
         # without the label nothing says that two nodes have the same product: each is verified by itself
         product = label or f"node:{node}"
-        while len(self._products) >= _MOST_REMEMBERED:
+        while len(self._products) >= _MAX_CACHE_ENTRIES:
             del self._products[next(iter(self._products))]
         self._products[node] = (time.monotonic(), product)
         return product
 
 
-def _of(found: Iterable[Json], component: str) -> list[Json]:
+def _with_component(found: Iterable[Json], component: str) -> list[Json]:
     return [entry for entry in found if ownership.component(entry) == component]
 
 
-def _ours(live: Json, model: str) -> bool:
+def _is_ours(live: Json, model: str) -> bool:
     labels = live["metadata"].get("labels", {})
     return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
 
 
-def _pinned(made_for: Revision | None) -> str:
+def _pinned_product(made_for: Revision | None) -> str:
     selector = made_for.template["spec"].get("nodeSelector") if made_for else None
     return str((selector or {}).get(naming.GPU_PRODUCT_LABEL, ""))
 
 
-def _called(live: Json) -> str:
+def _display_name(live: Json) -> str:
     return f"{live.get('kind', 'object')} {live['metadata']['name']}"
 
 
@@ -221,10 +225,10 @@ def _node_problem(live: Json | None) -> str:
     if ready is None or ready["status"] == "True":
         return ""
     said = ready.get("message", "")
-    return f"{_SILENT} ({said})" if said else _SILENT
+    return f"{_NOT_RESPONDING} ({said})" if said else _NOT_RESPONDING
 
 
-def _last_line(log: str) -> Json | None:
+def _last_progress_line(log: str) -> Json | None:
     for text in reversed(log.splitlines()):
         try:
             line = json.loads(text)
@@ -235,7 +239,7 @@ def _last_line(log: str) -> Json | None:
     return None
 
 
-def _rate(before: _Told | None, line: Json, now: float) -> int:
+def _bytes_per_second(before: _ProgressSample | None, line: Json, now: float) -> int:
     if before is None or before.line is None or before.line.get("phase") != line.get("phase"):
         return 0
     done = int(line.get("bytes") or 0) - int(before.line.get("bytes") or 0)

@@ -14,49 +14,49 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from encoder_operator import naming
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
+from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
 # of these there is one, called like its model; what has the name and not the label is somebody else's
-_NAMESAKES = ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "HTTPRoute")
-_KINDS = ("Job", "Pod", "ControllerRevision", *_NAMESAKES)
+_NAMED_LIKE_THE_MODEL = ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "HTTPRoute")
+_KINDS = ("Job", "Pod", "ControllerRevision", *_NAMED_LIKE_THE_MODEL)
 # the only kind that a cluster may be without
-_ROUTE = "HTTPRoute"
-_GATEWAY = "gateway.networking.k8s.io", "v1", "httproutes"
-_GATEWAY_SECONDS = 300.0
+_HTTP_ROUTE = "HTTPRoute"
+_HTTP_ROUTE_RESOURCE = "gateway.networking.k8s.io", "v1", "httproutes"
+_DISCOVERY_SECONDS = 300.0
 # what is read is held until it was decided on: more at a time is more memory, and hardly fewer requests
-_LARGEST_BATCH = 16
+_MAX_BATCH_SIZE = 16
 # a second one hides the time that the first waits for the API server
-_BATCHES = 2
+_MAX_CONCURRENT_BATCHES = 2
 # with more namespaces than this, one list of the whole cluster is less work
-_NAMESPACES = 4
+_MAX_NAMESPACED_LISTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Snapshot:
     """An EncoderModel and what belongs to it, as the API server has it."""
 
     live: Json
     children: Mapping[str, list[Json]]
     namesakes: Mapping[str, Json]
-    claim: Json | None
+    pvc: Json | None
     gateway_api: bool
     versions: Mapping[str, str]
 
 
-class Reader:
+class SnapshotReader:
     """Reads views, many at a time."""
 
-    def __init__(self, cluster: Cluster, *, namespaced: bool = False) -> None:
-        self._cluster = cluster
+    def __init__(self, client: Client, *, namespaced: bool = False) -> None:
+        self._client = client
         self._namespaced = namespaced
-        self._waiting: dict[Key, asyncio.Future[View | None]] = {}
+        self._waiting: dict[NamespacedName, asyncio.Future[Snapshot | None]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._gateway: tuple[float, bool] = (0.0, False)
 
-    async def read(self, key: Key) -> View | None:
+    async def read(self, key: NamespacedName) -> Snapshot | None:
         """Return the model and its children; None if there is none, or if it is being deleted."""
         loop = asyncio.get_running_loop()
         future = self._waiting.get(key)
@@ -68,9 +68,9 @@ class Reader:
         return await asyncio.shield(future)
 
     def _start(self) -> None:
-        if not self._waiting or len(self._running) >= _BATCHES:
+        if not self._waiting or len(self._running) >= _MAX_CONCURRENT_BATCHES:
             return
-        keys = list(self._waiting)[:_LARGEST_BATCH]
+        keys = list(self._waiting)[:_MAX_BATCH_SIZE]
         batch = {key: self._waiting.pop(key) for key in keys}
         task = asyncio.get_running_loop().create_task(self._run(batch), name=f"read {len(batch)} models")
         self._running.add(task)
@@ -80,13 +80,13 @@ class Reader:
         self._running.discard(task)
         self._start()
 
-    async def _run(self, batch: Mapping[Key, asyncio.Future[View | None]]) -> None:
+    async def _run(self, batch: Mapping[NamespacedName, asyncio.Future[Snapshot | None]]) -> None:
         try:
             found = await self._views(list(batch))
         except BaseException as error:
             for future in batch.values():
                 if not future.done():
-                    future.set_exception(_again(error))
+                    future.set_exception(_retryable(error))
                     # nobody may be waiting any more
                     future.exception()
             if not isinstance(error, Exception):
@@ -96,31 +96,33 @@ class Reader:
             if not future.done():
                 future.set_result(found.get(key))
 
-    async def _views(self, keys: list[Key]) -> dict[Key, View]:
+    async def _views(self, keys: list[NamespacedName]) -> dict[NamespacedName, Snapshot]:
         # Jobs before pods: a Job that is done must not come without the pod that says how it went
         models, jobs = await asyncio.gather(self._models(keys), self._list("Job", keys))
-        later = [kind for kind in _KINDS if kind not in ("Job", _ROUTE)]
+        later = [kind for kind in _KINDS if kind not in ("Job", _HTTP_ROUTE)]
         lists, routes = await asyncio.gather(
             asyncio.gather(*(self._list(kind, keys) for kind in later)), self._routes(keys)
         )
         by_kind = {"Job": jobs, **dict(zip(later, lists, strict=True))} | routes
         versions = {kind: version for kind, (_, version) in by_kind.items()}
-        claims = await self._claims(models)
+        # ReplicaSets after pods: each pod must find the ReplicaSet that created it
+        claims, replica_sets = await asyncio.gather(self._claims(models), self._replica_sets(keys))
         found = {}
         for key, live in models.items():
             children = {kind: by_kind[kind][0].get(key, []) for kind in by_kind}
-            found[key] = View(
+            children["ReplicaSet"] = replica_sets.get(key, [])
+            found[key] = Snapshot(
                 live=live,
                 children=children,
                 namesakes=await self._namesakes(key, live, children),
-                claim=claims.get((key.namespace, claim_name(live))),
-                gateway_api=_ROUTE in by_kind,
+                pvc=claims.get((key.namespace, pvc_name(live))),
+                gateway_api=_HTTP_ROUTE in by_kind,
                 versions=versions | {naming.KIND: live["metadata"]["resourceVersion"]},
             )
         return found
 
-    async def _models(self, keys: Iterable[Key]) -> dict[Key, Json]:
-        found = await asyncio.gather(*(self._cluster.get(naming.KIND, *key) for key in keys))
+    async def _models(self, keys: Iterable[NamespacedName]) -> dict[NamespacedName, Json]:
+        found = await asyncio.gather(*(self._client.get(naming.KIND, *key) for key in keys))
         # the garbage collector removes the children of what is being deleted, by their owner references
         return {
             key: live
@@ -128,74 +130,94 @@ class Reader:
             if live is not None and "deletionTimestamp" not in live["metadata"]
         }
 
-    async def _routes(self, keys: list[Key]) -> dict[str, tuple[dict[Key, list[Json]], str]]:
+    async def _routes(self, keys: list[NamespacedName]) -> dict[str, tuple[dict[NamespacedName, list[Json]], str]]:
         """Return the list of routes by its kind; nothing where the cluster has no such kind, or no longer has it."""
         if not await self._has_gateway():
             return {}
         try:
-            return {_ROUTE: await self._list(_ROUTE, keys)}
-        except ClusterError as error:
+            return {_HTTP_ROUTE: await self._list(_HTTP_ROUTE, keys)}
+        except ApiServerError as error:
             if error.status != 404:
                 raise
         self._gateway = (time.monotonic(), False)
         return {}
 
-    async def _list(self, kind: str, keys: list[Key]) -> tuple[dict[Key, list[Json]], str]:
-        by_namespace: dict[str, list[str]] = defaultdict(list)
+    def _by_namespace(self, keys: list[NamespacedName]) -> dict[str, list[str]]:
+        """Return the names to list for, by the namespace to list in."""
+        found: dict[str, list[str]] = defaultdict(list)
         for key in keys:
-            by_namespace[key.namespace].append(key.name)
-        if len(by_namespace) > _NAMESPACES and not self._namespaced:
-            by_namespace = {"*": sorted({key.name for key in keys})}
+            found[key.namespace].append(key.name)
+        if len(found) > _MAX_NAMESPACED_LISTS and not self._namespaced:
+            return {"*": sorted({key.name for key in keys})}
+        return found
+
+    async def _replica_sets(self, keys: list[NamespacedName]) -> dict[NamespacedName, list[Json]]:
+        """Return who owns the ReplicaSets of each model: the link between a serving pod and the Deployment."""
         lists = await asyncio.gather(
             *(
-                self._cluster.listed(kind, namespace, {naming.MODEL: models if len(models) > 1 else models[0]})
-                for namespace, models in by_namespace.items()
+                self._client.list_owners("ReplicaSet", namespace, naming.MODEL, models)
+                for namespace, models in self._by_namespace(keys).items()
             )
         )
-        found: dict[Key, list[Json]] = defaultdict(list)
+        found: dict[NamespacedName, list[Json]] = defaultdict(list)
+        for item in (item for listed in lists for item in listed):
+            meta = item["metadata"]
+            found[NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])].append(item)
+        return found
+
+    async def _list(self, kind: str, keys: list[NamespacedName]) -> tuple[dict[NamespacedName, list[Json]], str]:
+        lists = await asyncio.gather(
+            *(
+                self._client.list_with_version(
+                    kind, namespace, {naming.MODEL: models if len(models) > 1 else models[0]}
+                )
+                for namespace, models in self._by_namespace(keys).items()
+            )
+        )
+        found: dict[NamespacedName, list[Json]] = defaultdict(list)
         wanted = set(keys)
         for listed in lists:
             for item in listed.items:
                 meta = item["metadata"]
-                key = Key(meta["namespace"], meta["labels"][naming.MODEL])
+                key = NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])
                 if key in wanted:
                     # lists leave it out
                     item["kind"] = kind
                     found[key].append(item)
         # what is older than the oldest of the lists is in all of them
-        return found, min((listed.version for listed in lists), key=_number)
+        return found, min((listed.version for listed in lists), key=_parse_version)
 
-    async def _claims(self, models: Mapping[Key, Json]) -> dict[tuple[str, str], Json | None]:
-        wanted = list({(key.namespace, claim_name(live)) for key, live in models.items()})
-        found = await asyncio.gather(*(self._cluster.get("PersistentVolumeClaim", *claim) for claim in wanted))
+    async def _claims(self, models: Mapping[NamespacedName, Json]) -> dict[tuple[str, str], Json | None]:
+        wanted = list({(key.namespace, pvc_name(live)) for key, live in models.items()})
+        found = await asyncio.gather(*(self._client.get("PersistentVolumeClaim", *pvc) for pvc in wanted))
         return dict(zip(wanted, found, strict=True))
 
-    async def _namesakes(self, key: Key, live: Json, children: Mapping[str, list[Json]]) -> dict[str, Json]:
+    async def _namesakes(self, key: NamespacedName, live: Json, children: Mapping[str, list[Json]]) -> dict[str, Json]:
         """Return the one child of each kind that is called like the model, ours or not."""
         found = {}
-        for kind in _NAMESAKES:
+        for kind in _NAMED_LIKE_THE_MODEL:
             ours = next((c for c in children.get(kind, []) if c["metadata"]["name"] == key.name), None)
-            if ours is None and kind in children and _asked_for(kind, live.get("spec", {})):
-                ours = await self._cluster.get(kind, *key)
+            if ours is None and kind in children and _is_requested(kind, live.get("spec", {})):
+                ours = await self._client.get(kind, *key)
             if ours is not None:
                 found[kind] = ours
         return found
 
     async def _has_gateway(self) -> bool:
         asked, found = self._gateway
-        if not asked or time.monotonic() - asked > _GATEWAY_SECONDS:
-            found = await self._cluster.serves(*_GATEWAY)
+        if not asked or time.monotonic() - asked > _DISCOVERY_SECONDS:
+            found = await self._client.has_resource(*_HTTP_ROUTE_RESOURCE)
             self._gateway = (time.monotonic(), found)
         return found
 
 
-def claim_name(live: Json) -> str:
+def pvc_name(live: Json) -> str:
     """Return the name of the claim that holds a model's artifacts."""
     storage = live.get("spec", {}).get("storage") or {}
-    return str(storage.get("claimName") or naming.artifacts_claim(live["metadata"]["name"]))
+    return str(storage.get("claimName") or naming.artifacts_pvc(live["metadata"]["name"]))
 
 
-def _asked_for(kind: str, spec: Json) -> bool:
+def _is_requested(kind: str, spec: Json) -> bool:
     network = spec.get("network") or {}
     if kind == "NetworkPolicy":
         return network.get("networkPolicy") is not None
@@ -206,10 +228,10 @@ def _asked_for(kind: str, spec: Json) -> bool:
     return True
 
 
-def _number(version: str) -> int:
+def _parse_version(version: str) -> int:
     return int(version) if version.isdigit() else 0
 
 
-def _again(error: BaseException) -> BaseException:
+def _retryable(error: BaseException) -> BaseException:
     # a cancelled batch must not look like a cancelled look
     return error if isinstance(error, Exception) else RuntimeError("reading was ended")

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from encoder_operator.status.reasons import Reason
 
 
-class Meaning(NamedTuple):
+class ConditionDoc(NamedTuple):
     """What a condition says."""
 
-    holds: str
-    rests_on: str
+    true_when: str
+    computed_from: str
 
 
-class Advice(NamedTuple):
+class ReasonDoc(NamedTuple):
     """What a reason means to a person."""
 
     conditions: tuple[str, ...]
@@ -27,43 +27,43 @@ class Advice(NamedTuple):
 
 
 CONDITIONS = {
-    "Accepted": Meaning(
+    "Accepted": ConditionDoc(
         "the operator understands the spec and may do what it asks", "the spec, and the operator's settings"
     ),
-    "ArtifactReady": Meaning(
+    "ArtifactReady": ConditionDoc(
         "the prepared checkpoint is on the volume, checked, for what the spec says now",
         "the prep Job's last words, then the revision that has pinned them",
     ),
-    "Verified": Meaning(
+    "Verified": ConditionDoc(
         "the **active** revision equals the original library within the thresholds, on the accelerator that it runs on",
         "the parity Job's last words, kept as a ControllerRevision",
     ),
-    "Available": Meaning(
+    "Available": ConditionDoc(
         "at least one pod of the active revision gets traffic. Gateways go by this one",
         "the pods' own `Ready`, which their readiness gate is part of",
     ),
-    "UpToDate": Meaning(
+    "UpToDate": ConditionDoc(
         "the active revision is what the spec asks for, and no pod of a former one answers any more",
         "the labels of pods and ControllerRevisions",
     ),
-    "Progressing": Meaning(
+    "Progressing": ConditionDoc(
         "work is in hand. False with reason `Idle` is the good end, any other reason says what it waits for",
         "all of these",
     ),
-    "Degraded": Meaning("something needs a person, whether or not it serves meanwhile", "all of these"),
-    "UpdateAvailable": Meaning(
+    "Degraded": ConditionDoc("something needs a person, whether or not it serves meanwhile", "all of these"),
+    "UpdateAvailable": ConditionDoc(
         "the operator's images or defaults are newer than those that the revision was made with. Nothing changes by itself:"
         " set the annotation `encoders.dev/update` to a new value to take them",
         "the revision, and the operator's settings",
     ),
-    "Ready": Meaning(
+    "Ready": ConditionDoc(
         "`Available` and `UpToDate` and, where parity is enforced, `Verified`. Pipelines go by this one. It promises that"
         " `spec.serving.replicas` pods are asked for and that one answers; how many do is `status.readyReplicas`",
         "the others",
     ),
 }
 # a condition that has nothing of its own to say gives the reason of one of these
-_FOLLOWS = {
+_INHERITS_FROM = {
     "UpToDate": ("ArtifactReady",),
     "Progressing": ("ArtifactReady", "Verified"),
     "Degraded": ("ArtifactReady",),
@@ -182,32 +182,33 @@ warnings every reason above that waits for a person.
 
 
 @functools.cache
-def advice() -> dict[Reason, Advice]:
+def reason_docs() -> dict[Reason, ReasonDoc]:
     """Return what each reason means, in the page's order."""
     found = {}
     for line in _REASONS.strip().splitlines():
         word, conditions, meaning, remedy = line.split(" | ")
-        found[Reason(word)] = Advice(_listed(conditions), meaning, remedy)
+        found[Reason(word)] = ReasonDoc(_split_conditions(conditions), meaning, remedy)
     return found
 
 
-def gives(condition: str, reason: Reason) -> bool:
+def may_have_reason(condition: str, reason: Reason) -> bool:
     """Return whether the page says that ``condition`` may give ``reason``."""
-    return bool({condition, *_FOLLOWS.get(condition, ())} & set(advice()[reason].conditions))
+    return bool({condition, *_INHERITS_FROM.get(condition, ())} & set(reason_docs()[reason].conditions))
 
 
 def page() -> str:
     """Return the page, as Markdown."""
-    conditions = [f"| `{name}` | {said.holds} | {said.rests_on} |" for name, said in CONDITIONS.items()]
+    conditions = [f"| `{name}` | {said.true_when} | {said.computed_from} |" for name, said in CONDITIONS.items()]
     reasons = [
         f"| `{reason}` | {', '.join(entry.conditions)} | {entry.meaning} | {entry.remedy} |"
-        for reason, entry in advice().items()
+        for reason, entry in reason_docs().items()
     ]
     follows = [
-        f"`{name}` may give any reason of {', '.join(f'`{of}`' for of in before)}." for name, before in _FOLLOWS.items()
+        f"`{name}` may give any reason of {', '.join(f'`{of}`' for of in before)}."
+        for name, before in _INHERITS_FROM.items()
     ]
     return _PAGE.format(conditions="\n".join(conditions), reasons="\n".join(reasons), follows="\n".join(follows))
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_conditions(text: str) -> tuple[str, ...]:
     return tuple(CONDITIONS) if text == "all" else tuple(text.split(", "))

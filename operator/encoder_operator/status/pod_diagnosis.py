@@ -22,7 +22,7 @@ class Problem(NamedTuple):
     message: str
 
 
-def of(pod: Pod) -> Problem | None:
+def diagnose(pod: Pod) -> Problem | None:
     """Return what keeps ``pod`` from running, or None."""
     if pod.node_problem:
         return Problem(
@@ -32,40 +32,40 @@ def of(pod: Pod) -> Problem | None:
         )
     if pod.unschedulable:
         return Problem(_unschedulable(pod.unschedulable), pod.unschedulable)
-    if pod.waiting in _PULL:
-        return Problem(Reason.IMAGE_PULL_FAILED, pod.waiting_message or pod.waiting)
-    if pod.waiting == "CreateContainerConfigError":
+    if pod.waiting_reason in _PULL:
+        return Problem(Reason.IMAGE_PULL_FAILED, pod.waiting_message or pod.waiting_reason)
+    if pod.waiting_reason == "CreateContainerConfigError":
         reason = Reason.TOKEN_SECRET_MISSING if "secret" in pod.waiting_message.lower() else Reason.VOLUME_NOT_MOUNTED
         return Problem(reason, pod.waiting_message)
     if pod.mount_problem:
         missing = "secret" in pod.mount_problem.lower()
         return Problem(Reason.TOKEN_SECRET_MISSING if missing else Reason.VOLUME_NOT_MOUNTED, pod.mount_problem)
     if pod.reason == EVICTED:
-        return evicted(pod)
-    if pod.waiting == "CrashLoopBackOff" or (pod.ended and pod.ended.exit_code):
-        return _ended(pod)
+        return eviction(pod)
+    if pod.waiting_reason == "CrashLoopBackOff" or (pod.terminated and pod.terminated.exit_code):
+        return _termination(pod)
     return None
 
 
-def evicted(pod: Pod) -> Problem:
+def eviction(pod: Pod) -> Problem:
     """Return that the kubelet has evicted ``pod``, in its own words."""
     said = f": {pod.message}" if pod.message else ""
     return Problem(Reason.EVICTED, f"pod {pod.name} was evicted from node {pod.node}{said}")
 
 
-def _ended(pod: Pod) -> Problem:
-    ended = pod.ended or pod.last_ended
+def _termination(pod: Pod) -> Problem:
+    ended = pod.terminated or pod.last_terminated
     if ended is None:
         return Problem(Reason.CRASH_LOOP, pod.waiting_message)
     if ended.reason == "OOMKilled":
         return Problem(Reason.OUT_OF_MEMORY, f"pod {pod.name} needed more memory than its limit")
-    said = ended.report().get("message") or _tail(ended.message)
+    said = ended.report().get("message") or _last_line(ended.message)
     return Problem(
         Reason.CRASH_LOOP, f"pod {pod.name} ended with exit code {ended.exit_code}{': ' if said else ''}{said}"
     )
 
 
-def _tail(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1][-300:] if lines else ""
 

@@ -11,133 +11,143 @@ from datetime import datetime
 from typing import NamedTuple
 
 from encoder_operator import naming
-from encoder_operator.client.errors import ClusterError, NotAccepted
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.planner import networking, rollout
-from encoder_operator.planner.actions import Notice
-from encoder_operator.planner.artifact import Preparation
-from encoder_operator.planner.rollout import Rollout
-from encoder_operator.planner.verification import Proof, Verification, latest, place_of, proof, said
+from encoder_operator.planner.actions import Event
+from encoder_operator.planner.artifact import ArtifactPlan
+from encoder_operator.planner.rollout import RolloutPlan
+from encoder_operator.planner.verification import (
+    VerificationPlan,
+    VerificationState,
+    latest_verdict,
+    platform_of,
+    verdict_message,
+    verification_state,
+)
 from encoder_operator.resources import service
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Facts, Pod, Revision, Verdict, spelled, when
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict, format_time, parse_time
 from encoder_operator.status import pod_diagnosis
 from encoder_operator.status.conditions import CONDITIONS
 from encoder_operator.status.reasons import Reason
+from encoder_operator.validation.errors import NotAccepted
 
 _MESSAGE_LIMIT = 1024
 _PROGRESS_SECONDS = 10.0
 
 
-class Said(NamedTuple):
+class ConditionValue(NamedTuple):
     """A condition without the book-keeping."""
 
-    holds: bool
+    is_true: bool
     reason: Reason
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class StatusInputs:
     """What there is to tell about."""
 
-    model: Model
-    facts: Facts
-    prepared: Preparation
+    model: EncoderModel
+    observed: ObservedState
+    artifact_plan: ArtifactPlan
     target: Revision | None
-    verified: Verification | None
-    rolled: Rollout
-    update: str | None
+    verification: VerificationPlan | None
+    rollout: RolloutPlan
+    available_update: str | None
 
     @property
     def active(self) -> Revision | None:
         """Return the revision that answers."""
-        return self.rolled.active
+        return self.rollout.active
 
     @property
     def ready(self) -> tuple[Pod, ...]:
         """Return the pods that answer, of the active revision."""
-        return rollout.ready(self.facts, self.active)
+        return rollout.ready_pods(self.observed, self.active)
 
     @property
-    def problem(self) -> pod_diagnosis.Problem | None:
+    def target_problem(self) -> pod_diagnosis.Problem | None:
         """Return the first thing that keeps a pod of the wanted revision, or of the one that is held instead, from running."""
-        return self._problem(self.target, self.rolled.held)
+        return self._problem(self.target, self.rollout.deployed)
 
     @property
-    def trouble(self) -> pod_diagnosis.Problem | None:
+    def serving_problem(self) -> pod_diagnosis.Problem | None:
         """Return what keeps any pod that should answer from running: a candidate at work does not hide that the other one fails."""
-        return self._problem(self.target, self.rolled.held, self.active)
+        return self._problem(self.target, self.rollout.deployed, self.active)
 
     def _problem(self, *revisions: Revision | None) -> pod_diagnosis.Problem | None:
         found = (
             problem for revision in dict.fromkeys(r.hash for r in revisions if r) if (problem := self._of(revision))
         )
         first = next(found, None)
-        refused = self.facts.deployment.refused if self.facts.deployment else ""
+        refused = self.observed.deployment.replica_failure if self.observed.deployment else ""
         return pod_diagnosis.Problem(Reason.PODS_REFUSED, refused) if refused and first is None else first
 
     def _of(self, revision: str) -> pod_diagnosis.Problem | None:
-        pods = [pod for pod in self.facts.pods if pod.revision == revision and not pod.deleting]
-        living = next((found for pod in pods if pod.alive and not pod.ready and (found := pod_diagnosis.of(pod))), None)
+        pods = [pod for pod in self.observed.pods if pod.revision == revision and not pod.deleting]
+        living = next(
+            (found for pod in pods if pod.alive and not pod.ready and (found := pod_diagnosis.diagnose(pod))), None
+        )
         if living is not None or any(pod.ready for pod in pods):
             return living
         # a pod that has ended for good stays as an object; only that the node needs room may be why none is ready
-        return next((pod_diagnosis.of(pod) for pod in pods if pod.reason == "Evicted"), None)
+        return next((pod_diagnosis.diagnose(pod) for pod in pods if pod.reason == "Evicted"), None)
 
     def verdict(self, of: Revision | None) -> Verdict | None:
         """Return what speaks for a revision."""
-        return latest(self.model, self.facts.verdicts, of.hash) if of else None
+        return latest_verdict(self.model, self.observed.verdicts, of.hash) if of else None
 
 
-def observe(view: View) -> Json:
+def build_status(inputs: StatusInputs) -> Json:
     """Return the whole status."""
-    conditions = _conditions(view)
-    candidate = view.target if view.target and view.target != view.active else None
-    pods = [pod for pod in view.facts.pods if pod.alive and not pod.deleting]
+    conditions = _conditions(inputs)
+    candidate = inputs.target if inputs.target and inputs.target != inputs.active else None
+    pods = [pod for pod in inputs.observed.pods if pod.alive and not pod.deleting]
     found: Json = {
-        "phase": _phase(view, conditions),
-        "endpoint": service.endpoint(view.model),
+        "phase": _phase(inputs, conditions),
+        "endpoint": service.endpoint(inputs.model),
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
-        "selector": f"{naming.MODEL}={view.model.name},{naming.COMPONENT}=serving",
-        "artifact": _artifact(view),
-        "activeRevision": view.active and view.active.hash,
+        "selector": f"{naming.MODEL}={inputs.model.name},{naming.COMPONENT}=serving",
+        "artifact": _artifact(inputs),
+        "activeRevision": inputs.active and inputs.active.hash,
         "candidateRevision": candidate and candidate.hash,
-        "parity": _parity(view.verdict(view.active)),
-        "candidateParity": _parity(view.verdict(candidate)),
+        "parity": _parity(inputs.verdict(inputs.active)),
+        "candidateParity": _parity(inputs.verdict(candidate)),
     }
-    return _finished(found, conditions, view.model.status, view.model.generation, view.facts)
+    return _assemble(found, conditions, inputs.model.status, inputs.model.generation, inputs.observed)
 
 
-def refused(live: Json, error: NotAccepted, facts: Facts) -> Json:
+def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState) -> Json:
     """Return the status of a resource that can't be acted on: what serves goes on serving, and is still counted."""
     old = live.get("status", {})
     active = old.get("activeRevision")
-    ready = [pod for pod in facts.pods if pod.ready and not pod.deleting]
+    ready = [pod for pod in observed.pods if pod.ready and not pod.deleting]
     serving = (
-        Said(True, Reason.SERVING, f"{len(ready)} pods of an earlier spec are ready")
+        ConditionValue(True, Reason.SERVING, f"{len(ready)} pods of an earlier spec are ready")
         if ready
-        else Said(False, Reason.NOT_ACCEPTED, "no pod is ready")
+        else ConditionValue(False, Reason.NOT_ACCEPTED, "no pod is ready")
     )
-    no = Said(False, Reason.NOT_ACCEPTED, error.message)
+    no = ConditionValue(False, Reason.NOT_ACCEPTED, error.message)
     conditions = {name: no for name in CONDITIONS} | {
-        "Accepted": Said(False, error.reason, error.message),
+        "Accepted": ConditionValue(False, error.reason, error.message),
         "Available": serving,
-        "Degraded": Said(True, Reason.NOT_ACCEPTED, error.message),
-        "Ready": Said(False, error.reason, error.message),
+        "Degraded": ConditionValue(True, Reason.NOT_ACCEPTED, error.message),
+        "Ready": ConditionValue(False, error.reason, error.message),
     }
     kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "parity")}
     found = kept | {
         "phase": "Degraded" if ready else "Failed",
-        "replicas": sum(pod.alive and not pod.deleting for pod in facts.pods),
+        "replicas": sum(pod.alive and not pod.deleting for pod in observed.pods),
         "readyReplicas": len(ready),
         "activeRevision": active,
     }
-    return _finished(found, conditions, old, live["metadata"].get("generation", 0), facts)
+    return _assemble(found, conditions, old, live["metadata"].get("generation", 0), observed)
 
 
-def hindered(shown: Json, old: Json, error: ClusterError, now: datetime) -> Json:
+def status_on_api_error(shown: Json, old: Json, error: ApiServerError, now: datetime) -> Json:
     """Return a status that says, beside all else, that the API server refuses what the operator needs."""
     before = {entry["type"]: entry for entry in old.get("conditions", [])}
 
@@ -151,7 +161,7 @@ def hindered(shown: Json, old: Json, error: ClusterError, now: datetime) -> Json
             "status": spelling,
             "reason": Reason.WRITE_REFUSED.value,
             "message": str(error)[:_MESSAGE_LIMIT],
-            "lastTransitionTime": since or spelled(now),
+            "lastTransitionTime": since or format_time(now),
         }
 
     # a model that was never looked at has none yet
@@ -159,189 +169,202 @@ def hindered(shown: Json, old: Json, error: ClusterError, now: datetime) -> Json
     return shown | {"conditions": [told(entry) for entry in listed]}
 
 
-def waiting(model: Model, facts: Facts) -> Json:
+def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) -> Json:
     """Return the status while children of a deleted namesake are still being removed."""
-    what = (
-        f"waiting until the children of a deleted EncoderModel of this name are gone: {', '.join(facts.leftovers[:3])}"
-    )
-    no = Said(False, Reason.WAITING_FOR_DELETION, what)
+    what = f"waiting until the children of a deleted EncoderModel of this name are gone: {', '.join(observed.stale_children[:3])}"
+    no = ConditionValue(False, Reason.WAITING_FOR_DELETION, what)
     conditions = {name: no for name in CONDITIONS} | {
-        "Accepted": Said(True, Reason.ACCEPTED, "the spec is understood"),
-        "Progressing": Said(True, Reason.WAITING_FOR_DELETION, what),
+        "Accepted": ConditionValue(True, Reason.ACCEPTED, "the spec is understood"),
+        "Progressing": ConditionValue(True, Reason.WAITING_FOR_DELETION, what),
     }
     found: Json = {"phase": "Pending", "replicas": 0, "readyReplicas": 0}
-    return _finished(found, conditions, model.status, model.generation, facts)
+    return _assemble(found, conditions, model.status, model.generation, observed)
 
 
-def notices(old: Json, new: Json) -> tuple[Notice, ...]:
+def events_for(old: Json, new: Json) -> tuple[Event, ...]:
     """Return what changed that people may want to know, each fact once."""
     before = {entry["type"]: (entry["status"], entry["reason"]) for entry in old.get("conditions", [])}
-    found: dict[str, Notice] = {}
+    found: dict[str, Event] = {}
     for entry in new["conditions"]:
-        told = _TOLD.get(entry["type"], frozenset())
+        told = _NORMAL_EVENTS.get(entry["type"], frozenset())
         changed = before.get(entry["type"]) != (entry["status"], entry["reason"])
-        if changed and (entry["reason"] in told or entry["reason"] in _FAILURES):
-            warning = entry["reason"] in _FAILURES
+        if changed and (entry["reason"] in told or entry["reason"] in _WARNING_REASONS):
+            warning = entry["reason"] in _WARNING_REASONS
             # several conditions may change for one reason: the first of them tells it
-            found.setdefault(entry["reason"], Notice(warning, Reason(entry["reason"]), entry["message"]))
+            found.setdefault(entry["reason"], Event(warning, Reason(entry["reason"]), entry["message"]))
     return tuple(found.values())
 
 
-def _conditions(view: View) -> dict[str, Said]:
+def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
     found = {
-        "Accepted": _accepted(view.model),
-        "ArtifactReady": Said(view.prepared.artifact is not None, view.prepared.reason, view.prepared.message),
-        "Verified": _verified(view),
-        "Available": _available(view),
-        "UpToDate": _up_to_date(view),
-        "Progressing": _progressing(view),
-        "Degraded": _degraded(view),
-        "UpdateAvailable": Said(True, Reason.NEW_DEFAULTS, f"today's operator would use {view.update}")
-        if view.update
-        else Said(False, Reason.CURRENT, "the operator's defaults are in use"),
+        "Accepted": _accepted(inputs.model),
+        "ArtifactReady": ConditionValue(
+            inputs.artifact_plan.artifact is not None, inputs.artifact_plan.reason, inputs.artifact_plan.message
+        ),
+        "Verified": _verified(inputs),
+        "Available": _available(inputs),
+        "UpToDate": _up_to_date(inputs),
+        "Progressing": _progressing(inputs),
+        "Degraded": _degraded(inputs),
+        "UpdateAvailable": ConditionValue(
+            True, Reason.NEW_DEFAULTS, f"today's operator would use {inputs.available_update}"
+        )
+        if inputs.available_update
+        else ConditionValue(False, Reason.CURRENT, "the operator's defaults are in use"),
     }
-    needed = ["Available", "UpToDate"] + (["Verified"] if view.model.spec.parity.mode == "Enforce" else [])
+    needed = ["Available", "UpToDate"] + (["Verified"] if inputs.model.spec.parity.mode == "Enforce" else [])
     # the cause before its effect: without an artifact there is nothing to verify, unverified there are no ready pods
     order = ["ArtifactReady", "Verified", "UpToDate", "Available"]
-    missing = next((name for name in order if name in {*needed, "ArtifactReady"} and not found[name].holds), None)
-    if view.model.spec.suspend:
-        found["Ready"] = Said(False, Reason.SUSPENDED, "spec.suspend is true")
-    elif missing is None or (missing == "ArtifactReady" and all(found[name].holds for name in needed)):
-        found["Ready"] = Said(True, Reason.READY, f"{len(view.ready)} pods of revision {_hash(view.active)} answer")
+    missing = next((name for name in order if name in {*needed, "ArtifactReady"} and not found[name].is_true), None)
+    if inputs.model.spec.suspend:
+        found["Ready"] = ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
+    elif missing is None or (missing == "ArtifactReady" and all(found[name].is_true for name in needed)):
+        found["Ready"] = ConditionValue(
+            True, Reason.READY, f"{len(inputs.ready)} pods of revision {_hash(inputs.active)} answer"
+        )
     else:
         found["Ready"] = found[missing]
     return found
 
 
-def _accepted(model: Model) -> Said:
+def _accepted(model: EncoderModel) -> ConditionValue:
     if model.spec.serving.trust_remote_code:
         what = "the spec is understood; its trustRemoteCode lets the pods run code from the checkpoint's repository"
-        return Said(True, Reason.REMOTE_CODE_TRUSTED, what)
-    return Said(True, Reason.ACCEPTED, "the spec is understood")
+        return ConditionValue(True, Reason.REMOTE_CODE_TRUSTED, what)
+    return ConditionValue(True, Reason.ACCEPTED, "the spec is understood")
 
 
-def _verified(view: View) -> Said:
-    about = view.active or view.target
-    if view.model.spec.parity.mode == "Disabled":
-        return Said(False, Reason.DISABLED, "spec.parity.mode is Disabled: nothing is compared")
-    verdict = view.verdict(about)
+def _verified(inputs: StatusInputs) -> ConditionValue:
+    about = inputs.active or inputs.target
+    if inputs.model.spec.parity.mode == "Disabled":
+        return ConditionValue(False, Reason.DISABLED, "spec.parity.mode is Disabled: nothing is compared")
+    verdict = inputs.verdict(about)
     if about is not None and verdict is not None:
-        state = proof(view.model, view.facts.verdicts, about.hash, place_of(verdict))
-        if state is not Proof.STALE:
+        state = verification_state(inputs.model, inputs.observed.verdicts, about.hash, platform_of(verdict))
+        if state is not VerificationState.STALE:
             reason = Reason.PARITY_PASSED if verdict.passed else Reason.PARITY_FAILED
-            return Said(verdict.passed, reason, said(verdict))
-    if view.verified is not None and about is not None and about == view.target:
-        if view.verified.inconclusive:
-            return Said(False, Reason.INCONCLUSIVE, f"{view.verified.inconclusive}; it is tried again")
-        if view.verified.running:
-            return Said(False, Reason.PARITY_RUNNING, view.verified.running)
-        return Said(False, Reason.PARITY_PENDING, "the comparison starts when a pod's engine answers")
-    return Said(False, Reason.NOT_VERIFIED, "there is no revision to verify yet")
+            return ConditionValue(verdict.passed, reason, verdict_message(verdict))
+    if inputs.verification is not None and about is not None and about == inputs.target:
+        if inputs.verification.inconclusive:
+            return ConditionValue(False, Reason.INCONCLUSIVE, f"{inputs.verification.inconclusive}; it is tried again")
+        if inputs.verification.running:
+            return ConditionValue(False, Reason.PARITY_RUNNING, inputs.verification.running)
+        return ConditionValue(False, Reason.PARITY_PENDING, "the comparison starts when a pod's engine answers")
+    return ConditionValue(False, Reason.NOT_VERIFIED, "there is no revision to verify yet")
 
 
-def _available(view: View) -> Said:
-    ready, wanted = view.ready, view.model.spec.serving.replicas
+def _available(inputs: StatusInputs) -> ConditionValue:
+    ready, wanted = inputs.ready, inputs.model.spec.serving.replicas
     if ready:
-        return Said(True, Reason.SERVING, f"{len(ready)} of {wanted} pods of revision {_hash(view.active)} are ready")
-    if view.model.spec.suspend:
-        return Said(False, Reason.SUSPENDED, "spec.suspend is true")
+        return ConditionValue(
+            True, Reason.SERVING, f"{len(ready)} of {wanted} pods of revision {_hash(inputs.active)} are ready"
+        )
+    if inputs.model.spec.suspend:
+        return ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
     if wanted == 0:
-        return Said(False, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0")
-    if view.rolled.refused and view.active is None:
-        return Said(False, *view.rolled.refused)
-    if view.trouble is not None:
-        return Said(False, *view.trouble)
-    beside = view.verified.beside if view.verified else None
+        return ConditionValue(False, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0")
+    if inputs.rollout.rejection and inputs.active is None:
+        return ConditionValue(False, *inputs.rollout.rejection)
+    if inputs.serving_problem is not None:
+        return ConditionValue(False, *inputs.serving_problem)
+    beside = inputs.verification.other if inputs.verification else None
     why = f": {beside.message}" if beside else ""
-    return Said(False, Reason.NO_READY_PODS, f"no pod of a verified revision is ready{why}")
+    return ConditionValue(False, Reason.NO_READY_PODS, f"no pod of a verified revision is ready{why}")
 
 
-def _up_to_date(view: View) -> Said:
-    target = view.target
+def _up_to_date(inputs: StatusInputs) -> ConditionValue:
+    target = inputs.target
     if target is None:
-        return Said(False, view.prepared.reason, "there is no revision for this spec yet: " + view.prepared.message)
-    if view.rolled.refused:
-        return Said(False, *view.rolled.refused)
-    if view.active != target:
-        verified = view.verified
+        return ConditionValue(
+            False,
+            inputs.artifact_plan.reason,
+            "there is no revision for this spec yet: " + inputs.artifact_plan.message,
+        )
+    if inputs.rollout.rejection:
+        return ConditionValue(False, *inputs.rollout.rejection)
+    if inputs.active != target:
+        verified = inputs.verification
         why = (verified.inconclusive or verified.running) if verified else ""
         reason = Reason.INCONCLUSIVE if verified and verified.inconclusive else Reason.ROLLOUT_IN_PROGRESS
-        return Said(False, reason, why or f"revision {target.hash} is not verified yet")
-    old = [pod for pod in view.facts.pods if pod.ready and not pod.deleting and pod.revision != target.hash]
+        return ConditionValue(False, reason, why or f"revision {target.hash} is not verified yet")
+    old = [pod for pod in inputs.observed.pods if pod.ready and not pod.deleting and pod.revision != target.hash]
     if old:
-        return Said(False, Reason.ROLLOUT_IN_PROGRESS, f"{len(old)} pods of the former revision still answer")
-    return Said(True, Reason.CURRENT, f"revision {target.hash} is what the spec asks for")
+        return ConditionValue(False, Reason.ROLLOUT_IN_PROGRESS, f"{len(old)} pods of the former revision still answer")
+    return ConditionValue(True, Reason.CURRENT, f"revision {target.hash} is what the spec asks for")
 
 
-def _progressing(view: View) -> Said:
-    if view.model.spec.paused:
-        return Said(False, Reason.PAUSED, "spec.paused is true: nothing is changed")
-    if view.model.spec.suspend:
-        return Said(False, Reason.SUSPENDED, "spec.suspend is true")
-    if view.prepared.artifact is None:
-        stuck = view.prepared.reason is not Reason.PREPARING
-        return Said(not stuck, view.prepared.reason, view.prepared.message)
-    if view.problem is not None:
-        return Said(False, *view.problem)
-    if view.verified is not None and view.verified.beside and not view.ready:
-        return Said(True, *view.verified.beside)
-    if view.rolled.refused:
+def _progressing(inputs: StatusInputs) -> ConditionValue:
+    if inputs.model.spec.paused:
+        return ConditionValue(False, Reason.PAUSED, "spec.paused is true: nothing is changed")
+    if inputs.model.spec.suspend:
+        return ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
+    if inputs.artifact_plan.artifact is None:
+        stuck = inputs.artifact_plan.reason is not Reason.PREPARING
+        return ConditionValue(not stuck, inputs.artifact_plan.reason, inputs.artifact_plan.message)
+    if inputs.target_problem is not None:
+        return ConditionValue(False, *inputs.target_problem)
+    if inputs.verification is not None and inputs.verification.other and not inputs.ready:
+        return ConditionValue(True, *inputs.verification.other)
+    if inputs.rollout.rejection:
         waits = "waiting for another spec, or for the annotation encoders.dev/retry"
-        return Said(False, view.rolled.refused.reason, waits)
-    if view.verified is not None and (view.verified.running or view.verified.inconclusive):
-        about = view.verified.running or view.verified.inconclusive
-        reason = Reason.INCONCLUSIVE if view.verified.inconclusive else Reason.PARITY_RUNNING
-        return Said(True, reason, about)
-    wanted = view.rolled.replicas
-    if len(view.ready) < wanted or view.active != view.target:
-        return Said(True, Reason.STARTING, f"{len(view.ready)} of {wanted} pods are ready")
-    return Said(False, Reason.IDLE, "there is nothing to do")
+        return ConditionValue(False, inputs.rollout.rejection.reason, waits)
+    if inputs.verification is not None and (inputs.verification.running or inputs.verification.inconclusive):
+        about = inputs.verification.running or inputs.verification.inconclusive
+        reason = Reason.INCONCLUSIVE if inputs.verification.inconclusive else Reason.PARITY_RUNNING
+        return ConditionValue(True, reason, about)
+    wanted = inputs.rollout.replicas
+    if len(inputs.ready) < wanted or inputs.active != inputs.target:
+        return ConditionValue(True, Reason.STARTING, f"{len(inputs.ready)} of {wanted} pods are ready")
+    return ConditionValue(False, Reason.IDLE, "there is nothing to do")
 
 
-def _degraded(view: View) -> Said:
-    wanted = [found.hash for found in (view.active, view.target) if found]
+def _degraded(inputs: StatusInputs) -> ConditionValue:
+    wanted = [found.hash for found in (inputs.active, inputs.target) if found]
     failed = [
         verdict
         for revision in wanted
-        for verdict in view.facts.verdicts
+        for verdict in inputs.observed.verdicts
         if verdict.revision == revision
-        and proof(view.model, view.facts.verdicts, revision, place_of(verdict)) is Proof.FAILED
+        and verification_state(inputs.model, inputs.observed.verdicts, revision, platform_of(verdict))
+        is VerificationState.FAILED
         and not verdict.passed
     ]
-    if failed and view.model.spec.parity.mode != "Disabled":
-        return Said(True, Reason.PARITY_FAILED, said(failed[-1]))
-    if view.rolled.refused and view.rolled.refused.reason is not Reason.PARITY_FAILED:
-        return Said(True, *view.rolled.refused)
-    if view.prepared.failed:
-        return Said(True, view.prepared.reason, view.prepared.message)
-    if view.trouble is not None and view.trouble.reason in _FAILURES:
-        return Said(True, *view.trouble)
-    if networking.routeless(view.model, view.facts):
-        return Said(True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute: this cluster has no HTTPRoute resource")
-    return Said(False, Reason.AS_EXPECTED, "nothing needs a person")
+    if failed and inputs.model.spec.parity.mode != "Disabled":
+        return ConditionValue(True, Reason.PARITY_FAILED, verdict_message(failed[-1]))
+    if inputs.rollout.rejection and inputs.rollout.rejection.reason is not Reason.PARITY_FAILED:
+        return ConditionValue(True, *inputs.rollout.rejection)
+    if inputs.artifact_plan.failed:
+        return ConditionValue(True, inputs.artifact_plan.reason, inputs.artifact_plan.message)
+    if inputs.serving_problem is not None and inputs.serving_problem.reason in _WARNING_REASONS:
+        return ConditionValue(True, *inputs.serving_problem)
+    if networking.gateway_api_missing(inputs.model, inputs.observed):
+        return ConditionValue(
+            True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute: this cluster has no HTTPRoute resource"
+        )
+    return ConditionValue(False, Reason.AS_EXPECTED, "nothing needs a person")
 
 
-def _phase(view: View, conditions: dict[str, Said]) -> str:
-    serving = conditions["Available"].holds
-    if view.model.spec.suspend:
+def _phase(inputs: StatusInputs, conditions: dict[str, ConditionValue]) -> str:
+    serving = conditions["Available"].is_true
+    if inputs.model.spec.suspend:
         return "Suspended"
-    if conditions["Degraded"].holds:
+    if conditions["Degraded"].is_true:
         return "Degraded" if serving else "Failed"
     if serving:
-        return "Serving" if conditions["UpToDate"].holds else "RollingOut"
-    if view.prepared.artifact is None:
-        return "Preparing" if view.prepared.reason is Reason.PREPARING else "Pending"
-    if view.model.spec.serving.replicas == 0:
+        return "Serving" if conditions["UpToDate"].is_true else "RollingOut"
+    if inputs.artifact_plan.artifact is None:
+        return "Preparing" if inputs.artifact_plan.reason is Reason.PREPARING else "Pending"
+    if inputs.model.spec.serving.replicas == 0:
         # a person has scaled it to nothing: it waits for nothing else
         return "Suspended"
-    return "Pending" if conditions["Verified"].holds else "Verifying"
+    return "Pending" if conditions["Verified"].is_true else "Verifying"
 
 
-def _artifact(view: View) -> Json | None:
-    found = view.prepared.artifact
+def _artifact(inputs: StatusInputs) -> Json | None:
+    found = inputs.artifact_plan.artifact
     if found is None:
-        progress = _progress(view)
-        return progress and {"key": view.prepared.key, "progress": progress}
+        progress = _progress(inputs)
+        return progress and {"key": inputs.artifact_plan.key, "progress": progress}
     return {
         "key": found.key,
         "resolvedRevision": found.revision,
@@ -350,19 +373,19 @@ def _artifact(view: View) -> Json | None:
     }
 
 
-def _progress(view: View) -> Json | None:
+def _progress(inputs: StatusInputs) -> Json | None:
     """Return how far the preparation is; what is shown stays for a while, so that a busy Job is no stream of writes."""
-    said, shown = view.prepared.progress, view.model.status.get("artifact", {}).get("progress")
+    said, shown = inputs.artifact_plan.progress, inputs.model.status.get("artifact", {}).get("progress")
     if not said:
         return None
-    at = when(said.get("at")) or view.facts.now
+    at = parse_time(said.get("at")) or inputs.observed.now
     # both are times of the Job's own clock
-    if shown and view.model.status["artifact"].get("key") == view.prepared.key:
-        since = when(shown.get("at"))
+    if shown and inputs.model.status["artifact"].get("key") == inputs.artifact_plan.key:
+        since = parse_time(shown.get("at"))
         if since and 0 <= (at - since).total_seconds() < _PROGRESS_SECONDS:
             return dict(shown)
     named = {key: said[key] for key in ("phase", "bytes", "total", "bytesPerSecond") if said.get(key) is not None}
-    return named | {"at": spelled(at)}
+    return named | {"at": format_time(at)}
 
 
 def _parity(verdict: Verdict | None) -> Json | None:
@@ -379,12 +402,14 @@ def _parity(verdict: Verdict | None) -> Json | None:
     }
 
 
-def _finished(found: Json, conditions: dict[str, Said], old: Json, generation: int, facts: Facts) -> Json:
+def _assemble(
+    found: Json, conditions: dict[str, ConditionValue], old: Json, generation: int, observed: ObservedState
+) -> Json:
     before = {entry["type"]: entry for entry in old.get("conditions", [])}
     listed = []
     for name in CONDITIONS:
         entry = conditions[name]
-        spelling = "True" if entry.holds else "False"
+        spelling = "True" if entry.is_true else "False"
         was = before.get(name, {})
         since = was.get("lastTransitionTime") if was.get("status") == spelling else None
         listed.append(
@@ -394,7 +419,7 @@ def _finished(found: Json, conditions: dict[str, Said], old: Json, generation: i
                 "reason": entry.reason.value,
                 "message": entry.message[:_MESSAGE_LIMIT],
                 "observedGeneration": generation,
-                "lastTransitionTime": since or spelled(facts.now),
+                "lastTransitionTime": since or format_time(observed.now),
             }
         )
     shown = {key: value for key, value in found.items() if value is not None}
@@ -406,7 +431,7 @@ def _hash(found: Revision | None) -> str:
 
 
 # what a person must look at
-_FAILURES = frozenset(
+_WARNING_REASONS = frozenset(
     {
         Reason.INVALID_SPEC,
         Reason.UNKNOWN_PLUGIN,
@@ -452,7 +477,7 @@ _FAILURES = frozenset(
     }
 )
 # good news worth an Event, by condition
-_TOLD = {
+_NORMAL_EVENTS = {
     "Accepted": frozenset({Reason.REMOTE_CODE_TRUSTED}),
     "ArtifactReady": frozenset({Reason.PREPARED}),
     "Verified": frozenset({Reason.PARITY_PASSED}),

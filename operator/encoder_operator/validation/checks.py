@@ -6,19 +6,19 @@ import re
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Serving, Spec
-from encoder_operator.client.errors import NotAccepted
 from encoder_operator.manager.settings import Settings
 from encoder_operator.naming import GPU_PRODUCT_LABEL
-from encoder_operator.state.observed import Claim
+from encoder_operator.state.observed import PersistentVolumeClaim
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import pod_template, vllm_args
+from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins.plugin import Plugin
 
 # seconds that a serving pod needs to finish what it has begun: its drain (encoder_plugins.drain), and a little to end
 GRACE_SECONDS = 90
 
 
-def check(spec: Spec, plugin: Plugin, settings: Settings) -> None:
+def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     """Refuse what can't work, or what is not a tenant's to ask for.
 
     Raises:
@@ -34,7 +34,7 @@ def check(spec: Spec, plugin: Plugin, settings: Settings) -> None:
             " allowTrustRemoteCode)",
         )
     if spec.serving.pod_template is not None:
-        found = pod_template.refusal(spec.serving.pod_template, GRACE_SECONDS)
+        found = pod_template.find_violation(spec.serving.pod_template, GRACE_SECONDS)
         if found is not None:
             raise NotAccepted(
                 Reason.POD_TEMPLATE_DENIED, f"spec.serving.podTemplate: {found.path} is refused: {found.why}"
@@ -49,28 +49,28 @@ def check_name(name: str) -> None:
         NotAccepted: The model needs another name.
     """
     if len(name) > naming.MAX_MODEL_NAME:
-        raise NotAccepted(Reason.INVALID_SPEC, naming.LONG_NAME)
+        raise NotAccepted(Reason.INVALID_SPEC, naming.NAME_TOO_LONG)
     if not re.fullmatch(naming.MODEL_NAME, name):
-        raise NotAccepted(Reason.INVALID_SPEC, naming.WRONG_NAME)
+        raise NotAccepted(Reason.INVALID_SPEC, naming.INVALID_NAME)
 
 
-def check_volume(spec: Spec, model: str, namespace: str, claim: Claim) -> None:
+def check_volume(spec: Spec, model: str, namespace: str, pvc: PersistentVolumeClaim) -> None:
     """Refuse what the volume that is there can't do.
 
     Raises:
         NotAccepted: The model needs another volume, or asks too much of this one.
     """
-    if claim.one_pod:
+    if pvc.single_pod:
         raise NotAccepted(
             Reason.ONE_POD_ONLY,
-            f"the claim {claim.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
+            f"the claim {pvc.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
             " pods need it beside the one that serves: take a ReadWriteOnce or ReadWriteMany claim",
         )
-    if not claim.shared:
-        check_one_node(spec, model, namespace)
+    if not pvc.shared:
+        check_single_node(spec, model, namespace)
 
 
-def check_one_node(spec: Spec, model: str, namespace: str) -> None:
+def check_single_node(spec: Spec, model: str, namespace: str) -> None:
     """Refuse what parts pods that share a volume which is on one node at a time.
 
     Raises:
@@ -124,7 +124,7 @@ def check_one_node(spec: Spec, model: str, namespace: str) -> None:
 def serving_labels(spec: Spec, model: str) -> dict[str, str]:
     """Return the labels of a model's serving pods, without the revision."""
     added = (spec.serving.pod_template or {}).get("metadata", {}).get("labels", {})
-    code = {naming.TRUSTS_CODE: "true"} if spec.serving.trust_remote_code else {}
+    code = {naming.TRUST_REMOTE_CODE: "true"} if spec.serving.trust_remote_code else {}
     return {**added, **naming.labels(model, "serving"), **code}
 
 
@@ -145,7 +145,7 @@ def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
 
 def _check_arguments(spec: Spec) -> None:
     for argument in spec.serving.args:
-        option = vllm_args.denied(argument)
+        option = vllm_args.denied_option(argument)
         if option is not None:
             raise NotAccepted(
                 Reason.ARGUMENT_DENIED,

@@ -145,7 +145,7 @@ _MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "s
 _WHOLE = frozenset({"env", "volumes"})
 
 
-class Refusal(NamedTuple):
+class Violation(NamedTuple):
     """A path that an overlay may not hold, and why."""
 
     path: str
@@ -160,7 +160,7 @@ def merge(template: Json, overlay: Json, context: Json) -> Json:
         overlay: What a person adds; ``refusal`` has found nothing in it.
         context: The security context of a container of ours, which added containers get too.
     """
-    found: Json = _merged(template, _completed(overlay), "")
+    found: Json = _merge_value(template, _with_defaults(overlay), "")
     own = {entry["name"] for entry in template["spec"]["containers"]}
     for kind in ("containers", "initContainers"):
         for added in found["spec"].get(kind, []):
@@ -169,23 +169,24 @@ def merge(template: Json, overlay: Json, context: Json) -> Json:
     return found
 
 
-def _completed(value: Any) -> Any:
+def _with_defaults(value: Any) -> Any:
     """Add what the API server would to parts that are owned as a whole: left out, each look would find them changed."""
     if isinstance(value, list):
-        return [_completed(entry) for entry in value]
+        return [_with_defaults(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _completed(entry) for key, entry in value.items()}
+    found = {key: _with_defaults(entry) for key, entry in value.items()}
     for name, default in _WHOLE_DEFAULTS.items():
         if isinstance(found.get(name), dict):
             found[name] = default | found[name]
     return found
 
 
-def _merged(base: Any, over: Any, name: str) -> Any:
+def _merge_value(base: Any, over: Any, name: str) -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         return base | {
-            key: _merged(base[key], value, key) if key in base else copy.deepcopy(value) for key, value in over.items()
+            key: _merge_value(base[key], value, key) if key in base else copy.deepcopy(value)
+            for key, value in over.items()
         }
     if isinstance(base, list) and isinstance(over, list) and name in _KEYS:
         key = _KEYS[name]
@@ -193,7 +194,7 @@ def _merged(base: Any, over: Any, name: str) -> Any:
         kept = [
             copy.deepcopy(further.pop(entry[key]))
             if name in _WHOLE and entry[key] in further
-            else _merged(entry, further.pop(entry[key]), "")
+            else _merge_value(entry, further.pop(entry[key]), "")
             if entry[key] in further
             else entry
             for entry in base
@@ -202,60 +203,60 @@ def _merged(base: Any, over: Any, name: str) -> Any:
     return copy.deepcopy(over)
 
 
-def refusal(overlay: Json, grace: int) -> Refusal | None:
+def find_violation(overlay: Json, grace: int) -> Violation | None:
     """Return the first thing in ``overlay`` that is refused, or None.
 
     Args:
         overlay: What a person adds to the pod template.
         grace: Seconds that a pod needs to finish what it has begun.
     """
-    return next(_shape(overlay, ""), None) or next(_refused(overlay, grace), None)
+    return next(_check_structure(overlay, ""), None) or next(_check_content(overlay, grace), None)
 
 
-def _shape(value: Any, path: str) -> Iterator[Refusal]:
+def _check_structure(value: Any, path: str) -> Iterator[Violation]:
     name = path.rpartition(".")[2]
     labels = path.startswith("metadata.")
     if value is None:
-        yield Refusal(path, "an overlay adds and changes, and takes nothing away")
+        yield Violation(path, "an overlay adds and changes, and takes nothing away")
     elif name in _MAPS and not labels and not isinstance(value, dict):
-        yield Refusal(path, "it must be an object")
+        yield Violation(path, "it must be an object")
     elif (name in _KEYS or name in _LISTS) and not labels and not isinstance(value, list):
-        yield Refusal(path, "it must be a list")
+        yield Violation(path, "it must be a list")
     elif isinstance(value, dict):
         for key, entry in value.items():
             where = f"{path}.{key}" if path else str(key)
             if key.startswith("$"):
-                yield Refusal(where, "directives of a patch are not supported: an overlay adds and changes")
-            yield from _shape(entry, where)
+                yield Violation(where, "directives of a patch are not supported: an overlay adds and changes")
+            yield from _check_structure(entry, where)
     elif isinstance(value, list):
         for place, entry in enumerate(value):
             key = _KEYS.get(name)
             if key is not None and not (isinstance(entry, dict) and isinstance(entry.get(key), str | int)):
-                yield Refusal(f"{path}[{place}]", f"every entry needs {key}, by which it is merged")
+                yield Violation(f"{path}[{place}]", f"every entry needs {key}, by which it is merged")
                 return
             if name in _LISTS and not isinstance(entry, _LISTS[name]):
-                yield Refusal(f"{path}[{place}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
-            yield from _shape(entry, f"{path}[{entry[key] if key else place}]")
+                yield Violation(f"{path}[{place}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
+            yield from _check_structure(entry, f"{path}[{entry[key] if key else place}]")
 
 
-def _refused(overlay: Json, grace: int) -> Iterator[Refusal]:
+def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
     yield from _fields(overlay, "", frozenset({"metadata", "spec"}))
     meta, spec = overlay.get("metadata", {}), overlay.get("spec", {})
     yield from _fields(meta, "metadata.", _METADATA)
     for kind in ("annotations", "labels"):
         if not isinstance(meta.get(kind, {}), dict):
-            yield Refusal(f"metadata.{kind}", "it must be an object")
+            yield Violation(f"metadata.{kind}", "it must be an object")
         for key in meta.get(kind, {}):
             if key.split("/")[0].endswith(naming.GROUP) or key == naming.MANAGED_BY:
-                yield Refusal(f"metadata.{kind}[{key}]", "the operator finds its objects by it")
+                yield Violation(f"metadata.{kind}[{key}]", "the operator finds its objects by it")
             if kind == "annotations" and key.startswith(_FOREIGN_ANNOTATIONS):
-                yield Refusal(f"metadata.{kind}[{key}]", _PROFILE)
+                yield Violation(f"metadata.{kind}[{key}]", _PROFILE)
     yield from _fields(spec, "spec.", _SPEC)
     if spec.get("hostUsers"):
-        yield Refusal("spec.hostUsers", "only false, which parts the pod's users from the node's")
+        yield Violation("spec.hostUsers", "only false, which parts the pod's users from the node's")
     wanted = spec.get("terminationGracePeriodSeconds", grace)
     if not isinstance(wanted, int) or wanted < grace:
-        yield Refusal("spec.terminationGracePeriodSeconds", f"requests at work need {grace} seconds to end")
+        yield Violation("spec.terminationGracePeriodSeconds", f"requests at work need {grace} seconds to end")
     yield from _pod_context(spec.get("securityContext", {}))
     for volume in spec.get("volumes", []):
         yield from _volume(volume)
@@ -267,32 +268,32 @@ def _refused(overlay: Json, grace: int) -> Iterator[Refusal]:
             elif kind == "containers":
                 yield from _fields(container, where, _ENGINE)
             else:
-                yield Refusal(where.rstrip("."), "the engine is no init container")
+                yield Violation(where.rstrip("."), "the engine is no init container")
             yield from _container(container, where)
 
 
-def _fields(found: Json, where: str, allowed: frozenset[str]) -> Iterator[Refusal]:
+def _fields(found: Json, where: str, allowed: frozenset[str]) -> Iterator[Violation]:
     for name in found:
         if name not in allowed:
             path = f"{where}{name}"
-            yield Refusal(path, DENIED.get(path, _OTHER))
+            yield Violation(path, DENIED.get(path, _OTHER))
 
 
-def _container(container: Json, where: str) -> Iterator[Refusal]:
+def _container(container: Json, where: str) -> Iterator[Violation]:
     for variable in container.get("env", []):
         name = variable["name"]
         if name in vllm_args.DENIED_ENVIRONMENT and container["name"] == ENGINE:
-            yield Refusal(f"{where}env[{name}]", vllm_args.DENIED_ENVIRONMENT[name])
+            yield Violation(f"{where}env[{name}]", vllm_args.DENIED_ENVIRONMENT[name])
     for mount in container.get("volumeMounts", []):
         path = f"{where}volumeMounts[{mount['mountPath']}]"
         own = mount.get("name") in OWN_VOLUMES
-        if container["name"] == ENGINE and (own or _covers(mount["mountPath"])):
-            yield Refusal(path, "artifacts, scratch space and shared memory are mounted by the operator")
+        if container["name"] == ENGINE and (own or _is_reserved_path(mount["mountPath"])):
+            yield Violation(path, "artifacts, scratch space and shared memory are mounted by the operator")
         elif own and not (mount["name"] == "artifacts" and mount.get("readOnly") is True):
-            yield Refusal(path, "other containers may only read the artifacts (readOnly: true)")
+            yield Violation(path, "other containers may only read the artifacts (readOnly: true)")
 
 
-def _covers(path: str) -> bool:
+def _is_reserved_path(path: str) -> bool:
     """Whether a mount would hide the artifact, the entry point, or what the operator mounts."""
     wanted = posixpath.normpath("/" + path.lstrip("/"))
     held = ("/artifacts", "/tmp", "/dev", "/opt", "/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/sys")
@@ -300,14 +301,14 @@ def _covers(path: str) -> bool:
     return wanted == "/" or wanted in held or any(wanted.startswith(f"{entry}/") for entry in inside)
 
 
-def _sidecar(container: Json, where: str) -> Iterator[Refusal]:
+def _sidecar(container: Json, where: str) -> Iterator[Violation]:
     yield from _fields(container, where, _SIDECAR)
     for port in container.get("ports", []):
         path = f"{where}ports[{port['containerPort']}]"
         if port.get("hostPort"):
-            yield Refusal(f"{path}.hostPort", _HOST)
+            yield Violation(f"{path}.hostPort", _HOST)
         if port["containerPort"] == 8000 or port.get("name") == "http":
-            yield Refusal(path, "the engine's own port")
+            yield Violation(path, "the engine's own port")
     context = container.get("securityContext", {})
     capabilities = context.get("capabilities", {})
     loose = (
@@ -320,22 +321,22 @@ def _sidecar(container: Json, where: str) -> Iterator[Refusal]:
         ("seccompProfile", context.get("seccompProfile", {}).get("type", "") == "Unconfined"),
         *((name, name in context) for name in ("appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions")),
     )
-    yield from (Refusal(f"{where}securityContext.{name}", _PROFILE) for name, found in loose if found)
+    yield from (Violation(f"{where}securityContext.{name}", _PROFILE) for name, found in loose if found)
 
 
-def _pod_context(context: Json) -> Iterator[Refusal]:
+def _pod_context(context: Json) -> Iterator[Violation]:
     for name, value in context.items():
         if name not in _POD_CONTEXT or (name in ("runAsUser", "runAsGroup") and value == 0):
-            yield Refusal(f"spec.securityContext.{name}", _PROFILE)
+            yield Violation(f"spec.securityContext.{name}", _PROFILE)
 
 
-def _volume(volume: Json) -> Iterator[Refusal]:
+def _volume(volume: Json) -> Iterator[Violation]:
     where = f"spec.volumes[{volume['name']}]"
     if volume["name"] in OWN_VOLUMES:
-        yield Refusal(where, "artifacts, scratch space and shared memory are the operator's")
+        yield Violation(where, "artifacts, scratch space and shared memory are the operator's")
     for kind in volume:
         if kind != "name" and kind not in _VOLUMES:
-            yield Refusal(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)
+            yield Violation(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)
     for place, source in enumerate(volume.get("projected", {}).get("sources", [])):
         if "serviceAccountToken" in source or "clusterTrustBundle" in source:
-            yield Refusal(f"{where}.projected.sources[{place}].serviceAccountToken", _TOKEN)
+            yield Violation(f"{where}.projected.sources[{place}].serviceAccountToken", _TOKEN)

@@ -15,7 +15,7 @@ _ELSEWHERE = "it reads from outside the checked artifact"
 _TLS = "the Service speaks plain HTTP"
 _OPEN = "it is another way in: past the limits, or to change or stop the engine"
 _LOGS = "a logging configuration can call any code"
-_RARE = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN, _LOGS})
+_NOT_IN_CEL = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN, _LOGS})
 
 DENIED = MappingProxyType(
     {
@@ -104,7 +104,7 @@ DENIED = MappingProxyType(
 )
 
 # what vLLM also calls some of them
-SHORT = MappingProxyType(
+SHORT_OPTIONS = MappingProxyType(
     {
         "asc": "api-server-count",
         "dcp": "decode-context-parallel-size",
@@ -151,13 +151,13 @@ DENIED_ENVIRONMENT = MappingProxyType(
 )
 
 
-def denied(argument: str) -> str | None:
+def denied_option(argument: str) -> str | None:
     """Return the denied option that ``argument`` would set, or None.
 
     vLLM accepts underscores for dashes, ``--option.key=value``, and any unambiguous abbreviation.
     """
     if not argument.startswith("--"):
-        return SHORT.get(argument[1:].split("=", 1)[0]) if argument.startswith("-") else None
+        return SHORT_OPTIONS.get(argument[1:].split("=", 1)[0]) if argument.startswith("-") else None
     name = argument[2:].split("=", 1)[0].split(".", 1)[0].replace("_", "-").lower()
     if name in DENIED:
         return name
@@ -170,8 +170,8 @@ def cel_pattern() -> str:
 
     Its cost counts against a budget that the API server sets, and grows with its length: the rest is refused by the operator.
     """
-    said = [option for option, why in DENIED.items() if why not in _RARE]
+    said = [option for option, why in DENIED.items() if why not in _NOT_IN_CEL]
     # a dot is a dash or an underscore, and shorter than saying so
     options = "|".join(option.replace("-", ".") for option in said)
-    short = "|".join(short for short, option in SHORT.items() if option in said)
+    short = "|".join(short for short, option in SHORT_OPTIONS.items() if option in said)
     return f"^(--({options})([=.].*)?|-({short})(=.*)?)$"

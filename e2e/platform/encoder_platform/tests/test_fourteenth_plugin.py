@@ -105,7 +105,7 @@ def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.Monkey
 
 
 def test_the_cluster_accepts_it(plugin: Plugin) -> None:
-    (version,) = crd.definition()["spec"]["versions"]
+    (version,) = crd.build()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert spec["properties"]["plugin"]["enum"] == sorted(catalog.plugins())
     assert NAME in spec["properties"]["plugin"]["enum"]

@@ -59,7 +59,7 @@ class Rule:
     holds: Callable[[Any], bool] | None
 
 
-class Part(BaseModel):
+class ApiType(BaseModel):
     """A part of the resource: camelCase outside, strict, closed, immutable."""
 
     model_config = ConfigDict(
@@ -101,7 +101,7 @@ Commit = Annotated[
 ]
 
 
-class SecretKey(Part):
+class SecretKey(ApiType):
     """A key of a Secret in the same namespace."""
 
     name: Name
@@ -110,14 +110,14 @@ class SecretKey(Part):
     """Key in it."""
 
 
-class NamedReference(Part):
+class NamedReference(ApiType):
     """An object of a known kind in the same namespace."""
 
     name: Name
     """Its name."""
 
 
-class Resources(Part):
+class Resources(ApiType):
     """Compute resources, as in a container."""
 
     requests: Quantities = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class Resources(Part):
     """What the container may use at most."""
 
 
-class EnvVar(Part):
+class EnvVar(ApiType):
     """An environment variable with a plain value."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -151,6 +151,6 @@ Environment = Annotated[
 ]
 
 
-def exactly_one(part: Part, *fields: str) -> bool:
+def exactly_one(part: ApiType, *fields: str) -> bool:
     """Return whether one of ``fields`` is set, and no other."""
     return sum(getattr(part, field) is not None for field in fields) == 1

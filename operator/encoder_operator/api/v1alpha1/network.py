@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import LabelKey, Name, Part, Rule
+from encoder_operator.api.v1alpha1.base import ApiType, LabelKey, Name, Rule
 from encoder_operator.api.v1alpha1.scheduling import LabelSelector
 
 Hostname = Annotated[
@@ -17,7 +17,7 @@ Hostname = Annotated[
 ]
 
 
-class ServiceSpec(Part):
+class ServiceSpec(ApiType):
     """The Service of the model's name."""
 
     RULES = (
@@ -38,7 +38,7 @@ class ServiceSpec(Part):
     """Annotations of the Service, for instance a cloud's load balancer settings."""
 
 
-class ParentRef(Part):
+class ParentRef(ApiType):
     """A Gateway that the route is attached to."""
 
     name: Name
@@ -49,7 +49,7 @@ class ParentRef(Part):
     """One listener of it; all if absent."""
 
 
-class HttpRoute(Part):
+class HttpRoute(ApiType):
     """An HTTPRoute of the Gateway API to the Service. Where the cluster has no Gateway API a condition says so."""
 
     parent_refs: Annotated[list[ParentRef], Field(min_length=1, max_length=8)]
@@ -60,7 +60,7 @@ class HttpRoute(Part):
     """Requests below this path are the model's; it is taken off, so that `/minilm/pooling` arrives as `/pooling`."""
 
 
-class Peer(Part):
+class Peer(ApiType):
     """Pods that may send requests: those that one or both selectors name."""
 
     RULES = (
@@ -77,14 +77,14 @@ class Peer(Part):
     """Pods with these labels; all of the namespaces if absent."""
 
 
-class NetworkPolicy(Part):
+class NetworkPolicy(ApiType):
     """A NetworkPolicy for the serving pods: only who is named here, and the model's own parity Jobs, may send requests."""
 
     from_: Annotated[list[Peer], Field(max_length=16)] = Field(default_factory=list, alias="from")
     """Who may: clients, a gateway, whatever reads the metrics. Empty for nobody but the parity Jobs."""
 
 
-class Network(Part):
+class Network(ApiType):
     """How requests reach the pods."""
 
     service: ServiceSpec = ServiceSpec()

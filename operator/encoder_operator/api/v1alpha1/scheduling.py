@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import LabelKey, LabelValue, Name, Part, Rule, exactly_one, keyed
+from encoder_operator.api.v1alpha1.base import ApiType, LabelKey, LabelValue, Name, Rule, exactly_one, keyed
 
 Weight = Annotated[int, Field(ge=1, le=100)]
 
 
-class Toleration(Part):
+class Toleration(ApiType):
     """A taint that the pods may run on."""
 
     RULES = (
@@ -48,7 +48,7 @@ Tolerations = Annotated[list[Toleration], Field(max_length=32)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 
 
-class LabelRequirement(Part):
+class LabelRequirement(ApiType):
     """One comparison of a label."""
 
     RULES = (
@@ -67,7 +67,7 @@ class LabelRequirement(Part):
     """For In and NotIn."""
 
 
-class LabelSelector(Part):
+class LabelSelector(ApiType):
     """Which objects are meant, by their labels; an empty one means all."""
 
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
@@ -76,7 +76,7 @@ class LabelSelector(Part):
     """All must hold."""
 
 
-class NodeRequirement(Part):
+class NodeRequirement(ApiType):
     """One comparison of a node's label or field."""
 
     RULES = (
@@ -102,7 +102,7 @@ class NodeRequirement(Part):
     """What it is compared with."""
 
 
-class NodeTerm(Part):
+class NodeTerm(ApiType):
     """Nodes for which all of these hold."""
 
     match_expressions: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
@@ -111,7 +111,7 @@ class NodeTerm(Part):
     """Comparisons of fields."""
 
 
-class PreferredNodes(Part):
+class PreferredNodes(ApiType):
     """Nodes that are better than others."""
 
     weight: Weight
@@ -120,14 +120,14 @@ class PreferredNodes(Part):
     """Which nodes."""
 
 
-class RequiredNodes(Part):
+class RequiredNodes(ApiType):
     """Nodes of which it must be one."""
 
     node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=16)]
     """Any of these will do."""
 
 
-class NodeAffinity(Part):
+class NodeAffinity(ApiType):
     """Which nodes."""
 
     required_during_scheduling_ignored_during_execution: RequiredNodes | None = None
@@ -138,7 +138,7 @@ class NodeAffinity(Part):
     """Should hold."""
 
 
-class PodTerm(Part):
+class PodTerm(ApiType):
     """Near (or far from) which pods."""
 
     topology_key: LabelKey
@@ -151,7 +151,7 @@ class PodTerm(Part):
     """Their namespaces, by label."""
 
 
-class WeightedPodTerm(Part):
+class WeightedPodTerm(ApiType):
     """A term that should hold."""
 
     weight: Weight
@@ -160,7 +160,7 @@ class WeightedPodTerm(Part):
     """The term."""
 
 
-class PodAffinity(Part):
+class PodAffinity(ApiType):
     """Near which pods, or for podAntiAffinity far from which."""
 
     required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=16)] = Field(
@@ -173,7 +173,7 @@ class PodAffinity(Part):
     """Should hold."""
 
 
-class Affinity(Part):
+class Affinity(ApiType):
     """Rules about nodes and about other pods, as in a pod."""
 
     node_affinity: NodeAffinity | None = None
@@ -184,7 +184,7 @@ class Affinity(Part):
     """Far from which pods. Refused where it would part pods that share a ReadWriteOnce volume."""
 
 
-class TopologySpreadConstraint(Part):
+class TopologySpreadConstraint(ApiType):
     """How evenly the model's pods are spread."""
 
     RULES = (
@@ -207,7 +207,7 @@ class TopologySpreadConstraint(Part):
     """How many places there must be, for DoNotSchedule."""
 
 
-class ResourceClaim(Part):
+class ResourceClaim(ApiType):
     """A device by dynamic resource allocation: exactly one of `resourceClaimName` and `resourceClaimTemplateName`."""
 
     RULES = (

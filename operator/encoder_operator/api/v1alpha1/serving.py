@@ -9,13 +9,13 @@ from pydantic import Field, StringConstraints
 
 from encoder_operator.api.v1alpha1.base import (
     Accelerator,
+    ApiType,
     Decimal,
     Environment,
     Key,
     LabelValue,
     Name,
     NamedReference,
-    Part,
     Resources,
     Rule,
     keyed,
@@ -36,7 +36,7 @@ Mode = Literal["Enforce", "Warn", "Disabled"]
 LoadFormat = Literal["auto", "safetensors", "fastsafetensors", "runai_streamer", "tensorizer"]
 
 
-class ConfigMapKey(Part):
+class ConfigMapKey(ApiType):
     """A key of a ConfigMap in the same namespace."""
 
     name: Name
@@ -45,7 +45,7 @@ class ConfigMapKey(Part):
     """Key in it."""
 
 
-class Inputs(Part):
+class Inputs(ApiType):
     """Cases of your own for the comparison."""
 
     config_map_ref: ConfigMapKey
@@ -53,7 +53,7 @@ class Inputs(Part):
     ones make a new artifact."""
 
 
-class Parity(Part):
+class Parity(ApiType):
     """How the served model is compared with the original library before it gets traffic."""
 
     mode: Mode = "Enforce"
@@ -76,7 +76,7 @@ def _enough(resources: Resources | None, size: int) -> bool:
     return asked == str(size) or (size == 1 and re.fullmatch(_GPUS, asked) is not None)
 
 
-class Serving(Part):
+class Serving(ApiType):
     """The pods that answer."""
 
     RULES = (

@@ -9,12 +9,12 @@ from pydantic import Field, StringConstraints
 
 from encoder_operator.api.v1alpha1.base import (
     Address,
+    ApiType,
     Commit,
     Environment,
     Key,
     Name,
     NamedReference,
-    Part,
     Quantity,
     Repository,
     Resources,
@@ -26,7 +26,7 @@ from encoder_operator.api.v1alpha1.base import (
 from encoder_operator.api.v1alpha1.scheduling import NodeSelector, Tolerations
 
 
-class CaBundle(Part):
+class CaBundle(ApiType):
     """A key of a ConfigMap in the same namespace that holds certificates."""
 
     name: Name
@@ -35,7 +35,7 @@ class CaBundle(Part):
     """Key in it: certificates in PEM format."""
 
 
-class HuggingFace(Part):
+class HuggingFace(ApiType):
     """A repository on the Hugging Face hub, or on a mirror that speaks its protocol."""
 
     RULES = (
@@ -63,7 +63,7 @@ class HuggingFace(Part):
     """Certificates that the hub's is checked with, for a mirror or proxy with an authority of its own."""
 
 
-class S3(Part):
+class S3(ApiType):
     """A folder in an S3 bucket, or in a store that speaks its protocol."""
 
     uri: Annotated[
@@ -82,7 +82,7 @@ class S3(Part):
     """Certificates that the store's is checked with."""
 
 
-class Http(Part):
+class Http(ApiType):
     """A checkpoint behind one address."""
 
     url: Address
@@ -93,7 +93,7 @@ class Http(Part):
     """Certificates that the server's is checked with."""
 
 
-class ClaimSource(Part):
+class ClaimSource(ApiType):
     """A folder on a volume that exists already."""
 
     RULES = (
@@ -111,7 +111,7 @@ class ClaimSource(Part):
     """The checkpoint's folder, relative to the volume's root; empty for the root itself."""
 
 
-class Auxiliary(Part):
+class Auxiliary(ApiType):
     """A further repository of the same hub that a checkpoint needs."""
 
     repo: Repository
@@ -120,7 +120,7 @@ class Auxiliary(Part):
     """The commit: 40 hexadecimal digits."""
 
 
-class Source(Part):
+class Source(ApiType):
     """Where the checkpoint comes from: exactly one of `huggingFace`, `s3`, `http` and `pvc`."""
 
     RULES = (
@@ -145,7 +145,7 @@ class Source(Part):
     """Further repositories that the checkpoint needs, for instance its encoder's configuration and tokenizer. Their weights are not taken."""
 
 
-class NewClaim(Part):
+class NewClaim(ApiType):
     """The PersistentVolumeClaim `<model>-artifacts`, made by the operator."""
 
     RULES = (
@@ -167,7 +167,7 @@ class NewClaim(Part):
     """ReadWriteOnce keeps every pod of the model on one node; ReadWriteMany lets them spread."""
 
 
-class Storage(Part):
+class Storage(ApiType):
     """Where artifacts are kept: exactly one of `claimName` and `create`."""
 
     RULES = (
@@ -191,7 +191,7 @@ class Storage(Part):
     """What becomes of a created claim when the EncoderModel is deleted."""
 
 
-class Prepare(Part):
+class Prepare(ApiType):
     """The Job that downloads, checks and converts the checkpoint, and records the original library's answers."""
 
     allow_pickle: bool = False

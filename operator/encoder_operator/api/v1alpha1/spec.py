@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import IntOrPercent, Part, Rule, rule, rules
+from encoder_operator.api.v1alpha1.base import ApiType, IntOrPercent, Rule, rule, rules
 from encoder_operator.api.v1alpha1.network import Network
 from encoder_operator.api.v1alpha1.serving import Parity, Serving
 from encoder_operator.api.v1alpha1.source import Prepare, Source, Storage
 
 
-class Rollout(Part):
+class Rollout(ApiType):
     """How new pods take the place of old ones. Not part of the revision."""
 
     RULES = (
@@ -39,7 +39,7 @@ class Rollout(Part):
     back. Waiting for a node, and outages, do not count."""
 
 
-class Spec(Part):
+class Spec(ApiType):
     """What a person asks for."""
 
     RULES = (

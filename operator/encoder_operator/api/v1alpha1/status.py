@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import Part, keyed
+from encoder_operator.api.v1alpha1.base import ApiType, keyed
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
-class Progress(Part):
+class Progress(ApiType):
     """How far a preparation is, by its own words; at most one in ten seconds."""
 
     phase: str | None = None
@@ -26,7 +26,7 @@ class Progress(Part):
     """When it said so."""
 
 
-class Artifact(Part):
+class Artifact(ApiType):
     """The prepared checkpoint."""
 
     key: str | None = None
@@ -41,7 +41,7 @@ class Artifact(Part):
     """How far the preparation is, while it runs."""
 
 
-class Metric(Part):
+class Metric(ApiType):
     """One number of a comparison."""
 
     name: str
@@ -52,7 +52,7 @@ class Metric(Part):
     """What was asked for."""
 
 
-class ParityStatus(Part):
+class ParityStatus(ApiType):
     """A finished comparison."""
 
     result: Literal["Passed", "Failed"]
@@ -69,7 +69,7 @@ class ParityStatus(Part):
     """When it finished."""
 
 
-class Condition(Part):
+class Condition(ApiType):
     """One statement about the model."""
 
     type: Annotated[str, StringConstraints(max_length=316)]
@@ -86,7 +86,7 @@ class Condition(Part):
     """Since when the status has been what it is."""
 
 
-class Status(Part):
+class Status(ApiType):
     """What the operator answers. Everything in it can be worked out again from the cluster."""
 
     observed_generation: int | None = None

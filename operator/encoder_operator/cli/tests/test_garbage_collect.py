@@ -10,10 +10,10 @@ import pytest
 
 from encoder_operator import naming
 from encoder_operator.cli import garbage_collect
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.resources import garbage_collection_job
-from encoder_operator.resources.garbage_collection_job import Claim
+from encoder_operator.resources.garbage_collection_job import CollectionTarget
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.cluster_fake import ClusterFake
 from encoder_operator.tests.world import SETTINGS, World
@@ -35,7 +35,7 @@ def kept(job: Json) -> set[str]:
 
 async def collected(world: World, now: datetime = NOW) -> list[Json]:
     before = {job["metadata"]["name"] for job in world.fake.of("jobs", component="collect")}
-    cluster = Cluster(config=ClusterFake.config(), transport=world.fake)
+    cluster = Client(config=ClusterFake.config(), transport=world.fake)
     assert await garbage_collect.run(cluster, SETTINGS, now) == 0
     return [job for job in world.fake.of("jobs", component="collect") if job["metadata"]["name"] not in before]
 
@@ -115,8 +115,8 @@ async def test_a_failing_list_starts_nothing() -> None:
     world = World()
     await world.settle()
     world.fake.fail_next = [(500, {})] * 20  # a busy API server is asked again
-    cluster = Cluster(config=ClusterFake.config(), transport=world.fake)
-    with pytest.raises(ClusterError):
+    cluster = Client(config=ClusterFake.config(), transport=world.fake)
+    with pytest.raises(ApiServerError):
         await garbage_collect.run(cluster, SETTINGS, NOW)
     assert world.fake.of("jobs", component="collect") == []
 
@@ -143,15 +143,15 @@ def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
         return {"metadata": {"namespace": namespace, "name": "r", "labels": labels}, "data": {"pinned": pinned}}
 
     models = [{"metadata": {"namespace": namespace, "name": "m"}} for namespace in ("a", "b")]
-    found = garbage_collect.claims(models, [record("a", "1" * 64), record("b", "2" * 64)])
+    found = garbage_collect.collection_targets(models, [record("a", "1" * 64), record("b", "2" * 64)])
     assert found == [
-        Claim(namespace="a", name="shared", models=("m",), keep=("1" * 64,)),
-        Claim(namespace="b", name="shared", models=("m",), keep=("2" * 64,)),
+        CollectionTarget(namespace="a", name="shared", models=("m",), keep=("1" * 64,)),
+        CollectionTarget(namespace="b", name="shared", models=("m",), keep=("2" * 64,)),
     ]
 
 
 def test_the_longest_names_fit() -> None:
-    claim = Claim(namespace="n" * 63, name="c" * 253, models=("m" * 40,), keep=("1" * 64,) * 1000)
-    job = garbage_collection_job.render(claim, NOW, SETTINGS)
+    claim = CollectionTarget(namespace="n" * 63, name="c" * 253, models=("m" * 40,), keep=("1" * 64,) * 1000)
+    job = garbage_collection_job.build(claim, NOW, SETTINGS)
     assert len(job["metadata"]["name"]) <= 63
     assert all(len(value) <= 63 for value in job["metadata"]["labels"].values())

@@ -19,10 +19,10 @@ RECIPES: list[Json] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe))
 def test_a_recipe_is_accepted_and_changes_what_is_applied(recipe: Json) -> None:
     live = changed({f"spec.{part}": value for part, value in recipe.items()})
-    found = render.children(live, SETTINGS)
+    found = render.render_children(live, SETTINGS)
     assert {"Job", "Deployment", "Service"} <= {child["kind"] for child in found}
     # paused shows in no manifest: nothing is written
-    assert found != render.children(changed({}), SETTINGS) or recipe == {"paused": True}
+    assert found != render.render_children(changed({}), SETTINGS) or recipe == {"paused": True}
 
 
 def test_the_page_has_recipes() -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from encoder_operator.client import apply_diff
 from encoder_operator.revisions.hashing import Json
@@ -43,15 +41,15 @@ def container(found: Json) -> Json:
 
 
 def test_what_was_applied_matches() -> None:
-    assert apply_diff.matches(MANIFEST, live())
+    assert apply_diff.is_up_to_date(MANIFEST, live())
 
 
 def test_a_missing_object_does_not_match() -> None:
-    assert not apply_diff.matches(MANIFEST, None)
+    assert not apply_diff.is_up_to_date(MANIFEST, None)
 
 
 def test_an_object_that_somebody_else_made_does_not_match() -> None:
-    assert not apply_diff.matches(MANIFEST, {"metadata": {"name": "m"}, "spec": MANIFEST["spec"]})
+    assert not apply_diff.is_up_to_date(MANIFEST, {"metadata": {"name": "m"}, "spec": MANIFEST["spec"]})
 
 
 def test_the_api_servers_own_spelling_and_defaults_match() -> None:
@@ -61,7 +59,7 @@ def test_the_api_servers_own_spelling_and_defaults_match() -> None:
     del container(found)["env"][1]["value"]
     found["spec"]["template"]["spec"]["volumes"][1]["emptyDir"]["sizeLimit"] = "1Gi"
     found["status"] = {"replicas": 3}
-    assert apply_diff.matches(MANIFEST, found)
+    assert apply_diff.is_up_to_date(MANIFEST, found)
 
 
 @pytest.mark.complaint(24)
@@ -70,32 +68,22 @@ def test_fields_of_others_are_left_alone() -> None:
     found["metadata"]["annotations"] = {"by": "another"}
     container(found)["env"].append({"name": "INJECTED", "value": "1"})
     found["spec"]["template"]["spec"]["containers"].append({"name": "sidecar"})
-    assert apply_diff.matches(MANIFEST, found)
+    assert apply_diff.is_up_to_date(MANIFEST, found)
 
 
 def test_a_changed_field_of_ours_does_not_match() -> None:
     found = live()
     container(found)["args"] = ["x"]
-    assert not apply_diff.matches(MANIFEST, found)
+    assert not apply_diff.is_up_to_date(MANIFEST, found)
 
 
 def test_a_field_that_we_no_longer_want_does_not_match() -> None:
     wanted = copy.deepcopy(MANIFEST)
     del container(wanted)["env"][0]
-    assert not apply_diff.matches(wanted, live())
+    assert not apply_diff.is_up_to_date(wanted, live())
 
 
 def test_a_field_that_somebody_removed_does_not_match() -> None:
     found = live()
     del container(found)["env"][0]
-    assert not apply_diff.matches(MANIFEST, found)
-
-
-@pytest.mark.parametrize(("one", "same"), [("1Gi", "1024Mi"), ("1", "1000m"), (2, "2"), ("0.5", "500m"), ("1e3", "1k")])
-def test_equal_quantities_are_equal(one: str | int, same: str) -> None:
-    assert apply_diff.amount(one) == apply_diff.amount(same)
-
-
-@given(st.text(max_size=12))
-def test_any_text_can_be_compared_as_a_quantity(text: str) -> None:
-    assert apply_diff.amount(text) == apply_diff.amount(text)
+    assert not apply_diff.is_up_to_date(MANIFEST, found)

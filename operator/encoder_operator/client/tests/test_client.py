@@ -7,20 +7,20 @@ from typing import Any
 import httpx2
 import pytest
 
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Changed, Refused, Unavailable
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import Conflict, RequestRejected, Unavailable
 from encoder_operator.tests.cluster_fake import ClusterFake
 
 
 def answering(
     code: int, headers: dict[str, str] | None = None, content: bytes = b'{"message": "m", "code": %d}'
-) -> Cluster:
+) -> Client:
     body = content % code if b"%d" in content else content
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(code, headers={"Content-Type": "application/json"} | (headers or {}), content=body)
 
-    return Cluster(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    return Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
 
 
 @pytest.mark.parametrize("code", [401, 408, 409, 410, 429, 500, 503])
@@ -32,7 +32,7 @@ async def test_what_may_pass_by_itself_is_unavailable(code: int) -> None:
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
 async def test_what_asking_again_does_not_change_is_refused(code: int) -> None:
-    with pytest.raises(Refused, match="list Pod: m"):
+    with pytest.raises(RequestRejected, match="list Pod: m"):
         await answering(code).list("Pod", "demo", {})
 
 
@@ -51,7 +51,7 @@ async def test_an_answer_that_is_no_json_is_unavailable() -> None:
     cluster = answering(200, {"Content-Type": "text/html"}, b"<html>")
     for asked in (
         cluster.list("Pod", "demo", {}),
-        cluster.versions("EncoderModel", "*"),
+        cluster.list_metadata("EncoderModel", "*"),
         cluster.get("Pod", "demo", "p"),
     ):
         with pytest.raises(Unavailable, match="can't be read"):
@@ -76,8 +76,8 @@ async def test_a_list_whose_next_page_is_too_old_is_read_again_from_the_start() 
         body = {"items": [{"metadata": {"name": page}}], "metadata": {"resourceVersion": "1", **more}}
         return httpx2.Response(200, json=body)
 
-    cluster = Cluster(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
-    found = await cluster.listed("Pod", "demo", {})
+    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    found = await cluster.list_with_version("Pod", "demo", {})
     assert asked == ["start", "continue", "start", "continue"]
     assert [entry["metadata"]["name"] for entry in found.items] == ["a3", "b"]
 
@@ -90,7 +90,7 @@ LIVE: dict[str, dict[str, Any]] = {
 }
 
 
-async def late(cluster: Cluster, plural: str, seen: dict[str, Any]) -> None:
+async def late(cluster: Client, plural: str, seen: dict[str, Any]) -> None:
     """Write what was decided on an object as it was seen."""
     meta = seen["metadata"]
     if plural == "deployments":
@@ -98,7 +98,9 @@ async def late(cluster: Cluster, plural: str, seen: dict[str, Any]) -> None:
     elif plural == "jobs":
         await cluster.delete("Job", "demo", "m", meta)
     elif plural == "pods":
-        await cluster.set_gate("demo", "m", meta["uid"], {"type": "g", "status": "True"}, meta["resourceVersion"])
+        await cluster.set_pod_condition(
+            "demo", "m", meta["uid"], {"type": "g", "status": "True"}, meta["resourceVersion"]
+        )
     else:
         await cluster.replace_status("demo", "m", meta, {"phase": "Serving"})
 
@@ -110,7 +112,7 @@ async def late(cluster: Cluster, plural: str, seen: dict[str, Any]) -> None:
 @pytest.mark.parametrize("how", ["changed", "replaced"])
 async def test_a_write_that_comes_late_changes_nothing(plural: str, how: str) -> None:
     fake = ClusterFake()
-    cluster = Cluster(config=ClusterFake.config(), transport=fake)
+    cluster = Client(config=ClusterFake.config(), transport=fake)
     metadata: dict[str, Any] = {"name": "m", "namespace": "demo"}
     seen = copy.deepcopy(fake.put(plural, {**copy.deepcopy(LIVE[plural]), "metadata": dict(metadata)}))
     if how == "replaced":
@@ -119,7 +121,7 @@ async def test_a_write_that_comes_late_changes_nothing(plural: str, how: str) ->
         metadata |= {"uid": seen["metadata"]["uid"], "labels": {"by": "another"}}
     now = copy.deepcopy(fake.put(plural, {**copy.deepcopy(LIVE[plural]), "metadata": metadata}))
     # that of a pod's gate is no failure: the pod's own event says what has changed
-    with contextlib.nullcontext() if plural == "pods" else pytest.raises(Changed):
+    with contextlib.nullcontext() if plural == "pods" else pytest.raises(Conflict):
         await late(cluster, plural, seen)
     assert fake.writes == []
     assert fake.objects[plural, "demo", "m"] == now
@@ -132,7 +134,7 @@ async def test_no_connection_is_unavailable() -> None:
     def broken(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused", request=request)
 
-    cluster = Cluster(config=ClusterFake.config(), transport=httpx2.MockTransport(broken))
+    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(broken))
     with pytest.raises(Unavailable, match="ConnectError"):
         await cluster.get("Pod", "demo", "p")
 
@@ -141,7 +143,7 @@ async def test_an_error_without_a_content_type_is_unavailable() -> None:
     def bare(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(503)
 
-    cluster = Cluster(config=ClusterFake.config(), transport=httpx2.MockTransport(bare))
+    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(bare))
     with pytest.raises(Unavailable):
         await cluster.get("Pod", "demo", "p")
 
@@ -152,15 +154,15 @@ async def test_a_missing_object_is_none_and_deleting_it_is_fine() -> None:
 
 
 async def test_a_gone_pods_gate_and_a_told_event_are_no_failures() -> None:
-    await answering(409).set_gate("demo", "p", "uid", {})
-    await answering(409).post_event({"metadata": {"name": "e", "namespace": "demo"}})
+    await answering(409).set_pod_condition("demo", "p", "uid", {})
+    await answering(409).create_event({"metadata": {"name": "e", "namespace": "demo"}})
 
 
 async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[Any] = []
     monkeypatch.setattr("os.kill", lambda *found: killed.append(found))
     fake = ClusterFake()
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, crash_after_write=2)
+    cluster = Client(config=ClusterFake.config(), transport=fake, crash_after_write=2)
     manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "demo"}}
     await cluster.apply(manifest)
     await cluster.get("Service", "demo", "s")
@@ -171,4 +173,4 @@ async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkey
 
 async def test_an_empty_list_of_metadata_comes_as_null() -> None:
     empty = b'{"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "7"}, "items": null}'
-    assert await answering(200, content=empty).versions("EncoderModel", "*") == []
+    assert await answering(200, content=empty).list_metadata("EncoderModel", "*") == []

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from encoder_operator.client.credentials import Login
+from encoder_operator.client.credentials import KopfLogin
 from encoder_operator.controller import watches
 
-OPTIONS: dict[str, Any] = {"logger": logging.getLogger("test"), "settings": watches.settings()}
+OPTIONS: dict[str, Any] = {"logger": logging.getLogger("test"), "settings": watches.kopf_settings()}
 
 
 def ignore(meta: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tuple[str, str, str]]) -> None:
-    info = await Login({"pods": ignore}).login(**OPTIONS)
+    info = await KopfLogin({"pods": ignore}).login(**OPTIONS)
     assert info is not None
     session, pods = info.aiohttp_session, f"{info.server.rstrip('/')}/api/v1/pods"
     await session.get(pods, params={"limit": "100"})
@@ -77,7 +77,7 @@ async def test_what_a_list_of_what_is_watched_holds_is_told_and_kopf_goes_on_fro
     asked: list[tuple[str, str, str]], path: str, limit: str, told: list[str], left: list[Any]
 ) -> None:
     names: list[str] = []
-    info = await Login({"pods": lambda meta: names.append(meta["name"])}).login(**OPTIONS)
+    info = await KopfLogin({"pods": lambda meta: names.append(meta["name"])}).login(**OPTIONS)
     assert info is not None
     answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/{path}", params={"limit": limit})
     assert await answer.json() == {"kind": "List", "items": left, "metadata": {"resourceVersion": "7"}}
@@ -86,7 +86,7 @@ async def test_what_a_list_of_what_is_watched_holds_is_told_and_kopf_goes_on_fro
 
 
 async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(asked: list[tuple[str, str, str]]) -> None:
-    login = Login({"pods": ignore}, again=0.2)
+    login = KopfLogin({"pods": ignore}, again=0.2)
     loop = asyncio.get_running_loop()
     first = await login.login(**OPTIONS)
     begun = loop.time()
@@ -103,4 +103,4 @@ async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(ask
 async def test_without_credentials_there_is_no_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert await Login({"pods": ignore}).login(**OPTIONS) is None
+    assert await KopfLogin({"pods": ignore}).login(**OPTIONS) is None

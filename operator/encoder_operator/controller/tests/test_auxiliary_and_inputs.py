@@ -9,17 +9,17 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from encoder_operator.api.v1alpha1 import crd
-from encoder_operator.client.errors import NotAccepted
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import desired
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.tests import world
 from encoder_operator.tests.world import SETTINGS, World
+from encoder_operator.validation.errors import NotAccepted
 
 BASE = {"repo": "microsoft/deberta-v3-small", "revision": "a" * 40}
-SCHEMA = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def manifest(auxiliary: list[Json] | None = None, inputs: Json | None = None) -> Json:
@@ -32,12 +32,12 @@ def manifest(auxiliary: list[Json] | None = None, inputs: Json | None = None) ->
     return live
 
 
-def parsed(auxiliary: list[Json] | None = None, inputs: Json | None = None, content: str | None = "") -> Model:
-    return desired.parse(manifest(auxiliary, inputs), SETTINGS, content)
+def parsed(auxiliary: list[Json] | None = None, inputs: Json | None = None, content: str | None = "") -> EncoderModel:
+    return desired.parse_model(manifest(auxiliary, inputs), SETTINGS, content)
 
 
-def arguments(found: Model) -> list[str]:
-    job = prep_job.render(found, "k" * 64, shared=True, settings=SETTINGS)
+def arguments(found: EncoderModel) -> list[str]:
+    job = prep_job.build(found, "k" * 64, shared=True, settings=SETTINGS)
     return list(job["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
@@ -48,7 +48,7 @@ def values(args: list[str], option: str) -> list[str]:
 def test_an_auxiliary_repository_is_part_of_the_key_and_reaches_the_job() -> None:
     found = parsed([BASE])
     assert revision.artifact_key(found) != revision.artifact_key(parsed())
-    assert revision.inputs(found) != revision.inputs(parsed())
+    assert revision.inputs_hash(found) != revision.inputs_hash(parsed())
     assert revision.artifact_key(found) != revision.artifact_key(parsed([{**BASE, "revision": "b" * 40}]))
     assert values(arguments(found), "--auxiliary") == [f"{BASE['repo']}@{'a' * 40}"]
     assert values(arguments(parsed()), "--auxiliary") == []
@@ -56,7 +56,7 @@ def test_an_auxiliary_repository_is_part_of_the_key_and_reaches_the_job() -> Non
 
 def test_fields_that_are_not_used_leave_old_keys_and_jobs_alone() -> None:
     assert revision.artifact_key(parsed([])) == revision.artifact_key(parsed())
-    assert prep_job.inputs(parsed([]), "k") == prep_job.inputs(parsed(), "k")
+    assert prep_job.inputs_hash(parsed([]), "k") == prep_job.inputs_hash(parsed(), "k")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_branch_is_no_revision_of_an_auxiliary_repository() -> None:
 def test_allow_pickle_is_an_argument_and_part_of_the_key() -> None:
     live = manifest()
     live["spec"]["prepare"] = {"allowPickle": True}
-    found = desired.parse(live, SETTINGS)
+    found = desired.parse_model(live, SETTINGS)
     assert "--allow-pickle" in arguments(found)
     assert revision.artifact_key(found) != revision.artifact_key(parsed())
 
@@ -93,8 +93,8 @@ def test_a_users_cases_are_mounted_and_part_of_the_key_by_content() -> None:
     named = {"configMapRef": {"name": "cases", "key": "mine.json"}}
     first, second = (parsed(inputs=named, content=content * 64) for content in "cd")
     assert len({revision.artifact_key(found) for found in (first, second, parsed())}) == 3
-    assert len({revision.inputs(found) for found in (first, second, parsed())}) == 3
-    pod = prep_job.render(first, "k" * 64, shared=True, settings=SETTINGS)["spec"]["template"]["spec"]
+    assert len({revision.inputs_hash(found) for found in (first, second, parsed())}) == 3
+    pod = prep_job.build(first, "k" * 64, shared=True, settings=SETTINGS)["spec"]["template"]["spec"]
     (volume,) = [found for found in pod["volumes"] if found["name"] == "inputs"]
     assert volume["configMap"] == {"name": "cases", "items": [{"key": "mine.json", "path": "inputs.json"}]}
     (mount,) = [found for found in pod["containers"][0]["volumeMounts"] if found["name"] == "inputs"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.errors import ClusterError
+from encoder_operator.client.errors import ApiServerError
 from encoder_operator.tests.cluster_fake import Fault, Json, Killed
 from encoder_operator.tests.world import World, annotate, fails, model, passes
 
@@ -28,7 +28,7 @@ class Storm(World):
             return await super().look()
         except Killed:
             self.reconciler = self.operator()
-        except ClusterError:
+        except ApiServerError:
             pass
         return await super().look()
 

@@ -1,68 +1,68 @@
 from __future__ import annotations
 
-from encoder_operator.controller.prep_slots import Preps
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.naming import NamespacedName
 
-ONE, TWO, THREE, FOUR = (Key("demo", name) for name in ("one", "two", "three", "four"))
+ONE, TWO, THREE, FOUR = (NamespacedName("demo", name) for name in ("one", "two", "three", "four"))
 
 
-def places(limit: int) -> tuple[Preps, list[Key]]:
-    woken: list[Key] = []
-    found = Preps(limit)
-    found.wakes(woken.append)
+def places(limit: int) -> tuple[PrepSlots, list[NamespacedName]]:
+    woken: list[NamespacedName] = []
+    found = PrepSlots(limit)
+    found.on_free(woken.append)
     return found, woken
 
 
 def test_a_place_that_is_about_to_be_used_is_taken() -> None:
     preps, _ = places(2)
-    preps.take(ONE)
-    preps.take(TWO)
-    assert preps.elsewhere(THREE) == 2
-    assert preps.elsewhere(ONE) == 1
-    preps.settle(ONE, ["one-prep"])
-    assert (preps.elsewhere(ONE), preps.elsewhere(THREE)) == (0, 2)
+    preps.reserve(ONE)
+    preps.reserve(TWO)
+    assert preps.used_by_others(THREE) == 2
+    assert preps.used_by_others(ONE) == 1
+    preps.set_jobs(ONE, ["one-prep"])
+    assert (preps.used_by_others(ONE), preps.used_by_others(THREE)) == (0, 2)
 
 
 def test_the_next_in_line_is_woken_when_a_place_is_free_and_only_that_one() -> None:
     preps, woken = places(1)
-    preps.take(ONE)
-    preps.settle(ONE, ["one-prep"])
+    preps.reserve(ONE)
+    preps.set_jobs(ONE, ["one-prep"])
     for key in (TWO, THREE):
-        preps.queue(key)
-    preps.settle(ONE, ["one-prep"])
+        preps.wait(key)
+    preps.set_jobs(ONE, ["one-prep"])
     assert woken == []
-    preps.settle(ONE, [])
+    preps.set_jobs(ONE, [])
     assert woken[:1] == [TWO]
-    preps.take(TWO)
-    preps.settle(TWO, ["two-prep"])
-    preps.queue(THREE)
-    assert preps.elsewhere(THREE) == 1
+    preps.reserve(TWO)
+    preps.set_jobs(TWO, ["two-prep"])
+    preps.wait(THREE)
+    assert preps.used_by_others(THREE) == 1
 
 
 def test_one_that_queues_when_a_place_has_just_become_free_does_not_wait_for_ever() -> None:
     preps, woken = places(1)
-    preps.queue(TWO)
+    preps.wait(TWO)
     assert woken == [TWO]
 
 
 def test_a_list_of_all_jobs_sets_the_count_right() -> None:
     preps, woken = places(1)
-    preps.settle(ONE, ["one-prep"])
-    preps.queue(TWO)
+    preps.set_jobs(ONE, ["one-prep"])
+    preps.wait(TWO)
     meta = {"namespace": "demo", "name": "x", "labels": {"encoders.dev/model": "one"}}
     running = {"metadata": meta, "status": {"conditions": [{"type": "Complete", "status": "False"}]}}
-    preps.seed([running])
-    assert (preps.elsewhere(TWO), woken) == (1, [])
-    assert preps.has_place(ONE)
+    preps.reset([running])
+    assert (preps.used_by_others(TWO), woken) == (1, [])
+    assert preps.holds_slot(ONE)
     ended = {"metadata": meta, "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    preps.seed([ended])
-    assert (preps.elsewhere(TWO), woken) == (0, [TWO])
+    preps.reset([ended])
+    assert (preps.used_by_others(TWO), woken) == (0, [TWO])
 
 
 def test_a_model_that_needs_no_place_any_more_leaves_the_queue() -> None:
     preps, woken = places(1)
-    preps.settle(ONE, ["one-prep"])
-    preps.queue(TWO)
-    preps.settle(TWO, [])
-    preps.settle(ONE, [])
+    preps.set_jobs(ONE, ["one-prep"])
+    preps.wait(TWO)
+    preps.set_jobs(TWO, [])
+    preps.set_jobs(ONE, [])
     assert woken == []

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.client import Cluster
-from encoder_operator.controller.workqueue import Key
+from encoder_operator.client.client import Client
+from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner
-from encoder_operator.state.desired import parse
-from encoder_operator.state.observed import Facts, spelled
+from encoder_operator.state.desired import parse_model
+from encoder_operator.state.observed import ObservedState, format_time
 from encoder_operator.state.observer import Observer
-from encoder_operator.state.snapshot import Reader
+from encoder_operator.state.snapshot import SnapshotReader
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
 from encoder_operator.tests.world import SETTINGS, World, annotate, fails, model
 
@@ -168,7 +168,7 @@ async def test_a_clock_that_ran_is_set_back_when_the_pod_starts() -> None:
 async def test_a_pod_that_has_just_begun_is_not_worth_a_write() -> None:
     world = World()
     await world.settle()
-    just_now = spelled(datetime.now(UTC))
+    just_now = format_time(datetime.now(UTC))
 
     def started(pod: Json) -> None:
         pod["metadata"]["creationTimestamp"] = just_now
@@ -417,8 +417,8 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
             "status": {"phase": "Running", "containerStatuses": [{"name": "prepare", "state": {"running": {}}}]},
         },
     )
-    live = parse(world.live, SETTINGS)
-    facts = await observed(world)
+    live = parse_model(world.live, SETTINGS)
+    found = await read_state(world)
 
     def shown(second: int, bytes_: int, before: Json) -> Json:
         line = {
@@ -428,10 +428,10 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
             "bytesPerSecond": 7,
             "at": f"2026-01-01T00:00:{second:02}Z",
         }
-        pods = tuple(replace(pod, progress=line) for pod in facts.prep_jobs[0].pods)
-        now = replace(facts, prep_jobs=(replace(facts.prep_jobs[0], pods=pods),))
-        plan = planner.decide(replace(live, status=before), now, SETTINGS)
-        assert plan.wake_after == 10.0
+        pods = tuple(replace(pod, progress=line) for pod in found.prep_jobs[0].pods)
+        now = replace(found, prep_jobs=(replace(found.prep_jobs[0], pods=pods),))
+        plan = planner.plan(replace(live, status=before), now, SETTINGS)
+        assert plan.requeue_after == 10.0
         return dict(plan.status)
 
     first = shown(1, 10, {})
@@ -447,9 +447,9 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
     assert later["artifact"]["progress"]["bytes"] == 60
 
 
-async def observed(world: World) -> Facts:
+async def read_state(world: World) -> ObservedState:
     """Return the facts as the operator reads them."""
-    cluster = Cluster(config=ClusterFake.config(), transport=world.fake)
-    view = await Reader(cluster).read(Key("demo", "minilm"))
+    cluster = Client(config=ClusterFake.config(), transport=world.fake)
+    view = await SnapshotReader(cluster).read(NamespacedName("demo", "minilm"))
     assert view is not None
-    return await Observer(cluster, SETTINGS).facts(view)
+    return await Observer(cluster, SETTINGS).observe(view)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from encoder_operator.api.v1alpha1 import Resources
-from encoder_operator.client.errors import Refused
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.controller.tests.test_rollouts import give_up, spec
 from encoder_operator.resources import serving_pod_template
 from encoder_operator.revisions import revision
-from encoder_operator.state.desired import parse
-from encoder_operator.state.observed import spelled
+from encoder_operator.state.desired import parse_model
+from encoder_operator.state.observed import format_time
 from encoder_operator.status import status
 from encoder_operator.tests.cluster_fake import Json
 from encoder_operator.tests.world import PLUGIN, PREPARED, SETTINGS, World, annotate, changed, fails, model, passes
@@ -104,7 +104,7 @@ async def test_an_update_that_an_older_operator_recorded_is_known_again() -> Non
     await world.settle()
     record = world.fake.of("controllerrevisions", component="revision")[0]
     # as 0.1.0 wrote it: the annotation is part of the label's hash, and nowhere else
-    record["metadata"]["labels"]["encoders.dev/inputs"] = revision.inputs(parse(world.live, SETTINGS), "1")
+    record["metadata"]["labels"]["encoders.dev/inputs"] = revision.inputs_hash(parse_model(world.live, SETTINGS), "1")
     for told in ("annotations", "labels"):
         del record["metadata"][told]["encoders.dev/update"]
     pods = world.serving()
@@ -125,7 +125,7 @@ async def test_another_version_of_the_operator_restarts_no_pod_of_twenty_models(
         await world.settle()
     pods = [world.serving() for world in worlds]
     templates = [copy.deepcopy(world.fake.of("deployments")[0]["spec"]["template"]) for world in worlds]
-    render = serving_pod_template.render
+    render = serving_pod_template.build
 
     def newer(*args: Any, **options: Any) -> Json:
         found = render(*args, **options)
@@ -133,7 +133,7 @@ async def test_another_version_of_the_operator_restarts_no_pod_of_twenty_models(
         found["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "default"})
         return found
 
-    monkeypatch.setattr(serving_pod_template, "render", newer)
+    monkeypatch.setattr(serving_pod_template, "build", newer)
     images = SETTINGS.images.model_copy(
         update={"operator": "operator:2", "engine": {"cpu": {PLUGIN: "engine:2"}}, "prep": {PLUGIN: "prep:2"}}
     )
@@ -192,7 +192,7 @@ async def test_a_clock_that_is_wrong_gives_nothing_up_early_and_tries_nothing_la
     world.change(maxModelLen=65)
 
     def hangs(pod: Json) -> None:
-        pod["metadata"]["creationTimestamp"] = spelled(world.fake.now() - timedelta(seconds=60))
+        pod["metadata"]["creationTimestamp"] = format_time(world.fake.now() - timedelta(seconds=60))
         pod["status"]["conditions"][0]["status"] = "False"
 
     world.starts = hangs
@@ -381,8 +381,8 @@ async def test_a_refused_write_is_said_beside_all_else() -> None:
     world = World()
     await world.settle()
     shown = world.status
-    error = Refused("apply Job: jobs.batch is forbidden", status=403)
-    found = status.hindered(shown, shown, error, datetime.now(UTC))
+    error = RequestRejected("apply Job: jobs.batch is forbidden", status=403)
+    found = status.status_on_api_error(shown, shown, error, datetime.now(UTC))
     said = {entry["type"]: (entry["status"], entry["reason"]) for entry in found["conditions"]}
     assert said["Progressing"] == ("False", "WriteRefused")
     assert said["Degraded"] == ("True", "WriteRefused")
@@ -402,7 +402,7 @@ async def test_a_refused_write_keeps_no_proved_pod_from_its_traffic() -> None:
     pod = world.fake.of("pods", component="serving")[0]
     world.fake.remove("pods", "demo", pod["metadata"]["name"])
     for _ in range(3):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             await world.look()
         world.deployment()
     assert len(world.endpoints()) == 1
@@ -421,7 +421,7 @@ async def test_what_can_not_be_read_is_said_and_nothing_is_changed() -> None:
     world = World()
     world.fake.forbidden = {"GET controllerrevisions"}
     for _ in range(2):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             await world.look()
     assert world.fake.writes == ["PATCH encodermodels/status minilm"]
     assert world.condition("Degraded") == ("True", "WriteRefused")

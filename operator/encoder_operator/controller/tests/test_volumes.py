@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.errors import Refused
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.tests.world import PREPARED, World, annotate, model, passes
 
 
@@ -130,7 +130,7 @@ async def test_a_claim_that_may_not_grow_says_so_and_keeps_nothing_else_waiting(
     world.edit(sized("2Gi"))
     world.change(maxModelLen=64)
     for _ in range(12):
-        with pytest.raises(Refused, match="persistentvolumeclaims is forbidden"):
+        with pytest.raises(RequestRejected, match="persistentvolumeclaims is forbidden"):
             await world.look()
         world.jobs()
         world.deployment()

@@ -7,12 +7,13 @@ import aiohttp
 import pytest
 
 from encoder_operator.client.errors import Unavailable
-from encoder_operator.controller.prep_slots import Preps
-from encoder_operator.controller.watch_progress import WATCHED, Horizon, resync
-from encoder_operator.controller.workqueue import Key, WakeUps
+from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress, resync
+from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health
+from encoder_operator.naming import NamespacedName
 
-KEY = Key("demo", "minilm")
+KEY = NamespacedName("demo", "minilm")
 
 
 class Clock:
@@ -26,47 +27,47 @@ class Clock:
 
 
 def read_at(version: str) -> dict[str, str]:
-    return dict.fromkeys(WATCHED, version)
+    return dict.fromkeys(WATCHED_KINDS, version)
 
 
-def horizon() -> tuple[Horizon, Clock]:
+def horizon() -> tuple[WatchProgress, Clock]:
     clock = Clock()
-    return Horizon(grace=30, clock=clock), clock
+    return WatchProgress(grace=30, clock=clock), clock
 
 
 def test_an_event_that_a_look_has_read_already_is_no_news() -> None:
     found, _ = horizon()
-    assert found.brought(KEY, "Pod", "5")
-    found.read(KEY, read_at("7"))
-    assert not found.brought(KEY, "Pod", "7")
-    assert found.brought(KEY, "Pod", "8")
-    assert found.brought(Key("demo", "other"), "Pod", "6")
+    assert found.record_event(KEY, "Pod", "5")
+    found.record_read(KEY, read_at("7"))
+    assert not found.record_event(KEY, "Pod", "7")
+    assert found.record_event(KEY, "Pod", "8")
+    assert found.record_event(NamespacedName("demo", "other"), "Pod", "6")
 
 
 def test_the_echo_of_a_write_of_our_own_is_no_news_and_a_later_change_is() -> None:
     found, _ = horizon()
-    found.read(KEY, read_at("7"))
-    found.wrote(KEY, "EncoderModel", "9")
-    assert not found.brought(KEY, "EncoderModel", "9")
-    assert found.brought(KEY, "Pod", "9")
-    assert found.brought(KEY, "EncoderModel", "10")
+    found.record_read(KEY, read_at("7"))
+    found.record_write(KEY, "EncoderModel", "9")
+    assert not found.record_event(KEY, "EncoderModel", "9")
+    assert found.record_event(KEY, "Pod", "9")
+    assert found.record_event(KEY, "EncoderModel", "10")
 
 
 def test_after_a_look_that_failed_everything_is_news() -> None:
     found, _ = horizon()
-    found.read(KEY, read_at("7"))
-    found.unsettled(KEY)
-    assert found.brought(KEY, "Pod", "3")
+    found.record_read(KEY, read_at("7"))
+    found.forget(KEY)
+    assert found.record_event(KEY, "Pod", "3")
 
 
 def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
     found, clock = horizon()
-    found.brought(KEY, "Pod", "5")
+    found.record_event(KEY, "Pod", "5")
     found.expect("Pod", [{"resourceVersion": "6"}])
     assert list(found.behind) == []
     clock.time += 31
     assert list(found.behind) == ["Pod"]
-    found.brought(KEY, "Pod", "6")
+    found.record_event(KEY, "Pod", "6")
     assert list(found.behind) == []
 
 
@@ -74,7 +75,7 @@ def test_a_watch_that_brings_something_is_not_silent() -> None:
     found, clock = horizon()
     found.expect("Pod", [{"resourceVersion": "60"}])
     clock.time += 29
-    found.brought(KEY, "Pod", "5")
+    found.record_event(KEY, "Pod", "5")
     clock.time += 29
     assert list(found.behind) == []
     clock.time += 2
@@ -91,7 +92,7 @@ def test_reading_more_that_is_new_does_not_excuse_a_silent_watch() -> None:
 
 def test_what_the_watch_has_brought_is_not_waited_for() -> None:
     found, clock = horizon()
-    found.brought(KEY, "Pod", "9")
+    found.record_event(KEY, "Pod", "9")
     found.expect("Pod", [{"resourceVersion": "6"}, {"resourceVersion": "9"}])
     found.expect("Pod", [])
     clock.time += 100
@@ -101,7 +102,7 @@ def test_what_the_watch_has_brought_is_not_waited_for() -> None:
 async def test_probes_follow_the_watch() -> None:
     found, clock = horizon()
     ready = False
-    async with health.serving(0, found, lambda: ready) as port, aiohttp.ClientSession() as client:
+    async with health.serve_health(0, found, lambda: ready) as port, aiohttp.ClientSession() as client:
 
         async def status(path: str) -> int:
             async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
@@ -118,16 +119,16 @@ async def test_probes_follow_the_watch() -> None:
 
 def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -> None:
     found, _ = horizon()
-    found.brought(KEY, "Pod", "5")
-    assert found.news(KEY)
-    found.read(KEY, read_at("5"))
-    assert not found.news(KEY)
-    found.brought(KEY, "Job", "6")
-    found.brought(KEY, "Pod", "9")
-    found.read(KEY, read_at("7"))
-    assert found.news(KEY)
-    found.read(KEY, read_at("9"))
-    assert not found.news(KEY)
+    found.record_event(KEY, "Pod", "5")
+    assert found.has_unread_events(KEY)
+    found.record_read(KEY, read_at("5"))
+    assert not found.has_unread_events(KEY)
+    found.record_event(KEY, "Job", "6")
+    found.record_event(KEY, "Pod", "9")
+    found.record_read(KEY, read_at("7"))
+    assert found.has_unread_events(KEY)
+    found.record_read(KEY, read_at("9"))
+    assert not found.has_unread_events(KEY)
 
 
 class Lists:
@@ -151,12 +152,12 @@ async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exce
     cluster: Any = Lists(error, [{"name": "minilm", "namespace": "demo", "resourceVersion": "1"}])
     looked = asyncio.Event()
 
-    async def look(key: Key) -> None:
+    async def look(key: NamespacedName) -> None:
         assert key == KEY
         looked.set()
 
-    wakeups = WakeUps(look, concurrency=1)
-    task = asyncio.create_task(resync(cluster, wakeups, Horizon(), Preps(1), period=0.01, namespaces=["*"]))
+    wakeups = WorkQueue(look, concurrency=1)
+    task = asyncio.create_task(resync(cluster, wakeups, WatchProgress(), PrepSlots(1), period=0.01, namespaces=["*"]))
     async with asyncio.timeout(5):
         await looked.wait()
     task.cancel()
@@ -164,16 +165,16 @@ async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exce
 
 
 async def test_a_resync_wakes_a_model_whose_deletion_nobody_told() -> None:
-    found, looked = Horizon(), asyncio.Event()
-    found.read(KEY, read_at("7"))
+    found, looked = WatchProgress(), asyncio.Event()
+    found.record_read(KEY, read_at("7"))
 
-    async def look(key: Key) -> None:
+    async def look(key: NamespacedName) -> None:
         assert key == KEY
         looked.set()
 
-    wakeups = WakeUps(look, concurrency=1)
+    wakeups = WorkQueue(look, concurrency=1)
     cluster: Any = Lists([])
-    task = asyncio.create_task(resync(cluster, wakeups, found, Preps(1), period=0.01, namespaces=["*"]))
+    task = asyncio.create_task(resync(cluster, wakeups, found, PrepSlots(1), period=0.01, namespaces=["*"]))
     async with asyncio.timeout(5):
         await looked.wait()
     task.cancel()

@@ -9,43 +9,44 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.credentials import Login
+from encoder_operator.client.credentials import KopfLogin
 from encoder_operator.controller import watches
-from encoder_operator.controller.watch_progress import WATCHED, Horizon
-from encoder_operator.controller.workqueue import Key, WakeUps
+from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
+from encoder_operator.controller.workqueue import WorkQueue
+from encoder_operator.naming import NamespacedName
 
 
-class Woken(WakeUps):
+class Woken(WorkQueue):
     """Notes who was woken, and runs nothing."""
 
     def __init__(self) -> None:
-        self.keys: list[Key] = []
+        self.keys: list[NamespacedName] = []
 
-    def wake(self, key: Key, after: float = 0.0) -> None:
+    def wake(self, key: NamespacedName, after: float = 0.0) -> None:
         self.keys.append(key)
 
 
-def handlers_of(wakeups: WakeUps, horizon: Horizon) -> dict[str, Any]:
+def handlers_of(wakeups: WorkQueue, horizon: WatchProgress) -> dict[str, Any]:
     """The handlers by their names, without their fields."""
-    found = watches.registry(wakeups, horizon)._watching.get_all_handlers()
+    found = watches.kopf_registry(wakeups, horizon)._watching.get_all_handlers()
     return {str(entry.id).split("/")[0]: entry.fn for entry in found}
 
 
 @pytest.mark.complaint(22)
 @pytest.mark.parametrize("plural", ["pods", "jobs", "deployments", "services"])
 def test_every_watch_of_children_is_filtered_by_the_api_server(plural: str) -> None:
-    selectors: Any = watches.settings().watching.label_selectors
+    selectors: Any = watches.kopf_settings().watching.label_selectors
     assert {selector.any_name: value for selector, value in selectors.items()}[plural] == "encoders.dev/model"
 
 
 def test_kopf_posts_and_scans_nothing() -> None:
-    found = watches.settings()
+    found = watches.kopf_settings()
     assert found.posting.enabled is False
     assert found.scanning.disabled is True
 
 
 def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
-    pauses: Any = watches.settings().networking.error_backoffs
+    pauses: Any = watches.kopf_settings().networking.error_backoffs
     # every request begins anew
     for _ in range(2):
         found = list(itertools.islice(pauses, 1000))
@@ -55,40 +56,40 @@ def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = watches.registry(Woken(), Horizon())
+    registry = watches.kopf_registry(Woken(), WatchProgress())
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
 
 
 async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
-    woken, horizon = Woken(), Horizon()
+    woken, horizon = Woken(), WatchProgress()
     functions = handlers_of(woken, horizon)
     meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
     changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
     await functions["model_changed"](**changed)
     pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
     await functions["pods_changed"](**pod)
-    horizon.read(Key("n", "other"), dict.fromkeys(WATCHED, "7"))
+    horizon.record_read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
     await functions["pods_changed"](**pod)
-    assert woken.keys == [Key("n", "m"), Key("n", "other")]
+    assert woken.keys == [NamespacedName("n", "m"), NamespacedName("n", "other")]
 
 
 async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() -> None:
-    horizon, key, looks = Horizon(), Key("n", "m"), 0
+    horizon, key, looks = WatchProgress(), NamespacedName("n", "m"), 0
     read, deleted, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def look(found: Key) -> None:
+    async def look(found: NamespacedName) -> None:
         nonlocal looks
         looks += 1
         if looks > 1:
             return again.set()
-        horizon.read(found, dict.fromkeys(WATCHED, "7"))
+        horizon.record_read(found, dict.fromkeys(WATCHED_KINDS, "7"))
         read.set()
         await deleted.wait()
 
-    wakeups = WakeUps(look, concurrency=1, news=horizon.news)
-    wakeups.wake(key, after=0)
+    wakeups = WorkQueue(look, concurrency=1, news=horizon.has_unread_events)
+    wakeups.enqueue(key, after=0)
     async with asyncio.timeout(5):
         await read.wait()
         meta = {"namespace": "n", "name": "m", "resourceVersion": "9"}
@@ -101,22 +102,22 @@ async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() ->
 def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
     listed: dict[str, Any] = {}
 
-    class Noted(Login):
+    class Noted(KopfLogin):
         def __init__(self, found: Any) -> None:
             super().__init__(found)
             listed.update(found)
 
-    monkeypatch.setattr(watches, "Login", Noted)
-    woken, horizon = Woken(), Horizon()
-    watches.registry(woken, horizon)
+    monkeypatch.setattr(watches, "KopfLogin", Noted)
+    woken, horizon = Woken(), WatchProgress()
+    watches.kopf_registry(woken, horizon)
     assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
     for plural, tell in listed.items():
         child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}
         own = {"name": plural} if plural == "encodermodels" else child
         for _ in range(2):
             tell({"namespace": "n", "resourceVersion": "7", **own})
-            horizon.read(Key("n", plural), dict.fromkeys(WATCHED, "7"))
-    assert woken.keys == [Key("n", plural) for plural in listed]
+            horizon.record_read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
+    assert woken.keys == [NamespacedName("n", plural) for plural in listed]
 
 
 def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:
@@ -126,11 +127,11 @@ def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() ->
 
 
 async def test_kopf_remembers_no_object_and_copies_none() -> None:
-    memories = watches.NoMemories()
+    memories = watches.NullMemories()
     for uid in ("1", "2"):
         await memories.recall({"metadata": {"uid": uid}}, noticed_by_listing=True)
     assert list(memories.iter_all_memories()) == []
-    persistence = watches.settings().persistence
+    persistence = watches.kopf_settings().persistence
     body: Any = {"spec": {"large": "x" * 100}}
     assert persistence.diffbase_storage.build(body=body) == {}
     essence: Any = {"a": 1}

@@ -6,18 +6,19 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from encoder_operator.client.errors import Refused, Unavailable
+from encoder_operator.client.errors import RequestRejected, Unavailable
 from encoder_operator.controller import workqueue
-from encoder_operator.controller.workqueue import Key, WakeUps
+from encoder_operator.controller.workqueue import WorkQueue
+from encoder_operator.naming import NamespacedName
 
-ONE, TWO = Key("demo", "one"), Key("demo", "two")
+ONE, TWO = NamespacedName("demo", "one"), NamespacedName("demo", "two")
 
 
 class Looks:
     """Records looks, and lets a test hold them or make them fail."""
 
     def __init__(self) -> None:
-        self.keys: list[Key] = []
+        self.keys: list[NamespacedName] = []
         self.running = 0
         self.most = 0
         self.hold: asyncio.Event | None = None
@@ -25,7 +26,7 @@ class Looks:
         self.after: float | None = None
         self._done = asyncio.Condition()
 
-    async def __call__(self, key: Key) -> float | None:
+    async def __call__(self, key: NamespacedName) -> float | None:
         self.running += 1
         self.most = max(self.most, self.running)
         self.keys.append(key)
@@ -54,9 +55,9 @@ def looks() -> Looks:
 
 
 @pytest.fixture
-async def queue(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WakeUps]:
-    monkeypatch.setattr(workqueue, "_FIRST_BACKOFF", 0.01)
-    found = WakeUps(looks, concurrency=4)
+async def queue(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkQueue]:
+    monkeypatch.setattr(workqueue, "_INITIAL_BACKOFF", 0.01)
+    found = WorkQueue(looks, concurrency=4)
     yield found
     await found.close()
 
@@ -67,29 +68,29 @@ async def turn(times: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_burst_of_wake_ups_is_one_look(queue: WakeUps, looks: Looks) -> None:
+async def test_a_burst_of_wake_ups_is_one_look(queue: WorkQueue, looks: Looks) -> None:
     for _ in range(50):
-        queue.wake(ONE)
+        queue.enqueue(ONE)
     await looks.until(lambda: looks.running == 0 and len(looks.keys) == 1)
     assert looks.keys == [ONE]
 
 
-async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WakeUps, looks: Looks) -> None:
+async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     while not looks.keys:
         await turn()
     for _ in range(5):
-        queue.wake(ONE)
+        queue.enqueue(ONE)
     looks.hold.set()
     await looks.until(lambda: len(looks.keys) == 2 and looks.running == 0)
     assert looks.most == 1
 
 
-async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WakeUps, looks: Looks) -> None:
+async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
     for i in range(10):
-        queue.wake(Key("demo", str(i)), after=0)
+        queue.enqueue(NamespacedName("demo", str(i)), after=0)
     while looks.running < 4:
         await turn()
     looks.hold.set()
@@ -97,19 +98,19 @@ async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WakeUps, l
     assert looks.most == 4
 
 
-async def test_a_failure_is_tried_again_and_later_each_time(queue: WakeUps, looks: Looks) -> None:
-    looks.errors = [Unavailable("down"), Refused("no"), ZeroDivisionError()]
-    queue.wake(ONE, after=0)
+async def test_a_failure_is_tried_again_and_later_each_time(queue: WorkQueue, looks: Looks) -> None:
+    looks.errors = [Unavailable("down"), RequestRejected("no"), ZeroDivisionError()]
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) == 4 and looks.running == 0)
     delays = [workqueue._backoff(failures, None) for failures in range(1, 20)]
     assert delays[0] <= 0.01
-    assert workqueue._LONGEST_BACKOFF / 2 <= delays[-1] <= workqueue._LONGEST_BACKOFF
+    assert workqueue._MAX_BACKOFF / 2 <= delays[-1] <= workqueue._MAX_BACKOFF
 
 
-async def test_one_keys_failure_does_not_hold_up_another(queue: WakeUps, looks: Looks) -> None:
+async def test_one_keys_failure_does_not_hold_up_another(queue: WorkQueue, looks: Looks) -> None:
     looks.errors = [RuntimeError("bug")]
-    queue.wake(ONE, after=0)
-    queue.wake(TWO, after=0)
+    queue.enqueue(ONE, after=0)
+    queue.enqueue(TWO, after=0)
     await looks.until(lambda: TWO in looks.keys and looks.keys.count(ONE) == 2)
 
 
@@ -117,23 +118,23 @@ def test_the_api_servers_own_delay_is_respected() -> None:
     assert workqueue._backoff(1, Unavailable("slow down", retry_after=60)) == 60
 
 
-async def test_a_look_can_ask_for_the_next_one(queue: WakeUps, looks: Looks) -> None:
+async def test_a_look_can_ask_for_the_next_one(queue: WorkQueue, looks: Looks) -> None:
     looks.after = 0.01
-    queue.wake(ONE, after=0)
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) >= 3)
 
 
-async def test_an_earlier_wake_up_wins(queue: WakeUps, looks: Looks) -> None:
-    queue.wake(ONE, after=3600)
-    queue.wake(ONE, after=0)
+async def test_an_earlier_wake_up_wins(queue: WorkQueue, looks: Looks) -> None:
+    queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=0)
     await looks.until(lambda: looks.keys == [ONE])
 
 
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
-    queue = WakeUps(looks, concurrency=1)
-    queue.wake(ONE, after=0)
+    queue = WorkQueue(looks, concurrency=1)
+    queue.enqueue(ONE, after=0)
     await queue.close()
-    queue.wake(TWO, after=0)
+    queue.enqueue(TWO, after=0)
     await turn()
     assert looks.keys == []
 
@@ -142,11 +143,11 @@ async def test_a_look_keeps_nothing_of_who_woke_it() -> None:
     event = contextvars.ContextVar("event", default="none")
     seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def look(key: Key) -> None:
+    async def look(key: NamespacedName) -> None:
         seen.set_result(event.get())
 
-    found = WakeUps(look, concurrency=1)
+    found = WorkQueue(look, concurrency=1)
     event.set("an event, with all of its object")
-    found.wake(ONE, after=0)
+    found.enqueue(ONE, after=0)
     assert await asyncio.wait_for(seen, 5) == "none"
     await found.close()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Changed, NotLeader, Unavailable
-from encoder_operator.manager.leader_election import Leadership, Lease
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
+from encoder_operator.client.leadership import Leadership
+from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
 
 
@@ -31,7 +32,7 @@ class Leases:
             raise self.errors.pop(0)
         version = (self.live or {}).get("metadata", {}).get("resourceVersion")
         if wanted["metadata"].get("resourceVersion") != version:
-            raise Changed("conflict", status=409)
+            raise Conflict("conflict", status=409)
         self.puts += 1
         self.live = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": str(self.puts)}}
         return self.live
@@ -50,9 +51,9 @@ class Clock:
         return self.time
 
 
-def one(leases: Leases, identity: str, clock: Clock) -> tuple[Lease, Leadership]:
+def one(leases: Leases, identity: str, clock: Clock) -> tuple[LeaderElector, Leadership]:
     leadership = Leadership(clock)
-    return Lease(leases, leadership, namespace="n", name="l", identity=identity, seconds=15), leadership
+    return LeaderElector(leases, leadership, namespace="n", name="l", identity=identity, seconds=15), leadership
 
 
 @pytest.fixture
@@ -87,9 +88,9 @@ async def turns(number: int) -> None:
 
 async def test_nobody_may_write_before_the_lease_is_held_and_its_holder_may(clock: Clock) -> None:
     held, leadership = one(Leases(), "a", clock)
-    assert leadership.left() == -math.inf
+    assert leadership.remaining() == -math.inf
     await held.acquire()
-    assert leadership.left() == 10
+    assert leadership.remaining() == 10
 
 
 async def test_the_second_waits_as_long_as_the_first_renews(clock: Clock) -> None:
@@ -97,11 +98,11 @@ async def test_the_second_waits_as_long_as_the_first_renews(clock: Clock) -> Non
     first, _ = one(leases, "a", clock)
     second, theirs = one(leases, "b", clock)
     await first.acquire()
-    async with waiting(first.keep()), waiting(second.acquire()) as trying:
+    async with waiting(first.renew_until_lost()), waiting(second.acquire()) as trying:
         await turns(200)
         assert leases.puts > 5
         assert not trying.done()
-    assert theirs.left() == -math.inf
+    assert theirs.remaining() == -math.inf
 
 
 async def test_a_silent_holder_loses_it_after_its_duration_and_has_stopped_writing_before(clock: Clock) -> None:
@@ -113,8 +114,8 @@ async def test_a_silent_holder_loses_it_after_its_duration_and_has_stopped_writi
     await second.acquire()
     assert 15 <= clock.time - began <= 17
     assert leases.holder == "b"
-    assert theirs.left() > 0 >= ours.left()
-    await first.keep()
+    assert theirs.remaining() > 0 >= ours.remaining()
+    await first.renew_until_lost()
     assert leases.holder == "b"
 
 
@@ -138,7 +139,7 @@ async def test_a_released_lease_is_free_at_once(clock: Clock) -> None:
     await first.acquire()
     await first.release()
     assert leases.holder is None
-    assert ours.left() == -math.inf
+    assert ours.remaining() == -math.inf
     began = clock.time
     await one(leases, "b", clock)[0].acquire()
     assert clock.time == began
@@ -149,13 +150,13 @@ async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_lon
     held, leadership = one(leases, "a", clock)
     await held.acquire()
     leases.errors = [Unavailable("down")] * 3
-    async with waiting(held.keep()) as keeping:
+    async with waiting(held.renew_until_lost()) as keeping:
         await turns(30)
-        assert leadership.left() > 0
+        assert leadership.remaining() > 0
         leases.errors = [Unavailable("down")] * 1000
         await turns(30)
         assert keeping.done()
-    assert leadership.left() == -math.inf
+    assert leadership.remaining() == -math.inf
 
 
 async def test_a_lease_that_somebody_touched_is_renewed_all_the_same(clock: Clock) -> None:
@@ -165,7 +166,7 @@ async def test_a_lease_that_somebody_touched_is_renewed_all_the_same(clock: Cloc
     assert leases.live is not None
     leases.live["metadata"]["resourceVersion"] = "100"
     leases.puts = 100
-    async with waiting(held.keep()) as keeping:
+    async with waiting(held.renew_until_lost()) as keeping:
         await turns(10)
         assert not keeping.done()
     assert leases.puts > 100
@@ -183,7 +184,7 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     leadership = Leadership(lambda: 0.0)
     leadership.grant(-1)
     fake = ClusterFake()
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
     live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
     with pytest.raises(NotLeader):
         await cluster.apply(live)
@@ -192,9 +193,9 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     with pytest.raises(NotLeader):
         await cluster.replace_status("demo", "m", {"uid": "1"}, {})
     with pytest.raises(NotLeader):
-        await cluster.set_gate("demo", "p", "1", {})
+        await cluster.set_pod_condition("demo", "p", "1", {})
     with pytest.raises(NotLeader):
-        await cluster.post_event({"metadata": {"name": "e", "namespace": "demo"}})
+        await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
     assert fake.writes == []
 
 
@@ -214,7 +215,7 @@ async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
     leadership = Leadership(time.monotonic)
     leadership.grant(time.monotonic() + 0.05)
     fake = Slow(30)
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
     with pytest.raises(NotLeader, match="given up"):
         await cluster.delete("Job", "demo", "j")
     assert fake.writes == []
@@ -225,7 +226,7 @@ async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_ren
     leadership.grant(time.monotonic() + 0.1)
     fake = Slow(0.5)
     fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
-    cluster = Cluster(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
 
     async def renew() -> None:
         while True:

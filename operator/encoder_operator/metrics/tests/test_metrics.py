@@ -15,14 +15,15 @@ from prometheus_client.metrics_core import Metric
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Status
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Changed, NotLeader, OperatorError, Refused, Unavailable
-from encoder_operator.controller.prep_slots import Preps
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import Conflict, NotLeader, OperatorError, RequestRejected, Unavailable
+from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
-from encoder_operator.controller.watch_progress import Horizon
-from encoder_operator.controller.workqueue import Key, WakeUps, _Entry
+from encoder_operator.controller.watch_progress import WatchProgress
+from encoder_operator.controller.workqueue import WorkQueue, _Entry
 from encoder_operator.manager import health
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 from encoder_operator.tests.cluster_fake import ClusterFake
 from encoder_operator.tests.world import PLUGIN, PREPARED, World, model
 from encoder_operator.tests.world import passes as equal
@@ -30,7 +31,7 @@ from encoder_plugins import catalog
 
 # values come from closed sets: our own words, kinds and verbs, and the answers of HTTP
 LABELS = {"result", "verb", "kind", "code", "phase", "plugin", "state"}
-KEY = Key("demo", "minilm")
+KEY = NamespacedName("demo", "minilm")
 
 
 OPERATIONS = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
@@ -101,9 +102,9 @@ async def test_models_and_namespaces_make_no_series() -> None:
         manifest = copy.deepcopy(model())
         manifest["metadata"] |= {"name": name, "namespace": namespace}
         world.fake.put("encodermodels", manifest)
-        wakeups = WakeUps(lambda key: world.reconciler.reconcile(*key), concurrency=1)
-        for key in (Key("demo", "minilm"), Key(namespace, name)):
-            await wakeups._looked(key, _Entry())
+        wakeups = WorkQueue(lambda key: world.reconciler.reconcile(*key), concurrency=1)
+        for key in (NamespacedName("demo", "minilm"), NamespacedName(namespace, name)):
+            await wakeups._reconcile_key(key, _Entry())
 
     await looked("first", "demo")
     before = series()
@@ -116,7 +117,7 @@ async def test_models_and_namespaces_make_no_series() -> None:
 
 def test_what_alerts_watch_is_there_at_zero_before_anything_happens() -> None:
     # `increase` of a series that appears with its first failure is 0, and no alert would fire
-    metrics.begin(catalog.plugins())
+    metrics.initialize(catalog.plugins())
     for plugin in catalog.plugins():
         for result in ("Passed", "Failed", "Inconclusive"):
             assert value("encoder_parity_results_total", plugin=plugin, result=result) is not None, (plugin, result)
@@ -130,7 +131,7 @@ async def test_each_comparison_is_counted_once(operators: int) -> None:
         results = ("Passed", "Failed", "Inconclusive")
         return {r: value("encoder_parity_results_total", plugin=PLUGIN, result=r) or 0.0 for r in results}
 
-    metrics.begin([PLUGIN])
+    metrics.initialize([PLUGIN])
     world = World()
     before = counted()
 
@@ -222,18 +223,18 @@ def test_places_for_preparations_and_those_that_wait_for_one_are_shown() -> None
     def shown() -> tuple[float | None, float | None]:
         return value("encoder_preps", state="running"), value("encoder_preps", state="queued")
 
-    preps = Preps(1)
-    preps.take(KEY)
-    preps.queue(Key("demo", "second"))
-    preps.queue(Key("demo", "third"))
+    preps = PrepSlots(1)
+    preps.reserve(KEY)
+    preps.wait(NamespacedName("demo", "second"))
+    preps.wait(NamespacedName("demo", "third"))
     assert shown() == (1, 2)
-    preps.settle(KEY, ["minilm-prep"])
+    preps.set_jobs(KEY, ["minilm-prep"])
     assert shown() == (1, 2)
-    preps.settle(KEY, [])
-    preps.take(Key("demo", "second"))
+    preps.set_jobs(KEY, [])
+    preps.reserve(NamespacedName("demo", "second"))
     assert shown() == (1, 1)
-    preps.settle(Key("demo", "second"), [])
-    preps.settle(Key("demo", "third"), [])
+    preps.set_jobs(NamespacedName("demo", "second"), [])
+    preps.set_jobs(NamespacedName("demo", "third"), [])
     assert shown() == (0, 0)
 
 
@@ -254,21 +255,21 @@ async def test_an_edit_of_somebody_else_that_is_put_back_is_counted() -> None:
     ("error", "result"),
     [
         (None, "ok"),
-        (Changed("somebody else wrote", status=409), "Changed"),
+        (Conflict("somebody else wrote", status=409), "Changed"),
         (NotLeader("another one leads"), "NotLeader"),
         (Unavailable("busy", status=503), "Unavailable"),
-        (Refused("forbidden", status=403), "Refused"),
+        (RequestRejected("forbidden", status=403), "Refused"),
         (KeyError("a mistake of ours"), "Bug"),
     ],
 )
 async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None, result: str) -> None:
-    async def look(_: Key) -> None:
+    async def look(_: NamespacedName) -> None:
         if error is not None:
             raise error
 
     ended, looks = Growth("encoder_reconcile_total", result=result), Growth("encoder_reconcile_seconds_count")
     seconds = Growth("encoder_reconcile_seconds_sum")
-    await WakeUps(look, concurrency=1)._looked(KEY, _Entry())
+    await WorkQueue(look, concurrency=1)._reconcile_key(KEY, _Entry())
     assert (ended(), looks()) == (1, 1)
     assert 0 < seconds() < 5
 
@@ -276,7 +277,7 @@ async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None
 async def test_those_that_wait_for_a_look_are_shown() -> None:
     hold, begun = asyncio.Event(), asyncio.Event()
 
-    async def look(_: Key) -> None:
+    async def look(_: NamespacedName) -> None:
         begun.set()
         await hold.wait()
 
@@ -285,16 +286,16 @@ async def test_those_that_wait_for_a_look_are_shown() -> None:
             await asyncio.sleep(0.01)
 
     before = value("encoder_queue_depth") or 0.0
-    wakeups = WakeUps(look, concurrency=1)
+    wakeups = WorkQueue(look, concurrency=1)
     for i in range(3):
-        wakeups.wake(Key("demo", f"model-{i}"), after=0)
+        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await begun.wait()
     await asyncio.wait_for(reaches(2), 5)
     hold.set()
     await asyncio.wait_for(reaches(0), 5)
     hold.clear()
     for i in range(3):
-        wakeups.wake(Key("demo", f"model-{i}"), after=0)
+        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await asyncio.wait_for(reaches(2), 5)
     # told to end while some wait
     await wakeups.close()
@@ -303,14 +304,14 @@ async def test_those_that_wait_for_a_look_are_shown() -> None:
 
 @pytest.mark.parametrize("code", ["200", "403", "409", "429", "500", "none"])
 async def test_every_request_is_counted_by_its_answer(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("encoder_operator.client.client._PAUSES", (0, 0, 0))
+    monkeypatch.setattr("encoder_operator.client.client._RETRY_DELAYS", (0, 0, 0))
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if code == "none":
             raise httpx2.ConnectError("refused", request=request)
         return httpx2.Response(int(code), json={"items": [], "metadata": {"resourceVersion": "1"}, "code": int(code)})
 
-    cluster = Cluster(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
     counted = Growth("encoder_api_requests_total", verb="list", kind="Pod", code=code)
     try:
         await cluster.list("Pod", "demo", {})
@@ -322,8 +323,8 @@ async def test_every_request_is_counted_by_its_answer(code: str, monkeypatch: py
 
 async def test_a_silent_watch_is_shown_at_the_moment_at_which_it_is_told_to_the_kubelet() -> None:
     now = 100.0
-    horizon = Horizon(grace=30, clock=lambda: now)
-    async with health.serving(0, horizon, lambda: True) as port, aiohttp.ClientSession() as client:
+    horizon = WatchProgress(grace=30, clock=lambda: now)
+    async with health.serve_health(0, horizon, lambda: True) as port, aiohttp.ClientSession() as client:
 
         async def said() -> tuple[int, bool]:
             async with client.get(f"http://127.0.0.1:{port}/healthz") as answer:
@@ -337,5 +338,5 @@ async def test_a_silent_watch_is_shown_at_the_moment_at_which_it_is_told_to_the_
         now += 31
         assert await said() == (503, True)
         for kind in ("Pod", "Job"):
-            horizon.brought(KEY, kind, "6")
+            horizon.record_event(KEY, kind, "6")
         assert await said() == (200, False)

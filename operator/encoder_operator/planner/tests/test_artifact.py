@@ -13,8 +13,8 @@ from encoder_operator.planner.actions import Delete
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.state import desired, observed
-from encoder_operator.state.desired import Model
-from encoder_operator.state.observed import Claim, Ended, Facts, Job, Pod
+from encoder_operator.state.desired import EncoderModel
+from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Termination
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests import world
 from encoder_operator.tests.world import PREPARED, SETTINGS
@@ -22,25 +22,25 @@ from encoder_operator.tests.world import PREPARED, SETTINGS
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def wanted() -> Model:
+def wanted() -> EncoderModel:
     live = world.model()
     live["metadata"]["uid"] = "u"
-    return desired.parse(live, SETTINGS)
+    return desired.parse_model(live, SETTINGS)
 
 
 MODEL = wanted()
 KEY = revision.artifact_key(MODEL)
-CLAIM = Claim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
+CLAIM = PersistentVolumeClaim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
 
 
 def pod(**changes: Any) -> Pod:
-    found = observed.pod({"metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}})
+    found = observed.parse_pod({"metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}})
     return replace(found, **changes)
 
 
-def ended(code: int, said: str | dict[str, Any] = "", reason: str = "Error") -> Ended:
+def ended(code: int, said: str | dict[str, Any] = "", reason: str = "Error") -> Termination:
     message = said if isinstance(said, str) else json.dumps(said)
-    return Ended(exit_code=code, reason=reason, message=message, finished_at=NOW)
+    return Termination(exit_code=code, reason=reason, message=message, finished_at=NOW)
 
 
 def job(*pods: Pod, **changes: Any) -> Job:
@@ -49,7 +49,7 @@ def job(*pods: Pod, **changes: Any) -> Job:
             name=naming.prep_job("minilm", KEY),
             uid="j",
             revision="",
-            annotations={naming.INPUTS: prep_job.inputs(MODEL, KEY), naming.RETRY: ""},
+            annotations={naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: ""},
             created=NOW,
             deleting=False,
             complete=False,
@@ -62,8 +62,8 @@ def job(*pods: Pod, **changes: Any) -> Job:
     )
 
 
-def decided(found: Job, now: datetime = NOW) -> artifact.Preparation:
-    return artifact.decide(MODEL, Facts(now=now, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS)
+def decided(found: Job, now: datetime = NOW) -> artifact.ArtifactPlan:
+    return artifact.plan(MODEL, ObservedState(now=now, pvc=CLAIM, prep_jobs=(found,)), None, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def decided(found: Job, now: datetime = NOW) -> artifact.Preparation:
     ],
 )
 def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: str) -> None:
-    failed = job(pod(ended=ended(44, {"code": code, "message": "why"})), failed="PodFailurePolicy")
+    failed = job(pod(terminated=ended(44, {"code": code, "message": "why"})), failed="PodFailurePolicy")
     found = decided(failed)
     assert (found.reason.value, found.message, found.failed) == (code, "why", True)
     assert found.actions == ()
-    assert found.wake_after is None
+    assert found.requeue_after is None
 
 
 @pytest.mark.parametrize(
     ("broken", "reason", "part"),
     [
         (job(failed="BackoffLimitExceeded", message="limit"), Reason.PREPARATION_FAILED, "limit"),
-        (job(pod(ended=ended(1, "Traceback\nKeyError: 'x'")), failed="x"), Reason.PREPARATION_FAILED, "KeyError"),
+        (job(pod(terminated=ended(1, "Traceback\nKeyError: 'x'")), failed="x"), Reason.PREPARATION_FAILED, "KeyError"),
         (
-            job(pod(ended=ended(3, {"code": "Novel", "message": "m"})), failed="x"),
+            job(pod(terminated=ended(3, {"code": "Novel", "message": "m"})), failed="x"),
             Reason.PREPARATION_FAILED,
             "Novel: m",
         ),
-        (job(pod(ended=ended(137, "", "OOMKilled")), failed="x"), Reason.OUT_OF_MEMORY, "memory"),
+        (job(pod(terminated=ended(137, "", "OOMKilled")), failed="x"), Reason.OUT_OF_MEMORY, "memory"),
         (job(failed="DeadlineExceeded"), Reason.DEADLINE_EXCEEDED, "activeDeadlineSeconds"),
         (job(pod(reason="Evicted"), failed="x"), Reason.EVICTED, "evicted"),
-        (job(pod(waiting="ImagePullBackOff", waiting_message="no such image")), Reason.IMAGE_PULL_FAILED, "no such"),
+        (job(pod(waiting_reason="ImagePullBackOff", waiting_message="no such image")), Reason.IMAGE_PULL_FAILED, "no such"),
         (job(pod(mount_problem='secret "hub" not found')), Reason.TOKEN_SECRET_MISSING, "hub"),
         (job(pod(mount_problem="mount.nfs: timed out")), Reason.VOLUME_NOT_MOUNTED, "nfs"),
         (job(pod(unschedulable='persistentvolumeclaim "x" not found')), Reason.CLAIM_MISSING, "x"),
@@ -123,7 +123,7 @@ def test_what_a_job_is_doing_is_a_reason_and_a_sentence(broken: Job, reason: Rea
 
 
 def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
-    first = pod(name="a", ended=ended(75, {"code": "RateLimited", "message": "slow down"}))
+    first = pod(name="a", terminated=ended(75, {"code": "RateLimited", "message": "slow down"}))
     found = decided(job(first, pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")))
     assert found.reason is Reason.RATE_LIMITED
     assert found.message == "try 1 of 5 failed, it will be tried again: slow down"
@@ -131,10 +131,10 @@ def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
 
 
 def test_progress_is_told_of_a_second_try_too() -> None:
-    first = pod(name="a", ended=ended(75, {"code": "Stalled", "message": "no byte"}), phase="Failed")
+    first = pod(name="a", terminated=ended(75, {"code": "Stalled", "message": "no byte"}), phase="Failed")
     second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running", progress={"bytes": 7})
     found = decided(job(first, second))
-    assert (found.reason, found.progress, found.key, found.wake_after) == (Reason.STALLED, {"bytes": 7}, KEY, 10.0)
+    assert (found.reason, found.progress, found.key, found.requeue_after) == (Reason.STALLED, {"bytes": 7}, KEY, 10.0)
 
 
 LOW = "The node was low on resource: ephemeral-storage."
@@ -150,17 +150,17 @@ def test_a_pod_that_made_room_is_no_try_and_one_that_took_too_much_is() -> None:
     assert going_on.reason is Reason.PREPARING
     assert going_on.message == f"pod b is at work; pod a was evicted from node n: {LOW}"
     # the kubelet says of both how the container ended; only a pod that broke its own limit has no `DisruptionTarget`
-    killed = replace(made_room, disrupted=False, message=TOO_MUCH, ended=ended(137))
+    killed = replace(made_room, disrupted=False, message=TOO_MUCH, terminated=ended(137))
     tried, given_up = decided(job(killed, second)), decided(job(killed, failed="BackoffLimitExceeded"))
     assert tried.reason is given_up.reason is Reason.EVICTED
     assert tried.message == f"try 1 of 5 failed, it will be tried again: pod a was evicted from node n: {TOO_MUCH}"
     assert given_up.message == f"pod a was evicted from node n: {TOO_MUCH}"
-    ended_so = replace(made_room, ended=ended(137))
+    ended_so = replace(made_room, terminated=ended(137))
     assert decided(job(ended_so, second)).message == going_on.message
 
 
 def test_a_report_counts_before_the_job_is_complete() -> None:
-    found = decided(job(pod(ended=ended(0, PREPARED, "Completed"))))
+    found = decided(job(pod(terminated=ended(0, PREPARED, "Completed"))))
     assert found.artifact is not None
     assert found.artifact.digest == PREPARED["digest"]
 
@@ -169,7 +169,7 @@ def test_a_report_counts_before_the_job_is_complete() -> None:
     "said", ["", "not JSON", "[]", {"code": "Prepared"}, {"code": "Prepared", "digest": "sha256:1"}]
 )
 def test_a_complete_job_without_a_report_is_made_again(said: str | dict[str, Any]) -> None:
-    finished = job(pod(ended=ended(0, said)), complete=True)
+    finished = job(pod(terminated=ended(0, said)), complete=True)
     assert decided(finished).actions == (Delete("Job", finished.name),)
 
 
@@ -182,14 +182,14 @@ def test_a_retry_concerns_failed_jobs_only() -> None:
     asking = replace(MODEL, retry="1")
 
     def actions(found: Job) -> object:
-        return artifact.decide(asking, Facts(now=NOW, claim=CLAIM, prep_jobs=(found,)), None, SETTINGS).actions
+        return artifact.plan(asking, ObservedState(now=NOW, pvc=CLAIM, prep_jobs=(found,)), None, SETTINGS).actions
 
     assert actions(job(pod(phase="Running"))) == ()
     assert actions(job(failed="x")) == (Delete("Job", job().name),)
 
 
 def test_a_retry_that_was_wiped_asks_for_nothing() -> None:
-    earlier = {naming.INPUTS: prep_job.inputs(MODEL, KEY), naming.RETRY: "earlier"}
+    earlier = {naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: "earlier"}
     assert decided(job(failed="x", annotations=earlier)).actions == ()
 
 
@@ -199,14 +199,14 @@ def test_another_artifacts_job_is_ended() -> None:
 
 
 def test_a_pending_pod_is_looked_at_again_for_its_mounts() -> None:
-    assert decided(job(pod())).wake_after == 10.0
+    assert decided(job(pod())).requeue_after == 10.0
 
 
 def test_a_missing_claim_of_yours_is_a_reason_and_starts_nothing() -> None:
     live = world.model()
     live["metadata"]["uid"] = "u"
     live["spec"]["storage"] = {"claimName": "mine"}
-    found = artifact.decide(desired.parse(live, SETTINGS), Facts(now=NOW), None, SETTINGS)
+    found = artifact.plan(desired.parse_model(live, SETTINGS), ObservedState(now=NOW), None, SETTINGS)
     assert found.reason is Reason.CLAIM_MISSING
     assert found.actions == ()
-    assert found.wake_after
+    assert found.requeue_after

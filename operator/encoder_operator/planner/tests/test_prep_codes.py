@@ -24,9 +24,9 @@ def every(kind: type[PrepareError] = PrepareError) -> list[type[PrepareError]]:
 @pytest.mark.parametrize("error", every(), ids=lambda error: error.code)
 def test_every_code_is_a_reason(error: type[PrepareError]) -> None:
     if error.code in GENERAL:
-        assert error.code not in artifact._BY_CODE
+        assert error.code not in artifact._REASON_BY_CODE
     else:
-        assert artifact._BY_CODE[error.code] is Reason(error.code)
+        assert artifact._REASON_BY_CODE[error.code] is Reason(error.code)
 
 
 @pytest.mark.parametrize("error", every(), ids=lambda error: error.code)

@@ -9,11 +9,11 @@ import pytest
 
 from encoder_operator.api.v1alpha1 import crd
 from encoder_operator.cli import render
-from encoder_operator.client.errors import NotAccepted
-from encoder_operator.revisions.hashing import Json, canonical
+from encoder_operator.revisions.hashing import Json, canonical_json
 from encoder_operator.tests.world import SETTINGS, changed
+from encoder_operator.validation.errors import NotAccepted
 
-SCHEMA = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 TRUSTING = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
 
 # what shows in no manifest: it decides when one is applied
@@ -287,7 +287,7 @@ def rendered(spec: Json) -> str:
     for key, value in spec.items():
         # exactly one of several: another source or storage takes the place of the first
         live["spec"][key] = value if key in ("source", "storage") else _joined(live["spec"].get(key, {}), value)
-    return canonical(render.children(live, TRUSTING))
+    return canonical_json(render.render_children(live, TRUSTING))
 
 
 def test_every_field_of_the_schema_is_in_the_table() -> None:

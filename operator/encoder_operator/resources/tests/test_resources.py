@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.cli.render import _pod
+from encoder_operator.cli.render import _placeholder_pod
 from encoder_operator.resources import (
     deployment,
     parity_job,
@@ -17,7 +17,7 @@ from encoder_operator.resources import (
     serving_pod_template,
 )
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.revisions.revision import Artifact, render
+from encoder_operator.revisions.revision import Artifact, build
 from encoder_operator.tests.world import SETTINGS, parsed
 
 KEY = "k" * 64
@@ -28,7 +28,7 @@ ARTIFACT = Artifact(key=KEY, digest="sha256:d", reference="sha256:r", revision="
 
 
 def template(changes: dict[str, Any], *, shared: bool = True) -> Json:
-    return serving_pod_template.render(parsed(changes), KEY, "sha256:d", shared=shared, settings=SETTINGS)
+    return serving_pod_template.build(parsed(changes), KEY, "sha256:d", shared=shared, settings=SETTINGS)
 
 
 def engine(changes: dict[str, Any]) -> Json:
@@ -37,7 +37,7 @@ def engine(changes: dict[str, Any]) -> Json:
 
 
 def prep(changes: dict[str, Any], *, shared: bool = True) -> Json:
-    found: Json = prep_job.render(parsed(changes), KEY, shared=shared, settings=SETTINGS)["spec"]["template"]
+    found: Json = prep_job.build(parsed(changes), KEY, shared=shared, settings=SETTINGS)["spec"]["template"]
     return found
 
 
@@ -98,8 +98,8 @@ def test_the_engine_is_told_in_its_own_words(changes: dict[str, Any], said: list
 def test_code_of_a_repository_shows_in_a_label_of_every_pod_that_runs_it() -> None:
     permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
     model = parsed({"spec.serving.trustRemoteCode": True}, permitting)
-    serving = serving_pod_template.render(model, KEY, "sha256:d", shared=True, settings=permitting)
-    job = prep_job.render(model, KEY, shared=True, settings=permitting)["spec"]["template"]
+    serving = serving_pod_template.build(model, KEY, "sha256:d", shared=True, settings=permitting)
+    job = prep_job.build(model, KEY, shared=True, settings=permitting)["spec"]["template"]
     for found in (serving, job):
         assert found["metadata"]["labels"]["encoders.dev/trust-remote-code"] == "true"
         assert "--trust-remote-code" in found["spec"]["containers"][0]["args"]
@@ -135,10 +135,12 @@ def test_one_volume_on_one_node_keeps_prep_where_serving_may_run() -> None:
 def test_pods_of_one_volume_on_one_node_find_each_other(storage: Json) -> None:
     """Each pod's term selects all pods that use the volume, itself too: the scheduler lets the first of them go anywhere."""
     model = parsed({"spec.storage": storage})
-    revision = render(model, ARTIFACT, shared=False, settings=SETTINGS)
+    revision = build(model, ARTIFACT, shared=False, settings=SETTINGS)
     serving = revision.template
-    job = prep_job.render(model, KEY, shared=False, settings=SETTINGS)["spec"]["template"]
-    parity = parity_job.render(model, revision, _pod(revision.hash), attempt=1, shared=False, settings=SETTINGS)
+    job = prep_job.build(model, KEY, shared=False, settings=SETTINGS)["spec"]["template"]
+    parity = parity_job.build(
+        model, revision, _placeholder_pod(revision.hash), attempt=1, shared=False, settings=SETTINGS
+    )
 
     def selected(template: Json, by: Json) -> bool:
         (term,) = by["spec"]["affinity"]["podAffinity"][REQUIRED]
@@ -152,11 +154,11 @@ def test_pods_of_one_volume_on_one_node_find_each_other(storage: Json) -> None:
 
 
 def test_pods_of_two_models_on_one_claim_find_each_other_and_others_do_not() -> None:
-    own = scheduling.labels(parsed({"spec.storage": {"claimName": "a"}}), shared=False)
-    same = scheduling.labels(parsed({"spec.storage": {"claimName": "a"}, "metadata.name": "other"}), shared=False)
-    another = scheduling.labels(parsed({"spec.storage": {"claimName": "b"}}), shared=False)
+    own = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}}), shared=False)
+    same = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}, "metadata.name": "other"}), shared=False)
+    another = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "b"}}), shared=False)
     assert own == same != another
-    assert scheduling.labels(parsed({"spec.storage": {"claimName": "a"}}), shared=True) == {}
+    assert scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}}), shared=True) == {}
 
 
 def test_a_spread_counts_the_models_own_pods_unless_it_says_which() -> None:
@@ -183,14 +185,14 @@ def test_a_spread_counts_the_models_own_pods_unless_it_says_which() -> None:
 )
 def test_the_deployment_rolls_out_as_asked(rollout: Json, strategy: Json) -> None:
     model = parsed({"spec.rollout": rollout})
-    found = deployment.render(model, render(model, ARTIFACT, shared=True, settings=SETTINGS), 2)["spec"]
+    found = deployment.build(model, build(model, ARTIFACT, shared=True, settings=SETTINGS), 2)["spec"]
     assert found["strategy"] == strategy
     assert found["minReadySeconds"] == 5
 
 
 def test_a_budget_is_for_more_than_one_pod() -> None:
-    assert pod_disruption_budget.render(parsed()) is None
-    found = pod_disruption_budget.render(parsed({"spec.serving.replicas": 2}))
+    assert pod_disruption_budget.build(parsed()) is None
+    found = pod_disruption_budget.build(parsed({"spec.serving.replicas": 2}))
     assert found is not None
     assert found["spec"]["maxUnavailable"] == 1
 

@@ -11,7 +11,7 @@ from encoder_operator.cli import render
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.revisions.revision import Artifact
-from encoder_operator.state.desired import Model
+from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
 from encoder_operator.tests.world import PLUGIN, SETTINGS, parsed
 
@@ -45,7 +45,7 @@ BASE = parsed()
     ],
 )
 def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs(parsed(change)) == revision.inputs(BASE)
+    assert revision.inputs_hash(parsed(change)) == revision.inputs_hash(BASE)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> Non
     ],
 )
 def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs(parsed(change)) != revision.inputs(BASE)
+    assert revision.inputs_hash(parsed(change)) != revision.inputs_hash(BASE)
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
@@ -90,10 +90,10 @@ def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
 
 
 def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
-    def rendered(found: Model, artifact: Artifact = ARTIFACT, image: str = "e:1", *, shared: bool = True) -> str:
+    def rendered(found: EncoderModel, artifact: Artifact = ARTIFACT, image: str = "e:1", *, shared: bool = True) -> str:
         images = SETTINGS.images.model_copy(update={"engine": {"cpu": {PLUGIN: image}}})
         settings = SETTINGS.model_copy(update={"images": images})
-        return revision.render(found, artifact, shared=shared, settings=settings).hash
+        return revision.build(found, artifact, shared=shared, settings=settings).hash
 
     changed = {
         rendered(BASE),
@@ -109,20 +109,26 @@ def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
 
 
 def test_a_newer_preparation_is_an_update() -> None:
-    made = revision.render(BASE, ARTIFACT, shared=True, settings=SETTINGS)
-    assert revision.outdated(made, BASE, shared=True, settings=SETTINGS) is None
+    made = revision.build(BASE, ARTIFACT, shared=True, settings=SETTINGS)
+    assert revision.available_update(made, BASE, shared=True, settings=SETTINGS) is None
     pinned = copy.deepcopy(made.pinned) | {"prepVersion": 0}
     older = Revision(
-        hash=made.hash, inputs="", number=1, claim_uid="", template=made.template, pinned=pinned, created=made.created
+        hash=made.hash,
+        inputs_hash="",
+        number=1,
+        pvc_uid="",
+        template=made.template,
+        pinned=pinned,
+        created=made.created,
     )
-    assert "preparation version" in (revision.outdated(older, BASE, shared=True, settings=SETTINGS) or "")
+    assert "preparation version" in (revision.available_update(older, BASE, shared=True, settings=SETTINGS) or "")
 
 
 def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images() -> None:
     key = revision.artifact_key(BASE)
     with_token = parsed({"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}})
-    assert prep_job.inputs(BASE, key) != prep_job.inputs(with_token, key)
-    assert prep_job.inputs(BASE, key) == prep_job.inputs(parsed({"spec.serving.replicas": 3}), key)
+    assert prep_job.inputs_hash(BASE, key) != prep_job.inputs_hash(with_token, key)
+    assert prep_job.inputs_hash(BASE, key) == prep_job.inputs_hash(parsed({"spec.serving.replicas": 3}), key)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_a_field_that_came_later_and_is_not_used_changes_nothing(
 ) -> None:
     """Versions from 0.1.0 on know these specs by these names: another one would prepare again, or roll pods."""
     live = yaml.safe_load((Path(__file__).parents[2] / f"resources/tests/golden/{name}.cr.yaml").read_text())
-    found = {child["kind"]: child["metadata"] for child in reversed(render.children(live, SETTINGS))}
+    found = {child["kind"]: child["metadata"] for child in reversed(render.render_children(live, SETTINGS))}
     made = found["ControllerRevision"]["labels"]
     assert found["Job"]["name"].split("-")[-2] == key
     assert found["Job"]["annotations"]["encoders.dev/inputs"] == job

@@ -6,10 +6,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from encoder_operator.client.client import Cluster
-from encoder_operator.client.errors import Refused
-from encoder_operator.controller.workqueue import Key
-from encoder_operator.state.snapshot import Reader
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
+from encoder_operator.naming import NamespacedName
+from encoder_operator.state.snapshot import SnapshotReader
 from encoder_operator.tests import world
 from encoder_operator.tests.cluster_fake import ClusterFake
 
@@ -45,12 +45,12 @@ def fake() -> Counting:
     return found
 
 
-def reader(fake: Counting) -> Reader:
-    return Reader(Cluster(config=ClusterFake.config(), transport=fake))
+def reader(fake: Counting) -> SnapshotReader:
+    return SnapshotReader(Client(config=ClusterFake.config(), transport=fake))
 
 
 async def test_many_models_are_read_by_few_lists_and_each_gets_its_own(fake: Counting) -> None:
-    keys = [Key("demo", f"m{i}") for i in range(30)]
+    keys = [NamespacedName("demo", f"m{i}") for i in range(30)]
     found = await asyncio.gather(*map(reader(fake).read, keys))
     assert [view and [job["metadata"]["name"] for job in view.children["Job"]] for view in found] == [
         [f"m{i}-x"] for i in range(30)
@@ -59,13 +59,15 @@ async def test_many_models_are_read_by_few_lists_and_each_gets_its_own(fake: Cou
 
 
 async def test_jobs_are_read_before_their_pods(fake: Counting) -> None:
-    await reader(fake).read(Key("demo", "m1"))
+    await reader(fake).read(NamespacedName("demo", "m1"))
     assert fake.asked.index("jobs") < fake.asked.index("pods")
 
 
 async def test_a_model_that_is_gone_is_none_and_harms_no_other(fake: Counting) -> None:
     one = reader(fake)
-    gone, there = await asyncio.gather(one.read(Key("demo", "nobody")), one.read(Key("demo", "m1")))
+    gone, there = await asyncio.gather(
+        one.read(NamespacedName("demo", "nobody")), one.read(NamespacedName("demo", "m1"))
+    )
     assert gone is None
     assert there is not None
 
@@ -73,15 +75,15 @@ async def test_a_model_that_is_gone_is_none_and_harms_no_other(fake: Counting) -
 async def test_a_refusal_reaches_everybody_who_asked_and_nobody_later(fake: Counting) -> None:
     one = reader(fake)
     fake.refuses = "pods"
-    found = await asyncio.gather(*(one.read(Key("demo", f"m{i}")) for i in range(3)), return_exceptions=True)
-    assert all(isinstance(error, Refused) for error in found)
+    found = await asyncio.gather(*(one.read(NamespacedName("demo", f"m{i}")) for i in range(3)), return_exceptions=True)
+    assert all(isinstance(error, RequestRejected) for error in found)
     fake.refuses = ""
-    assert await one.read(Key("demo", "m1")) is not None
+    assert await one.read(NamespacedName("demo", "m1")) is not None
 
 
 async def test_models_of_many_namespaces_are_listed_once_for_the_cluster() -> None:
     fake = Counting()
-    keys = [Key(f"n{i}", "same") for i in range(8)]
+    keys = [NamespacedName(f"n{i}", "same") for i in range(8)]
     for key in keys:
         live: Any = world.model()
         live["metadata"] = {"name": key.name, "namespace": key.namespace}

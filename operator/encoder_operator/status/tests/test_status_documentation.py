@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.api.v1alpha1 import crd
+from encoder_operator.api.v1alpha1 import crd, docs
 from encoder_operator.cli import generate
 from encoder_operator.status import conditions
 from encoder_operator.status.reasons import Reason
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_every_reason_has_a_line_and_every_line_a_reason() -> None:
-    assert sorted(conditions.advice()) == sorted(Reason)
+    assert sorted(conditions.reason_docs()) == sorted(Reason)
 
 
 def test_every_line_names_conditions_that_there_are_and_says_something() -> None:
-    for reason, advice in conditions.advice().items():
+    for reason, advice in conditions.reason_docs().items():
         assert set(advice.conditions) <= set(conditions.CONDITIONS), reason
         assert advice.meaning, reason
         assert advice.remedy, reason
@@ -35,8 +35,8 @@ def rules(schema: Any) -> set[str]:
 
 
 def test_the_page_holds_every_rule_of_the_api_server_once() -> None:
-    lines = generate.resource_page().splitlines()
-    sentences = rules(crd.definition())
+    lines = docs.page().splitlines()
+    sentences = rules(crd.build())
     assert len(sentences) > 20
     assert {sentence: lines.count(f"- {sentence}") for sentence in sentences} == dict.fromkeys(sentences, 1)
 
@@ -52,7 +52,7 @@ def test_the_page_holds_every_rule_of_the_api_server_once() -> None:
     ],
 )
 def test_the_page_says_what_kind_of_value_a_field_holds(field: str, kind: str) -> None:
-    rows = [line for line in generate.resource_page().splitlines() if line.startswith(f"| `spec.{field}` |")]
+    rows = [line for line in docs.page().splitlines() if line.startswith(f"| `spec.{field}` |")]
     assert [row.split(" | ")[1] for row in rows] == [kind]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.errors import NotAccepted
 from encoder_operator.state import observed
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests.world import SETTINGS, parsed
 from encoder_operator.validation import checks
+from encoder_operator.validation.errors import NotAccepted
 
 ONE_NODE: dict[str, Any] = {"spec.storage": {"create": {"size": "1Gi"}}}
 OWN = {"labelSelector": {"matchLabels": {"encoders.dev/model": "minilm"}}, "topologyKey": "kubernetes.io/hostname"}
@@ -130,14 +130,14 @@ def test_expressions_are_read_as_the_scheduler_reads_them(entry: dict[str, Any],
     found = parsed(changes)
     if refused:
         with pytest.raises(NotAccepted):
-            checks.check_one_node(found.spec, found.name, found.namespace)
+            checks.check_single_node(found.spec, found.name, found.namespace)
     else:
-        checks.check_one_node(found.spec, found.name, found.namespace)
+        checks.check_single_node(found.spec, found.name, found.namespace)
 
 
-def a_claim(asked: str, *volume: str) -> observed.Claim:
+def a_claim(asked: str, *volume: str) -> observed.PersistentVolumeClaim:
     """Return a claim that asks for one access mode, on a volume that has these."""
-    return observed.claim(
+    return observed.parse_pvc(
         {
             "metadata": {"name": "artifacts", "uid": "c"},
             "spec": {"accessModes": [asked]},

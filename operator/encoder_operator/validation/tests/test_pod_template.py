@@ -214,7 +214,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("overlaid", "path"), REFUSED, ids=[path for _, path in REFUSED])
 def test_what_a_promise_rests_on_is_refused_by_its_path(overlaid: Json, path: str) -> None:
-    found = pod_template.refusal(overlaid, 90)
+    found = pod_template.find_violation(overlaid, 90)
     assert found is not None
     assert found.path == path
     assert found.why
@@ -235,37 +235,37 @@ ALLOWED = [
 
 @pytest.mark.parametrize("overlaid", ALLOWED)
 def test_what_changes_no_promise_is_allowed(overlaid: Json) -> None:
-    assert pod_template.refusal(overlaid, 90) is None
+    assert pod_template.find_violation(overlaid, 90) is None
 
 
 @pytest.mark.parametrize("path", [path for path in pod_template.DENIED if "[" not in path])
 def test_every_documented_path_of_a_pod_is_refused_with_its_own_reason(path: str) -> None:
-    found = pod_template.refusal({"spec": {path.removeprefix("spec."): {}}}, 90)
+    found = pod_template.find_violation({"spec": {path.removeprefix("spec."): {}}}, 90)
     assert found == (path, pod_template.DENIED[path])
 
 
 @pytest.mark.parametrize("path", [path for path in pod_template.DENIED if "[engine]" in path])
 def test_every_documented_path_of_the_engine_is_refused_with_its_own_reason(path: str) -> None:
     name = path.removeprefix("spec.containers[engine].")
-    found = pod_template.refusal(engine_with(**{name: [] if name == "ports" else {}}), 90)
+    found = pod_template.find_violation(engine_with(**{name: [] if name == "ports" else {}}), 90)
     assert found == (path, pod_template.DENIED[path])
 
 
 def test_everything_that_the_operator_itself_sets_is_out_of_reach() -> None:
     """Whatever our own template holds is either merged by name beside it, or refused."""
-    template = serving_pod_template.render(parsed(), "k" * 64, "sha256:d", shared=False, settings=SETTINGS)
+    template = serving_pod_template.build(parsed(), "k" * 64, "sha256:d", shared=False, settings=SETTINGS)
     (container,) = template["spec"]["containers"]
     merged_by_name = {"containers", "volumes", "securityContext", "terminationGracePeriodSeconds"}
     for name in set(template["spec"]) - merged_by_name:
-        assert pod_template.refusal({"spec": {name: template["spec"][name]}}, 90) is not None, name
+        assert pod_template.find_violation({"spec": {name: template["spec"][name]}}, 90) is not None, name
     for name in set(container) - {"name", "env", "volumeMounts"}:
-        assert pod_template.refusal(engine_with(**{name: container[name]}), 90) is not None, name
+        assert pod_template.find_violation(engine_with(**{name: container[name]}), 90) is not None, name
     for entry in container["env"]:
-        assert pod_template.refusal(engine_with(env=[entry]), 90) is not None, entry
+        assert pod_template.find_violation(engine_with(env=[entry]), 90) is not None, entry
     for mount in container["volumeMounts"]:
-        assert pod_template.refusal(engine_with(volumeMounts=[mount]), 90) is not None, mount
+        assert pod_template.find_violation(engine_with(volumeMounts=[mount]), 90) is not None, mount
     for volume in template["spec"]["volumes"]:
-        assert pod_template.refusal({"spec": {"volumes": [volume]}}, 90) is not None, volume
+        assert pod_template.find_violation({"spec": {"volumes": [volume]}}, 90) is not None, volume
 
 
 NAMES = st.sampled_from(
@@ -324,7 +324,7 @@ OVERLAYS = st.fixed_dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(OVERLAYS)
 def test_whatever_a_person_writes_is_refused_or_takes_no_promise_away(overlaid: Json) -> None:
-    if pod_template.refusal(overlaid, 90) is not None:
+    if pod_template.find_violation(overlaid, 90) is not None:
         return
     found = pod_template.merge(TEMPLATE, overlaid, CONTEXT)
     before, after = TEMPLATE["spec"], found["spec"]

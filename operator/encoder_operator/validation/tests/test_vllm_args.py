@@ -28,7 +28,7 @@ from encoder_operator.validation import vllm_args
     ],
 )
 def test_denied_in_every_spelling_that_vllm_takes(argument: str) -> None:
-    assert vllm_args.denied(argument)
+    assert vllm_args.denied_option(argument)
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,21 @@ def test_denied_in_every_spelling_that_vllm_takes(argument: str) -> None:
     ],
 )
 def test_tuning_is_allowed(argument: str) -> None:
-    assert vllm_args.denied(argument) is None
+    assert vllm_args.denied_option(argument) is None
     assert not re.search(vllm_args.cel_pattern(), argument)
 
 
 @pytest.mark.parametrize("tail", ["", "=x", ".a.b=c"])
 @pytest.mark.parametrize("name", vllm_args.DENIED)
 def test_every_denied_option_is_denied_with_dashes_and_underscores(name: str, tail: str) -> None:
-    assert vllm_args.denied(f"--{name}{tail}") == name
-    assert vllm_args.denied(f"--{name.replace('-', '_')}{tail}") == name
+    assert vllm_args.denied_option(f"--{name}{tail}") == name
+    assert vllm_args.denied_option(f"--{name.replace('-', '_')}{tail}") == name
 
 
-@pytest.mark.parametrize("short", vllm_args.SHORT)
+@pytest.mark.parametrize("short", vllm_args.SHORT_OPTIONS)
 @pytest.mark.parametrize("tail", ["", "=2"])
 def test_short_forms_are_denied_as_the_long_ones(short: str, tail: str) -> None:
-    assert vllm_args.denied(f"-{short}{tail}") in vllm_args.DENIED
+    assert vllm_args.denied_option(f"-{short}{tail}") in vllm_args.DENIED
 
 
 @pytest.mark.parametrize("argument", ["--port=9", "--served_model_name", "-tp=2", "--trust-remote-code", "--config=x"])

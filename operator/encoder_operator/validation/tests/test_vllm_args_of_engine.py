@@ -68,7 +68,9 @@ def test_short_forms_are_denied_with_the_long_ones_and_only_those(options: list[
         for name in names
         if not name.startswith("--")
     }
-    assert dict(vllm_args.SHORT) == {short: option for short, option in found.items() if option in vllm_args.DENIED}
+    assert dict(vllm_args.SHORT_OPTIONS) == {
+        short: option for short, option in found.items() if option in vllm_args.DENIED
+    }
 
 
 def test_whatever_sounds_like_code_or_an_open_door_is_denied(options: list[list[str]]) -> None:
@@ -77,7 +79,7 @@ def test_whatever_sounds_like_code_or_an_open_door_is_denied(options: list[list[
     )
     found = {name for names in options for name in names if name.startswith("--") and not name.startswith("--no-")}
     heard = {name.removeprefix("--") for name in found if sounds.search(name.removeprefix("--"))}
-    assert {name for name in heard if not vllm_args.denied(f"--{name}")} == _HARMLESS & heard
+    assert {name for name in heard if not vllm_args.denied_option(f"--{name}")} == _HARMLESS & heard
     assert len(heard) > 10
 
 

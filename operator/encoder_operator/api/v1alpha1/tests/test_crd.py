@@ -10,7 +10,7 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.world import model
 from encoder_plugins import catalog
 
-SCHEMA = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def nodes(schema: Any) -> list[Json]:
@@ -23,7 +23,7 @@ def nodes(schema: Any) -> list[Json]:
 
 @pytest.mark.complaint(25)
 def test_it_fits_into_an_annotation_several_times() -> None:
-    assert len(crd.text()) < 100 * 1024
+    assert len(crd.to_yaml()) < 100 * 1024
 
 
 def test_it_is_structural() -> None:
@@ -52,7 +52,7 @@ def test_plugins_are_those_of_the_catalogue() -> None:
 
 
 def test_columns_are_what_a_person_looks_for() -> None:
-    columns = crd.definition()["spec"]["versions"][0]["additionalPrinterColumns"]
+    columns = crd.build()["spec"]["versions"][0]["additionalPrinterColumns"]
     assert [column["name"] for column in columns] == ["PLUGIN", "PHASE", "READY", "VERIFIED", "REVISION", "AGE"]
 
 
