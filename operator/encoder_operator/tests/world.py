@@ -210,7 +210,7 @@ class World:
                     "name": f"{job['metadata']['name']}-x",
                     "namespace": "demo",
                     "labels": job["spec"]["template"]["metadata"]["labels"],
-                    "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}],
+                    "ownerReferences": [controller("Job", job)],
                 },
                 "spec": {"nodeName": "node"},
                 "status": {
@@ -253,20 +253,30 @@ class World:
         """Start a serving pod whose engine answers at once."""
         uid = str(uuid.uuid4())
         labels = dict(template["metadata"]["labels"])
-        owner = self.fake.of("deployments")[0]["metadata"]["uid"]
+        owner = self.replica_set(labels)
         pod: Json = {
             "metadata": {
                 "name": f"minilm-{uid[:5]}",
                 "namespace": "demo",
                 "uid": uid,
                 "labels": labels,
-                "ownerReferences": [{"kind": "ReplicaSet", "uid": owner}],
+                "ownerReferences": [controller("ReplicaSet", owner)],
             },
             "spec": {"nodeName": "node", **copy.deepcopy(template["spec"])},
             "status": _running(uid),
         }
         self.starts(pod)
         return self.fake.put("pods", pod)
+
+    def replica_set(self, labels: dict[str, str]) -> Json:
+        """Return the ReplicaSet of a pod template with these labels, created if there is none yet."""
+        name = f"minilm-{labels['encoders.dev/revision']}"
+        found = self.fake.objects.get(("replicasets", "demo", name))
+        if found is not None:
+            return found
+        owners = [controller("Deployment", self.fake.of("deployments")[0])]
+        metadata = {"name": name, "namespace": "demo", "labels": labels, "ownerReferences": owners}
+        return self.fake.put("replicasets", {"metadata": metadata})
 
     def run_pods(self) -> None:
         """Let pods that wait for something run, now and later."""
@@ -309,6 +319,11 @@ def _running(uid: str) -> Json:
 
 def _is_ready(pod: Json) -> bool:
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"]["conditions"])
+
+
+def controller(kind: str, live: Json) -> Json:
+    """Return the owner reference of an object whose controller is ``live``."""
+    return {"kind": kind, "name": live["metadata"]["name"], "uid": live["metadata"]["uid"], "controller": True}
 
 
 def _owners(live: Json) -> list[str]:

@@ -15,7 +15,7 @@ import yaml
 from encoder_operator.manager.settings import Images
 from encoder_operator.tests import cluster_fake
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.world import PLUGIN, SETTINGS, World
+from encoder_operator.tests.world import PLUGIN, SETTINGS, World, controller
 
 LEFT = sorted((Path(__file__).parent / "earlier").glob("*.yaml"))
 # what a version may make that an earlier one did not know, and what it says
@@ -46,6 +46,16 @@ def taken_up(file: Path) -> World:
             # a controller has made it
             spec = template["spec"] if live["metadata"]["labels"]["encoders.dev/component"] == "serving" else {}
             live["spec"] = {"nodeName": "node", **copy.deepcopy(spec)}
+            (owner,) = live["metadata"]["ownerReferences"]
+            owner["controller"] = True
+            if owner["kind"] == "ReplicaSet":
+                # the file names the Deployment as its owner
+                deployment = next(entry for entry in objects if entry["kind"] == "Deployment")
+                name = f"minilm-{live['metadata']['labels']['encoders.dev/revision']}"
+                metadata = {"name": name, "namespace": "demo", "labels": live["metadata"]["labels"]}
+                metadata |= {"uid": f"{name}-rs", "ownerReferences": [controller("Deployment", deployment)]}
+                world.fake.put("replicasets", {"metadata": metadata})
+                owner["uid"] = metadata["uid"]
         elif live["kind"] != "EncoderModel":
             live = applied(live)
         world.fake.put(_PLURALS[live["kind"]], live)

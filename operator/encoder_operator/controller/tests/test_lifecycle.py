@@ -209,7 +209,7 @@ async def test_somebody_elses_service_of_the_same_name_is_never_taken_over() -> 
 
 async def test_a_namesakes_leftovers_are_waited_for() -> None:
     world = World()
-    old = {"kind": "EncoderModel", "uid": "old"}
+    old = {"kind": "EncoderModel", "name": "minilm", "uid": "old", "controller": True}
     labels = {"encoders.dev/model": "minilm", "encoders.dev/component": "prep"}
     world.fake.put(
         "jobs", {"metadata": {"name": "minilm-0-prep", "namespace": "demo", "labels": labels, "ownerReferences": [old]}}

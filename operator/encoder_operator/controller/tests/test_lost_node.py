@@ -9,7 +9,7 @@ import pytest
 
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS, World
+from encoder_operator.tests.world import SETTINGS, World, controller
 
 SILENT = "Kubelet stopped posting node status."
 
@@ -31,7 +31,7 @@ async def preparing(settings: Settings = SETTINGS) -> World:
             "name": "prep",
             "namespace": "demo",
             "labels": job["spec"]["template"]["metadata"]["labels"],
-            "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}],
+            "ownerReferences": [controller("Job", job)],
         },
         "spec": {"nodeName": "n"},
         "status": {

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.world import World, annotate, fails, model, passes, report
+from encoder_operator.tests.world import World, annotate, controller, fails, model, passes, report
 
 
 @pytest.mark.complaint(17)
@@ -407,7 +407,7 @@ async def test_a_comparison_that_can_not_start_says_why(status: Json, said: str)
     await world.look()
     (job,) = world.fake.of("jobs", component="parity")
     labels = {**job["spec"]["template"]["metadata"]["labels"]}
-    owner = [{"kind": "Job", "uid": job["metadata"]["uid"]}]
+    owner = [controller("Job", job)]
     meta = {"name": "asks", "namespace": "demo", "labels": labels, "ownerReferences": owner}
     world.fake.put("pods", {"metadata": meta, "status": {"phase": "Pending", **status}})
     await world.look()

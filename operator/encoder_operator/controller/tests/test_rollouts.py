@@ -18,7 +18,7 @@ from encoder_operator.state.observed import ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import SnapshotReader
 from encoder_operator.tests.cluster_fake import ClusterFake, Json
-from encoder_operator.tests.world import SETTINGS, World, annotate, fails, model
+from encoder_operator.tests.world import SETTINGS, World, annotate, controller, fails, model
 
 
 def spec(**changes: Any) -> Callable[[Json], None]:
@@ -411,7 +411,7 @@ async def test_progress_is_shown_and_written_at_most_once_in_ten_seconds() -> No
                 "name": "prep",
                 "namespace": "demo",
                 "labels": job["spec"]["template"]["metadata"]["labels"],
-                "ownerReferences": [{"kind": "Job", "uid": job["metadata"]["uid"]}],
+                "ownerReferences": [controller("Job", job)],
             },
             "spec": {"nodeName": "node"},
             "status": {"phase": "Running", "containerStatuses": [{"name": "prepare", "state": {"running": {}}}]},
