@@ -397,7 +397,7 @@ async def test_a_refused_write_is_said_beside_all_else() -> None:
 async def test_a_refused_write_keeps_no_proved_pod_from_its_traffic() -> None:
     world = World()
     await world.settle()
-    world.fake.forbidden = {"PATCH jobs"}
+    world.fake.forbidden = {"POST jobs"}
     world.edit(lambda live: live["spec"]["source"]["huggingFace"].update(revision="2" * 40))
     pod = world.fake.of("pods", component="serving")[0]
     world.fake.remove("pods", "demo", pod["metadata"]["name"])
