@@ -54,17 +54,28 @@ def job_of_a_cron_job(scene: Scene, parity: Body, comparing: Body) -> str:
         "apiVersion": "batch/v1",
         "kind": "CronJob",
         "metadata": {"name": "forged", "namespace": scene.name},
-        "spec": {"schedule": "* * * * *", "suspend": True, "jobTemplate": {"metadata": ours, "spec": {"template": template}}},
+        "spec": {
+            "schedule": "* * * * *",
+            "suspend": True,
+            "jobTemplate": {"metadata": ours, "spec": {"template": template}},
+        },
     }
     scene.kube.apply(cron)
     live = scene.kube.get(("batch/v1", "CronJob"), "forged", scene.name)
     assert live is not None
     # what the CronJob controller creates at the next minute
-    metadata = {"name": "forged", "namespace": scene.name, **ours, "ownerReferences": [reference(live, controller=True)]}
+    metadata = {
+        "name": "forged",
+        "namespace": scene.name,
+        **ours,
+        "ownerReferences": [reference(live, controller=True)],
+    }
     scene.kube.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}})
     found: str = wait_for(
         "a pod of the Job",
-        lambda: next((p["metadata"]["name"] for p in scene.pods(component="parity") if "forged" in p["metadata"]["name"]), None),
+        lambda: next(
+            (p["metadata"]["name"] for p in scene.pods(component="parity") if "forged" in p["metadata"]["name"]), None
+        ),
         seconds=30,
     )
     return found
@@ -118,7 +129,11 @@ def test_a_pod_that_no_replica_set_of_the_model_controls_is_neither_compared_nor
     forged = pod(scene, "forged", serving, [])
     forged["spec"]["readinessGates"] = serving["spec"]["readinessGates"]
     scene.kube.apply(forged)
-    wait_for("its containers ready", lambda: is_true(scene.kube.get(POD, "forged", scene.name), "ContainersReady"), seconds=30)
+    wait_for(
+        "its containers ready",
+        lambda: is_true(scene.kube.get(POD, "forged", scene.name), "ContainersReady"),
+        seconds=30,
+    )
     reconciled(scene)
     scene.wait_current("Ready", seconds=60)
     assert not is_true(scene.kube.get(POD, "forged", scene.name), naming.GATE)

@@ -184,13 +184,13 @@ def adoptions(namespace: str, owners: Iterable[Body]) -> Iterator[Attempt]:
             for place in places:
                 where = ".".join((*place, "metadata"))
                 patch = _at((*place, "metadata"), metadata)
-                yield Attempt("objects turned into children", f"give {kind} {where} {what}", "PATCH", path, patch, MERGE)
+                yield Attempt(
+                    "objects turned into children", f"give {kind} {where} {what}", "PATCH", path, patch, MERGE
+                )
         for owner in owners:
             if owner["kind"] == naming.KIND:
                 what = f"give {kind} the owner {owner['kind']}, controller {owner['controller']}"
-                yield Attempt(
-                    "forged owners", what, "PATCH", path, {"metadata": {"ownerReferences": [owner]}}, MERGE
-                )
+                yield Attempt("forged owners", what, "PATCH", path, {"metadata": {"ownerReferences": [owner]}}, MERGE)
 
 
 def changes(children: Iterable[tuple[str, str, Body]]) -> Iterator[Attempt]:
@@ -203,7 +203,9 @@ def changes(children: Iterable[tuple[str, str, Body]]) -> Iterator[Attempt]:
         meta, kind = live["metadata"], live["kind"]
         path = path_of(version, plural, meta["namespace"], meta["name"])
 
-        def change(attack: str, what: str, patch: Any, path: str = path, kind: str = kind, name: str = meta["name"]) -> Attempt:
+        def change(
+            attack: str, what: str, patch: Any, path: str = path, kind: str = kind, name: str = meta["name"]
+        ) -> Attempt:
             return Attempt(attack, f"{what} of {kind} {name}", "PATCH", path, patch, MERGE)
 
         for field in ("labels", "annotations"):

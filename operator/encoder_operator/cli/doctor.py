@@ -1,6 +1,6 @@
-"""``encoder-operator doctor``: is this cluster fit for the operator, and if not, what has to be done?
+"""`encoder-operator doctor`: check whether the cluster has what the operator needs, and say how to fix what is missing.
 
-It asks with the credentials that it runs with: in the operator's pod those are the operator's, and that is the question.
+The checks use the credentials that the command runs with. Inside the operator's pod those are the operator's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 
 _READ = ("get", "list", "watch")
-# group, resource, verbs: what the operator does in each namespace that it serves
+# API group, resource and verbs that the operator uses in each namespace that it serves
 PERMISSIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("encoders.dev", "encodermodels", _READ),
     ("encoders.dev", "encodermodels/status", ("patch",)),
@@ -43,12 +43,12 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer.
+    """The result of one check.
 
     Attributes:
-        level: ``wrong`` makes the operator fail; ``note`` is worth knowing.
-        text: what was found.
-        remedy: what a person does about it.
+        level: `wrong` prevents the operator from working; `note` does not.
+        text: What was found.
+        remedy: What the user can do about it.
     """
 
     level: Literal["ok", "note", "wrong"]
@@ -56,24 +56,26 @@ class Finding:
     remedy: str = ""
 
     def line(self) -> str:
-        """Return it as it is printed."""
+        """Return the finding as it is printed."""
         return f"{self.level:<6}{self.text}" + (f"\n      -> {self.remedy}" if self.remedy else "")
 
 
 async def run_checks(client: Client, settings: Settings) -> AsyncIterator[Finding]:
-    """Yield what is found, the API server first: without it nothing else can be asked."""
+    """Yield the findings. The API server comes first because every other check depends on it."""
     try:
         served = await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL)
     except ApiServerError as error:
-        yield Finding("wrong", f"the API server does not answer: {error}", "check the kubeconfig, or KUBECONFIG")
+        yield Finding(
+            "wrong", f"the API server cannot be reached: {error}", "check the kubeconfig, or the KUBECONFIG variable"
+        )
         return
-    yield Finding("ok", "the API server answers")
+    yield Finding("ok", "the API server is reachable")
     if served:
         yield await _check_crd(client)
     else:
         yield Finding(
             "wrong",
-            f"the API server does not know {naming.KIND}s",
+            f"the API server does not serve {naming.KIND}s",
             "install the chart with crds.install, or apply `encoder-operator crd --print`",
         )
     for namespace in settings.namespaces or [""]:
@@ -88,11 +90,11 @@ async def _check_crd(client: Client) -> Finding:
     wanted = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     missing = sorted(_paths(wanted["properties"]["spec"]) - _paths(live.get("properties", {}).get("spec", {})))
     if not missing:
-        return Finding("ok", "the CustomResourceDefinition knows every field of this version")
+        return Finding("ok", "the CustomResourceDefinition has every field of this version")
     shown = ", ".join(f"spec.{path}" for path in missing[:5])
     return Finding(
         "wrong",
-        f"the CustomResourceDefinition is of another version: it lacks {shown}{' …' if len(missing) > 5 else ''}",
+        f"the CustomResourceDefinition belongs to another version; missing fields: {shown}{' …' if len(missing) > 5 else ''}",
         "apply `encoder-operator crd --print` of this version, or upgrade the chart with crds.install",
     )
 
@@ -109,30 +111,34 @@ async def _check_permissions(client: Client, settings: Settings, namespace: str)
     for group, resource, verbs, where in wanted:
         name, _, sub = resource.partition("/")
         for verb in verbs:
-            asked = {"group": group, "resource": name, "subresource": sub, "verb": verb, "namespace": where}
+            attributes = {"group": group, "resource": name, "subresource": sub, "verb": verb, "namespace": where}
             if resource == "leases" and verb != "create":
-                asked["name"] = settings.lease_name
-            if not await client.can_i(asked):
+                attributes["name"] = settings.lease_name
+            if not await client.can_i(attributes):
                 missing.append(f"{verb} {resource}{'.' + group if group else ''}")
-    place = f"namespace {namespace}" if namespace else "all namespaces"
+    scope = f"namespace {namespace}" if namespace else "all namespaces"
     if not missing:
-        yield Finding("ok", f"every permission that the operator needs in {place} is there")
+        yield Finding("ok", f"all required permissions are granted in {scope}")
     for text in missing:
-        yield Finding("wrong", f"not allowed in {place}: {text}", "upgrade the chart: its role grants this")
+        yield Finding(
+            "wrong", f"missing permission in {scope}: {text}", "upgrade the chart: its role grants this permission"
+        )
 
 
 async def _check_storage(client: Client) -> Finding:
     try:
         classes = (await client.list_with_version("StorageClass", None, {})).items
     except ApiServerError as error:
-        return Finding("note", f"storage classes can't be seen: {error}", "run this with an administrator's kubeconfig")
+        return Finding(
+            "note", f"cannot list StorageClasses: {error}", "run this command with an administrator's kubeconfig"
+        )
     default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"]
     if default:
-        return Finding("ok", f"storage class {default[0]['metadata']['name']} is the default")
+        return Finding("ok", f"the default StorageClass is {default[0]['metadata']['name']}")
     return Finding(
         "note",
-        "there is no default storage class" if classes else "there are no storage classes",
-        "name spec.storage.create.storageClassName, or an existing claim, in each EncoderModel",
+        "no StorageClass is marked as the default" if classes else "the cluster has no StorageClass",
+        "set spec.storage.create.storageClassName, or use an existing PersistentVolumeClaim, in each EncoderModel",
     )
 
 
@@ -140,23 +146,23 @@ async def _check_accelerators(client: Client) -> Finding:
     try:
         nodes = (await client.list_with_version("Node", None, {})).items
     except ApiServerError as error:
-        return Finding("note", f"nodes can't be seen: {error}", "run this with an administrator's kubeconfig")
+        return Finding("note", f"cannot list Nodes: {error}", "run this command with an administrator's kubeconfig")
     with_gpu = [node for node in nodes if int((node.get("status") or {}).get("allocatable", {}).get(_GPU, 0))]
     if not with_gpu:
         return Finding(
             "note",
             f"none of {len(nodes)} nodes offers {_GPU}",
-            "install NVIDIA's device plugin, or serve with spec.serving.accelerator: cpu",
+            "install the NVIDIA device plugin, or set spec.serving.accelerator: cpu",
         )
     unlabelled = [n for n in with_gpu if naming.GPU_PRODUCT_LABEL not in (n["metadata"].get("labels") or {})]
     if unlabelled:
         return Finding(
             "note",
-            f"{len(unlabelled)} of {len(with_gpu)} nodes with GPUs lack the label {naming.GPU_PRODUCT_LABEL}",
-            "install GPU feature discovery; without the label a revision is verified once on each node",
+            f"{len(unlabelled)} of {len(with_gpu)} GPU nodes lack the label {naming.GPU_PRODUCT_LABEL}",
+            "install GPU feature discovery; without the label, a revision is verified once per node",
         )
     products = sorted({node["metadata"]["labels"][naming.GPU_PRODUCT_LABEL] for node in with_gpu})
-    return Finding("ok", f"GPUs on {len(with_gpu)} nodes: {', '.join(products)}")
+    return Finding("ok", f"{len(with_gpu)} nodes have GPUs: {', '.join(products)}")
 
 
 def _paths(schema: Json, prefix: str = "") -> set[str]:

@@ -1,8 +1,9 @@
-"""`encoder-operator collect`: starts a Job on each claim that removes the artifacts that nobody keeps. Run by a CronJob.
+"""`encoder-operator gc`: start a Job on each PersistentVolumeClaim that deletes unreferenced artifacts. A CronJob runs this command.
 
-An artifact is kept while any object of ours in its namespace mentions its key: an EncoderModel's status, a revision that is
-served or could be gone back to, a Job. Mentioned where does not matter, so what later versions add counts, too. What came
-after the look is for the Job to see: a prep marks what it finds.
+An artifact is kept while any of the operator's objects in its namespace contains its key: the status of an
+EncoderModel, a revision that serves or may be rolled back to, or a Job. The key may appear anywhere in the object, so
+that fields of later versions count as well. An artifact that is prepared after this listing is protected by a marker
+that the prep Job writes.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ _REFERENCING_KINDS = ("ControllerRevision", "Deployment", "Job")
 
 
 def collection_targets(models: Iterable[Json], others: Iterable[Json]) -> list[CollectionTarget]:
-    """Return the claims to collect on.
+    """Return the PersistentVolumeClaims to collect on.
 
-    One without an EncoderModel is nobody's to clear: its artifacts may be there on purpose. One on which nothing was prepared
-    may have no volume yet, and a pod that mounts it would decide where that will be.
+    A PVC without an EncoderModel is skipped, because its artifacts may have been kept on purpose. A PVC on which
+    nothing was prepared is skipped too: it may have no volume yet, and the first pod that mounts it would decide the
+    volume's location.
 
     Args:
         models: All EncoderModels.
-        others: All other objects of ours.
+        others: All other objects of the operator.
     """
     models, others = list(models), list(others)
-    mentioned: defaultdict[str, set[str]] = defaultdict(set)
-    # what such a Job was told to keep says nothing about today
+    referenced: defaultdict[str, set[str]] = defaultdict(set)
+    # the list of keys in an earlier garbage collection Job is out of date
     for found in (*models, *(found for found in others if not _is_collection_job(found))):
-        mentioned[found["metadata"]["namespace"]].update(_KEY.findall(canonical_json(found)))
-    living = {(found["metadata"]["namespace"], found["metadata"]["name"]) for found in models}
+        referenced[found["metadata"]["namespace"]].update(_KEY.findall(canonical_json(found)))
+    existing = {(found["metadata"]["namespace"], found["metadata"]["name"]) for found in models}
     used: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for found in others:
         meta = found["metadata"]
         model = meta.get("labels", {}).get(naming.MODEL, "")
         claim = ((found.get("data") or {}).get("pinned") or {}).get("claim")
-        if claim and (meta["namespace"], model) in living:
+        if claim and (meta["namespace"], model) in existing:
             used[meta["namespace"], claim].add(model)
     return [
         CollectionTarget(
-            namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(mentioned[namespace]))
+            namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(referenced[namespace]))
         )
         for (namespace, name), found in sorted(used.items())
     ]
@@ -62,7 +64,7 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
     """Start the Jobs.
 
     Returns:
-        The exit code: 1 if some claim could not be collected on.
+        The exit code: 1 if a Job could not be created.
     """
     models: list[Json] = []
     others: list[Json] = []
@@ -70,17 +72,17 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
         models += await client.list(naming.KIND, namespace, {})
         for kind in _REFERENCING_KINDS:
             others += await client.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
-    at_work = {_target_of(found) for found in others if _is_running(found)}
+    running = {_target_of(found) for found in others if _is_running(found)}
     failed = False
     for claim in collection_targets(models, others):
         log = _LOG.bind(namespace=claim.namespace, claim=claim.name)
-        if (claim.namespace, json_digest(claim.name)[:16]) in at_work:
-            log.info("collect", result="the last Job is still at work")
+        if (claim.namespace, json_digest(claim.name)[:16]) in running:
+            log.info("collect", result="the previous Job is still running")
             continue
         try:
             await client.apply(garbage_collection_job.build(claim, now, settings))
         except ApiServerError as error:
-            # the other claims are no worse for it
+            # a failure on one PVC does not affect the others
             log.warning("collect", result=str(error))
             failed = True
         else:

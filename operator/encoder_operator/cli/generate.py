@@ -33,7 +33,7 @@ def settings_page() -> str:
     ]
     head = [
         "# Settings of the operator\n",
-        "From its environment; the chart's `settings` and image values write most of them.\n",
+        "The operator reads them from its environment. The chart writes most of them from `settings` and the image values.\n",
     ]
     return "\n".join([docs.GENERATED, *head, "| variable | default | meaning |", "|---|---|---|", *rows]) + "\n"
 

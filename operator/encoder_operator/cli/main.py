@@ -1,4 +1,4 @@
-"""The commands: ``run`` the operator, ask the ``doctor``, ``collect`` artifacts, ``try`` an EncoderModel, write the ``crd``, ``render`` what would be applied for a manifest."""
+"""Command line of the operator. `encoder-operator COMMAND --help` describes each command."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return its exit code."""
     parsed = _parser().parse_args(argv)
     if parsed.command == "crd":
         return _generate(parsed)
     try:
         settings = Settings()
     except ValidationError as error:
-        sys.stderr.write(f"the settings in the environment (ENCODER_...) are wrong: {error}\n")
+        sys.stderr.write(f"invalid settings in the environment (ENCODER_...): {error}\n")
         return 64
     if parsed.command == "render":
         return _render(parsed, settings)
@@ -52,27 +52,50 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="watch EncoderModels and keep their children as they ask for")
-    commands.add_parser("collect", help="start a Job on each claim that removes the artifacts that nothing mentions")
-    smoke_test = commands.add_parser("try", help="serve one EncoderModel for as long as it takes to see it Ready")
+    commands.add_parser("run", help="run the operator: watch EncoderModels and reconcile them")
+    commands.add_parser(
+        "collect",
+        help="garbage-collect artifacts: start one Job per PersistentVolumeClaim that deletes unreferenced artifacts",
+    )
+    smoke_test = commands.add_parser(
+        "try", help="smoke test: create one EncoderModel, wait until it is Ready, and delete it"
+    )
     smoke_test.add_argument("--namespace", required=True, help="where")
-    smoke_test.add_argument("--name", default="encoder-operator-test", help="what it is called (default: %(default)s)")
     smoke_test.add_argument(
-        "--spec", type=json.loads, help="its spec, as JSON; without it the API server alone is asked"
+        "--name", default="encoder-operator-test", help="name of the EncoderModel (default: %(default)s)"
+    )
+    smoke_test.add_argument(
+        "--spec",
+        type=json.loads,
+        help="spec of the EncoderModel as JSON; without it, only the API server's validation is tested",
     )
     smoke_test.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="default: %(default)s")
     commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
-    generate = commands.add_parser("crd", help="write the CustomResourceDefinition and the pages generated with it")
-    generate.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what it should be")
-    generate.add_argument("--print", action="store_true", help="print the CustomResourceDefinition instead")
-    generate.add_argument("--root", type=Path, default=Path(), help="the repository's root (default: here)")
-    render = commands.add_parser("render", help="print what would be applied for an EncoderModel, without a cluster")
+    generate = commands.add_parser(
+        "crd", help="write the CustomResourceDefinition and the reference pages generated with it"
+    )
+    generate.add_argument(
+        "--check", action="store_true", help="write nothing, and fail if a generated file is out of date"
+    )
+    generate.add_argument(
+        "--print", action="store_true", help="print the CustomResourceDefinition instead of writing files"
+    )
+    generate.add_argument(
+        "--root", type=Path, default=Path(), help="root of the repository (default: the current folder)"
+    )
+    render = commands.add_parser(
+        "render", help="print the objects that the operator would apply for an EncoderModel, without a cluster"
+    )
     render.add_argument("file", type=Path, help="the EncoderModel's manifest (YAML)")
-    render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="the artifact's digest")
-    render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="the digest of the artifact's reference")
-    render.add_argument("--inputs", type=Path, help="the content of the ConfigMap that spec.parity.inputs names")
+    render.add_argument("--digest", default=_UNKNOWN_DIGEST, help="digest of the artifact")
+    render.add_argument("--reference", default=_UNKNOWN_DIGEST, help="digest of the artifact's reference outputs")
     render.add_argument(
-        "--one-node", action="store_true", help="the claim that storage.claimName names is ReadWriteOnce"
+        "--inputs", type=Path, help="file with the content of the ConfigMap that spec.parity.inputs names"
+    )
+    render.add_argument(
+        "--one-node",
+        action="store_true",
+        help="treat the PersistentVolumeClaim that storage.claimName names as ReadWriteOnce",
     )
     return parser
 
@@ -85,8 +108,8 @@ async def _garbage_collect(settings: Settings) -> int:
     try:
         return await garbage_collect.run(client, settings, datetime.now(UTC))
     except ApiServerError as error:
-        # the CronJob tries again; nothing was started on half a list
-        sys.stderr.write(f"nothing is collected: {error}\n")
+        # the CronJob retries; no Job was started from an incomplete list
+        sys.stderr.write(f"garbage collection did not start: {error}\n")
         return 1
     finally:
         await client.close()
@@ -124,7 +147,7 @@ def _generate(parsed: argparse.Namespace) -> int:
     stale = {path: text for path, text in generate.files().items() if _read(parsed.root / path) != text}
     for path, text in stale.items():
         if parsed.check:
-            sys.stderr.write(f"{path} is not what `encoder-operator crd` writes: run `make generate`\n")
+            sys.stderr.write(f"{path} is out of date: run `make generate`\n")
         else:
             (parsed.root / path).parent.mkdir(parents=True, exist_ok=True)
             (parsed.root / path).write_text(text)
@@ -145,7 +168,7 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
         sys.stderr.write(f"{error.filename}: {error.strerror}\n")
         return 66
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        sys.stderr.write(f"{parsed.file}: this is no YAML: {error}\n")
+        sys.stderr.write(f"{parsed.file}: invalid YAML: {error}\n")
         return 65
     known = render.ClusterFacts(
         digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node
@@ -159,16 +182,16 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
         except NotAccepted as error:
             sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
             return 65
-        # through JSON, so that repeated parts are written out instead of as YAML anchors
+        # the round trip through JSON writes repeated parts out instead of as YAML anchors
         sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
     return 0
 
 
 def _manifest_error(document: object) -> str:
-    """Return why a document can't be looked at as an EncoderModel; empty where it can."""
+    """Return why a document is not an EncoderModel manifest, or an empty string if it is one."""
     if not isinstance(document, dict) or document.get("kind") != naming.KIND:
         return "only EncoderModels can be rendered"
     meta = document.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
-        return "an EncoderModel needs metadata.name"
-    return "" if isinstance(document.get("spec"), dict) else "an EncoderModel needs a spec"
+        return "metadata.name is required"
+    return "" if isinstance(document.get("spec"), dict) else "spec is required"

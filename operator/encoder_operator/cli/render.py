@@ -1,4 +1,4 @@
-"""What the operator would apply for a manifest, worked out without a cluster: for review, for golden files, for support."""
+"""`encoder-operator render`: build the objects for a manifest without a cluster, for reviews, golden files and support."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from encoder_operator.validation import checks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What only a cluster can know.
+    """Facts that are otherwise read from the cluster.
 
     Attributes:
-        digest: The artifact's digest, from the prep Job.
-        reference: The digest of its reference, likewise.
+        digest: Digest of the artifact, which the prep Job reports.
+        reference: Digest of the artifact's reference outputs, which the prep Job reports.
         inputs: sha256 of the cases that spec.parity.inputs names.
-        one_node: Whether a claim that the spec names is ReadWriteOnce.
+        one_node: Whether the PersistentVolumeClaim that the spec names is ReadWriteOnce.
     """
 
     digest: str = "sha256:" + "0" * 64
@@ -43,15 +43,15 @@ class ClusterFacts:
 
 
 def render_children(live: Json, settings: Settings, known: ClusterFacts | None = None) -> list[Json]:
-    """Return every child of an EncoderModel, in the order in which it comes to be.
+    """Return every child of an EncoderModel, in the order in which the operator creates them.
 
     Args:
         live: The EncoderModel's manifest; namespace and uid may be missing.
         settings: The operator's settings.
-        known: What only a cluster can know.
+        known: Facts that are otherwise read from the cluster.
 
     Raises:
-        NotAccepted: The EncoderModel asks for what is refused.
+        NotAccepted: The operator would not accept the spec.
     """
     known = known or ClusterFacts()
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
@@ -88,7 +88,7 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
 
 
 def _placeholder_pod(revision_hash: str) -> Pod:
-    """Return a pod such as the parity Job of a real one would name."""
+    """Return a placeholder for the pod that the parity Job verifies."""
     return Pod(
         name="pod",
         uid="00000000-0000-0000-0000-000000000001",

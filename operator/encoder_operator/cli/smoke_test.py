@@ -1,7 +1,7 @@
-"""`encoder-operator try`: asks a cluster for one EncoderModel, waits until it serves, and takes it away again. `helm test` runs it.
+"""`encoder-operator smoke-test`: create an EncoderModel, wait until it is Ready, and delete it. `helm test` runs this command.
 
-Without an EncoderModel that this cluster could prepare, it asks the API server what it would say to a good one and to a bad one:
-that tells whether the definition is there, is this version's, and refuses what it should.
+Without a spec, the command sends one valid and one invalid EncoderModel to the API server as a dry run. This shows that
+the CustomResourceDefinition is installed, has this version, and validates.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ INVALID_SPEC: Json = {
 
 
 async def run(client: Client, namespace: str, name: str, spec: Json | None, seconds: float) -> int:
-    """Try one EncoderModel, or the API server alone.
+    """Test with one EncoderModel, or the API server's validation only.
 
     Returns:
-        0 if all is as it should be; 1 if not, with what was seen on standard error.
+        0 on success; 1 on failure, with the reason on standard error.
     """
     try:
         if spec is None:
             return await _check_api_server(client, namespace, name)
         return await _check_model(client, _model(namespace, name, spec), seconds)
     except ApiServerError as error:
-        _print(f"the API server says: {error}")
+        _print(f"error from the API server: {error}")
         return 1
 
 
 async def _check_api_server(client: Client, namespace: str, name: str) -> int:
     await client.dry_run_apply(_model(namespace, name, VALID_SPEC))
-    _print("an EncoderModel would be accepted")
+    _print("the API server accepts a valid EncoderModel")
     try:
         await client.dry_run_apply(_model(namespace, name, INVALID_SPEC))
     except ApiServerError as error:
-        _print(f"one with two sources would be refused: {error}")
+        _print(f"the API server rejects an EncoderModel with two sources: {error}")
         return 0
-    _print("one with two sources would be accepted too: the CustomResourceDefinition is not this version's")
+    _print(
+        "the API server accepts an EncoderModel with two sources: the CustomResourceDefinition belongs to another version"
+    )
     return 1
 
 
@@ -58,15 +60,15 @@ async def _check_model(client: Client, model: Json, seconds: float) -> int:
     meta = model["metadata"]
     applied = await client.apply(model)
     generation = applied["metadata"]["generation"]
-    told = ""
+    printed = ""
     try:
         async with asyncio.timeout(seconds):
             while True:
                 found = await client.get(naming.KIND, meta["namespace"], meta["name"]) or {}
-                ready, now = _summary(found, generation)
-                if now != told:
-                    _print(now)
-                    told = now
+                ready, line = _summary(found, generation)
+                if line != printed:
+                    _print(line)
+                    printed = line
                 if ready:
                     return 0
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -78,17 +80,17 @@ async def _check_model(client: Client, model: Json, seconds: float) -> int:
 
 
 def _summary(model: Json, generation: int) -> tuple[bool, str]:
-    """Return whether a model is Ready as it was asked for, and what there is to say about it."""
+    """Return whether the generation that was applied is Ready, and a line that describes the status."""
     status = model.get("status") or {}
     conditions = {found["type"]: found for found in status.get("conditions", [])}
     ready = conditions.get("Ready", {})
-    said = [
+    lines = [
         f"{kind}={found['status']} {found.get('reason', '')}: {found.get('message', '')}".rstrip(": ")
         for kind, found in conditions.items()
         if kind in ("Ready", "Progressing", "Degraded")
     ]
     done = ready.get("status") == "True" and ready.get("observedGeneration", 0) >= generation
-    return done, f"{status.get('phase', 'Unseen')}; {'; '.join(said)}"
+    return done, f"{status.get('phase', 'Unseen')}; {'; '.join(lines)}"
 
 
 def _model(namespace: str, name: str, spec: Json) -> Json:

@@ -1,8 +1,9 @@
-"""Which fields of a live object are ours, and whether they are as we want them.
+"""Decide whether a server-side apply would change a live object.
 
-Server-side apply keeps, for each manager, the set of fields that it applied (``managedFields``). Taking exactly those out of the
-live object and comparing them with the manifest finds every difference that an apply would change, in either direction: a field
-that we no longer want, one that someone else took over, one that is missing. Fields of others are never looked at.
+The API server records in `managedFields` which fields each manager has applied. Extracting exactly the operator's
+fields from the live object and comparing them with the manifest finds every change that an apply would make: a field
+that is no longer wanted, one that another manager has taken over, and one that is missing. Fields of other managers are
+ignored.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from encoder_operator import naming
 from encoder_operator.api.v1alpha1.quantity import parse_quantity
 from encoder_operator.revisions.hashing import Json
 
-# maps of quantities, and single ones: the API server spells these its own way
+# the API server normalizes quantities: maps of them, and single ones
 _QUANTITY_MAPS = frozenset({"requests", "limits"})
 _QUANTITIES = frozenset({"sizeLimit"})
 
 
 def is_up_to_date(manifest: Json, live: Json | None) -> bool:
-    """Return whether applying ``manifest`` would change nothing."""
+    """Return whether applying `manifest` would change nothing."""
     if live is None:
         return False
     fields = owned_fields(live)
     if fields is None:
         return False
-    # identity is not a field that anybody owns
+    # name and namespace are not owned by any manager
     ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     ours["metadata"] = metadata
@@ -34,7 +35,7 @@ def is_up_to_date(manifest: Json, live: Json | None) -> bool:
 
 
 def owned_fields(live: Json) -> Json | None:
-    """Return the fields that our manager has applied to ``live``, or None if it never has."""
+    """Return the fields that the operator has applied to `live`, or None if it has never applied any."""
     for entry in live["metadata"].get("managedFields", []):
         if (
             entry.get("manager") == naming.MANAGER
@@ -47,7 +48,7 @@ def owned_fields(live: Json) -> Json | None:
 
 
 def extract_owned(value: Any, fields: Json) -> Any:
-    """Return what of a value is in a set of fields, as ``managedFields`` spells one."""
+    """Return the part of a value that a set of fields, in the notation of `managedFields`, covers."""
     inner = {key: below for key, below in fields.items() if key != "."}
     if not inner:
         return value
@@ -76,7 +77,7 @@ def _normalize(value: Any, name: str = "") -> Any:
         if name in _QUANTITY_MAPS:
             return {key: parse_quantity(entry) for key, entry in value.items()}
         found = {key: _normalize(entry, key) for key, entry in value.items()}
-        # the API server leaves out what is empty
+        # the API server drops empty values
         return {key: entry for key, entry in found.items() if entry not in ("", [])}
     if isinstance(value, list):
         return sorted((_normalize(entry) for entry in value), key=_sort_key) if _is_list_of_maps(value) else value
@@ -84,7 +85,7 @@ def _normalize(value: Any, name: str = "") -> Any:
 
 
 def _is_list_of_maps(value: list[Any]) -> bool:
-    """Lists of objects are maps by some key: their order says nothing that we rely on."""
+    """Return whether a list holds objects. Such lists are maps with a key, so their order is not significant."""
     return all(isinstance(entry, dict) for entry in value)
 
 

@@ -1,8 +1,8 @@
-"""The only module that talks to the API server.
+"""The only module that sends requests to the API server.
 
-Objects go in and out as the API server spells them. Every write goes through ``_write``: it is sent only while this operator holds
-the lease, and is given up when that ends. A write to an object that is there carries the uid and the version that the decision
-was made on, so one that comes late all the same is refused.
+Objects are passed as dictionaries, as the API server represents them. Every write goes through `_write`, which sends it
+only while this operator holds the Lease and aborts it when the Lease expires. A write to an existing object carries the
+uid and resourceVersion that the decision was based on, so the API server rejects it if the object has changed.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ _KINDS: dict[str, Any] = {
     ),
     "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
 }
-# large enough that a batch is one page; small enough that a page is no burden on memory
+# large enough that a batch of models fits on one page, small enough to limit memory
 _PAGE_SIZE = 200
 _MAX_CONCURRENT_REQUESTS = 16
 _RETRY_DELAYS = (0.1, 0.3, 1.0)
 _MAX_RETRY_DELAY = 2.0
-# what the API server says of a JSON patch whose tests do not hold; a status that its schema refuses is told by its fields
+# the API server's message for a JSON patch whose `test` operation fails; schema violations name the field instead
 _JSON_PATCH_TEST_FAILED = "the server rejected our request due to an error in our request"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IDENTITY_FIELDS = ("name", "namespace", "resourceVersion")
 _OWNER_FIELDS = ("name", "namespace", "uid", "labels", "ownerReferences")
 _T = TypeVar("_T")
-# the class below has a method of that name
+# inside the class, `list` is a method
 _ObjectList: TypeAlias = list[Json]
 
 
 class ObjectList(NamedTuple):
-    """What a list returned, and the version of the cluster that it shows."""
+    """Items of a list response, and the resourceVersion of the list."""
 
     items: list[Json]
     version: str
@@ -79,7 +79,7 @@ _CLOCK_TOLERANCE = timedelta(seconds=3)
 
 
 class Client:
-    """A connection to the API server."""
+    """Client of the API server."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Client:
         self._clock_skew = timedelta()
         self._lightkube._client._client.event_hooks = {"response": [self._measure_clock_skew]}
         self._leadership = leadership or Leadership()
-        # every connection costs memory here and a place there
+        # every connection uses memory on both sides
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._writes = 0
         self._crash_after_write = crash_after_write
@@ -111,17 +111,17 @@ class Client:
 
     @property
     def now(self) -> datetime:
-        """The time by the API server's clock, which the times on objects are of, whatever this machine's clock says."""
+        """Return the current time by the API server's clock, which also sets the timestamps of objects."""
         return datetime.now(UTC) - self._clock_skew
 
     async def _measure_clock_skew(self, response: httpx2.Response) -> None:
         with suppress(TypeError, ValueError):
             ahead = datetime.now(UTC) - parsedate_to_datetime(response.headers.get("date", ""))
-            # the header knows whole seconds only, and an answer takes its time
+            # the header has whole seconds only, and the response takes time to arrive
             self._clock_skew = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
-        """Return an object, or None where there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return dict(
                 await self._read("get", kind, lambda: self._lightkube.get(_KINDS[kind], name, namespace=namespace))
@@ -134,13 +134,13 @@ class Client:
     async def list(
         self, kind: str, namespace: str, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> list[Json]:
-        """Return the objects with these labels, in a namespace or (``*``) in all."""
+        """Return the objects that match the selectors, in one namespace or in all (`*`)."""
         return (await self.list_with_version(kind, namespace, labels, fields)).items
 
     async def list_with_version(
         self, kind: str, namespace: str | None, labels: dict[str, Any], fields: dict[str, Any] | None = None
     ) -> ObjectList:
-        """Return the same, and the version that it shows."""
+        """Return the matching objects and the resourceVersion of the list."""
 
         async def read() -> ObjectList:
             found = self._lightkube.list(
@@ -152,7 +152,7 @@ class Client:
         return await self._read("list", kind, read)
 
     async def list_metadata(self, kind: str, namespace: str) -> _ObjectList:
-        """Return name, namespace and version of all objects of a kind, and nothing else of them."""
+        """Return name, namespace and resourceVersion of all objects of a kind."""
         found = await self._list_metadata(kind, namespace, _IDENTITY_FIELDS, "")
         return [entry["metadata"] for entry in found]
 
@@ -179,7 +179,7 @@ class Client:
         return await self._read("list", kind, read)
 
     async def read_log(self, namespace: str, pod: str, lines: int) -> str:
-        """Return the last lines of a pod's log; empty where there is none (yet)."""
+        """Return the last lines of a pod's log, or an empty string if it cannot be read."""
 
         async def read() -> str:
             path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
@@ -190,11 +190,11 @@ class Client:
         try:
             return await self._send("log", "Pod", read())
         except ApiServerError:
-            # a log is worth having, and no more: the container may be starting, or its node be away
+            # the log is optional: the container may be starting, or its node may be unreachable
             return ""
 
     async def has_resource(self, group: str, version: str, plural: str) -> bool:
-        """Return whether the API server has a kind of resource."""
+        """Return whether the API server serves a resource."""
 
         async def read() -> Json:
             answer = await self._lightkube._client._client.get(f"apis/{group}/{version}")
@@ -207,7 +207,7 @@ class Client:
         return any(entry["name"] == plural for entry in found.get("resources", []))
 
     async def get_schema(self, group: str, version: str, kind: str) -> Json:
-        """Return the schema by which the API server checks a kind; empty where it has none."""
+        """Return the OpenAPI schema of a kind, or an empty one if the API server has none."""
 
         async def read() -> Json:
             answer = await self._lightkube._client._client.get(f"openapi/v3/apis/{group}/{version}")
@@ -220,10 +220,10 @@ class Client:
         return next((s for s in schemas.values() if wanted in (s.get("x-kubernetes-group-version-kind") or [])), {})
 
     async def can_i(self, attributes: Json) -> bool:
-        """Return whether we are allowed to do something, asked as a SelfSubjectAccessReview."""
+        """Return whether the operator has a permission, by a SelfSubjectAccessReview."""
 
-        async def ask() -> Json:
-            # a review has no name, and lightkube creates nothing without metadata
+        async def create_review() -> Json:
+            # a review has no metadata, which lightkube requires for a create
             path = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
@@ -234,25 +234,25 @@ class Client:
             answer.raise_for_status()
             return dict(answer.json())
 
-        found = await self._send("create", "SelfSubjectAccessReview", ask())
+        found = await self._send("create", "SelfSubjectAccessReview", create_review())
         return bool(found.get("status", {}).get("allowed"))
 
     async def put_lease(self, lease: Json) -> Json:
-        """Create a Lease, or replace the very version that was read."""
+        """Create a Lease, or replace exactly the version that was read."""
         meta = lease["metadata"]
         body: Any = _KINDS["Lease"](lease)
         client: Any = self._lightkube
-        # not through _write: what the Lease allows can't ask the Lease
+        # bypasses _write, which would require the Lease that this request is about to acquire
         if "resourceVersion" in meta:
             return dict(await self._send("update", "Lease", client.replace(body, namespace=meta["namespace"])))
         return dict(await self._send("create", "Lease", client.create(body, namespace=meta["namespace"])))
 
     async def apply(self, manifest: Json, live: Json | None = None) -> Json:
-        """Make an object so, by server-side apply; fields that others have taken are taken back.
+        """Apply an object by server-side apply. Fields that other managers have taken over are forced back.
 
         Args:
-            manifest: what is wanted.
-            live: the object that was there, None for none. Where it has changed since, nothing is written.
+            manifest: The object to apply.
+            live: The object as it was read, or None if it did not exist. If it has changed since, nothing is written.
         """
         kind, meta = manifest["kind"], manifest["metadata"]
         if live is not None:
@@ -295,7 +295,7 @@ class Client:
             ) from error
 
     async def dry_run_apply(self, manifest: Json) -> None:
-        """Have the API server say what it would say to an object; nothing is written."""
+        """Validate an object as a dry run of server-side apply. Nothing is written."""
         kind, meta = manifest["kind"], manifest["metadata"]
         call = self._lightkube.patch(
             _KINDS[kind],
@@ -306,16 +306,16 @@ class Client:
             force=True,
             dry_run=True,
         )
-        await self._send("rehearse", kind, call)
+        await self._send("dry-run", kind, call)
 
     async def delete(self, kind: str, namespace: str, name: str, seen: Json | None = None) -> None:
-        """Delete an object, and its children in the background. One that is gone already is fine.
+        """Delete an object and, in the background, its dependents. An object that does not exist is not an error.
 
         Args:
-            kind: its kind.
-            namespace: its namespace.
-            name: its name.
-            seen: its metadata as it was read. Where it has changed since, it is not deleted.
+            kind: Kind of the object.
+            namespace: Namespace of the object.
+            name: Name of the object.
+            seen: Its metadata as it was read. If it has changed since, nothing is deleted.
         """
         options = {
             "apiVersion": "v1",
@@ -332,7 +332,7 @@ class Client:
     async def set_pod_condition(
         self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None
     ) -> None:
-        """Set one condition of a pod, and no other."""
+        """Set one condition of a pod and leave the others unchanged."""
         precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
         patch = {"metadata": precondition, "status": {"conditions": [condition]}}
 
@@ -344,18 +344,19 @@ class Client:
         try:
             await self._write("patch", "Pod", send)
         except ApiServerError as error:
-            # the pod is gone, another one has its name, or it has changed: its event wakes the next look, which sees which
+            # the pod is gone, was replaced or has changed; its event enqueues the next reconcile, which reads the new
+            # state
             if error.status not in (404, 409):
                 raise
 
     async def replace_status(self, namespace: str, name: str, seen: Json, status: Json) -> str:
-        """Replace the whole status of an EncoderModel that is as it was read; return its new version.
+        """Replace the status of an EncoderModel that has not changed since it was read, and return the new resourceVersion.
 
         Args:
-            namespace: its namespace.
-            name: its name.
-            seen: its metadata as it was read.
-            status: the new status.
+            namespace: Namespace of the EncoderModel.
+            name: Name of the EncoderModel.
+            seen: Its metadata as it was read.
+            status: The new status.
         """
         tests = [
             {"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in _precondition(seen).items()
@@ -375,13 +376,14 @@ class Client:
         return str(found.get("metadata", {}).get("resourceVersion", ""))
 
     async def create_event(self, event: Json) -> None:
-        """Create an Event; one of the same name says the same and is left alone."""
+        """Create an Event. An existing Event of the same name has the same content and is left unchanged."""
         event_of: Any = _KINDS["Event"](event)
         create: Any = self._lightkube.create
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
         except ApiServerError as error:
-            # already told (409), or the namespace is going away, or the server is busy: an Event is never worth another look
+            # the Event exists (409), the namespace is being deleted or the server is busy; an Event is not worth
+            # another reconcile
             if isinstance(error, NotLeader):
                 raise
 
@@ -396,7 +398,7 @@ class Client:
         body: Json | None = None,
         accept: str | None = None,
     ) -> Json:
-        """Send what lightkube has no argument for: preconditions of a delete, lists of metadata."""
+        """Send a request that lightkube has no arguments for: preconditions of a delete, metadata-only lists."""
         client: Any = self._lightkube._client
         request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
         if body is not None:
@@ -408,13 +410,13 @@ class Client:
         return dict(answer.json())
 
     async def _write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
-        # not the very number: writes of several models may pass it together
+        # not an exact match: concurrent writes may step over the number
         if self._crash_before_write is not None and self._writes + 1 >= self._crash_before_write:
             os.kill(os.getpid(), signal.SIGKILL)
         left = self._leadership.remaining()
         if left <= 0:
-            raise NotLeader(f"{verb} {kind}: not sent, this operator does not hold the lease")
-        # where no Lease is needed nothing ends
+            raise NotLeader(f"{verb} {kind}: not sent because this operator does not hold the lease")
+        # without leader election the permission to write never ends
         sending = self._send_write(verb, kind, send)
         found = await (sending if math.isinf(left) else self._send_while_leading(verb, kind, sending))
         self._writes += 1
@@ -423,7 +425,7 @@ class Client:
         return found
 
     async def _send_while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
-        """Await a write for as long as the lease is renewed: a connection that takes long must not carry a write of a leader that was."""
+        """Await a write while the Lease is renewed, so that a slow connection cannot deliver the write of a former leader."""
         task = asyncio.create_task(sending)
         try:
             while not task.done() and (left := self._leadership.remaining()) > 0:
@@ -432,11 +434,11 @@ class Client:
             given_up = task.cancel()
         if given_up:
             await asyncio.wait((task,))
-            raise NotLeader(f"{verb} {kind}: given up, the lease was not renewed meanwhile")
+            raise NotLeader(f"{verb} {kind}: aborted because the lease was not renewed in time")
         return task.result()
 
     async def _send_write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
-        """Send a write; one that was turned away at the door (429), and so was not done, is sent again."""
+        """Send a write, and retry it if the API server rejected it before executing it (429)."""
         for pause in _RETRY_DELAYS:
             try:
                 return await self._send(verb, kind, send())
@@ -447,7 +449,7 @@ class Client:
         return await self._send(verb, kind, send())
 
     async def _read(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
-        """Send a request that changes nothing; a server that is busy for a moment is asked again at once, not at the next look."""
+        """Send a read, and retry it immediately if the API server is briefly unavailable."""
         for pause in _RETRY_DELAYS:
             try:
                 return await self._send(verb, kind, send())
@@ -476,7 +478,7 @@ def _precondition(meta: Json) -> dict[str, str]:
 
 
 def _translate_error(error: Exception, what: str) -> ApiServerError | None:
-    """Return the error as one of ours, or None if it is a mistake in our own code."""
+    """Return the error as one of the operator's own types, or None for an unexpected error."""
     if isinstance(error, ApiError):
         status = error.status.code or 0
         details = error.status.details
@@ -484,7 +486,7 @@ def _translate_error(error: Exception, what: str) -> ApiServerError | None:
         message = ": ".join(part for part in (what, error.status.message, *causes) if part)
         if status == 409:
             return Conflict(message, status=status)
-        # 408 and 410: the server was slow, or what a list goes on from is too old; asked from the start it answers
+        # 408 and 410: the request timed out, or the continue token of a list expired; a new request succeeds
         if status in (401, 408, 410, 429) or status >= 500:
             return Unavailable(message, status=status, retry_after=_retry_after(error.response))
         return RequestRejected(message, status=status)
@@ -494,10 +496,10 @@ def _translate_error(error: Exception, what: str) -> ApiServerError | None:
     if isinstance(error, httpx2.TransportError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
     if isinstance(error, json.JSONDecodeError | msgspec.DecodeError):
-        return Unavailable(f"{what}: an answer that can't be read: {error}")
+        return Unavailable(f"{what}: the response cannot be parsed: {error}")
     if isinstance(error, KeyError) and error.args == ("Content-Type",):
-        # lightkube looks for a header that a proxy's bare error does not have
-        return Unavailable(f"{what}: an error without a content type")
+        # lightkube requires a Content-Type header, which error pages of proxies may lack
+        return Unavailable(f"{what}: an error response without a Content-Type")
     return None
 
 

@@ -1,8 +1,8 @@
-"""How Kopf reaches the API server: with the account's credentials, and asking for metadata only of what it watches.
+"""Credentials and content negotiation for Kopf's requests: metadata-only lists and watches.
 
-A watch is there to say which EncoderModel to look at, for which a name, labels and a version are enough. What a list brings is
-told at once, and Kopf goes on from an empty list: for each object it would make a queue and a task and call a handler, which for
-a thousand models is a fifth of the operator's start.
+An event only has to identify an EncoderModel, for which name, labels and resourceVersion are enough. The items of a
+list are passed on directly, and Kopf receives an empty list: otherwise it would create a queue and a task and call a
+handler per object, which took a fifth of the start-up time with a thousand models.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _RETRY_SECONDS = 5.0
 
 def _response_class(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[aiohttp.ClientResponse]:
     class Answer(aiohttp.ClientResponse):
-        """An answer as Kopf expects it, but for what a list of what is watched holds: that is told, and taken out."""
+        """A response as Kopf expects it. Items of a list of watched resources are passed to a callback and removed."""
 
         async def json(self, **options: Any) -> Any:
             found = await super().json(**options, loads=msgspec.json.decode)
-            tell = listed.get(self.url.name)
-            if tell is not None and isinstance(found, dict) and "items" in found:
-                # an empty list of metadata comes as null, which no other empty list does
+            callback = listed.get(self.url.name)
+            if callback is not None and isinstance(found, dict) and "items" in found:
+                # an empty metadata list has null items, unlike other empty lists
                 for entry in found["items"] or ():
-                    tell(entry["metadata"])
+                    callback(entry["metadata"])
                 found["items"] = []
             return found
 
@@ -38,12 +38,12 @@ def _response_class(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -
 
 
 class KopfLogin:
-    """Logs Kopf in.
+    """Provides Kopf's session.
 
     Args:
-        listed: by the plural name of each resource that is watched, what is called with the metadata of each object in a list.
-        again: after how many seconds credentials that were just refused are tried once more: an API server that can't ask who
-            somebody is refuses everybody.
+        listed: Callbacks by plural name of each watched resource. They receive the metadata of each object in a list.
+        again: Seconds until rejected credentials are tried again. An API server that cannot reach its authenticator
+            rejects all credentials for a while.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class KopfLogin:
         self._last: kopf.ConnectionInfo | None = None
 
     async def login(self, **fields: Any) -> kopf.AiohttpSession | None:
-        """Return a session with the credentials that are there now; None where there are none."""
+        """Return a session with the current credentials, or None if there are none."""
         info = kopf.login_with_service_account(**fields) or kopf.login_with_kubeconfig(**fields)
         if info is None:
             return None

@@ -1,24 +1,23 @@
-"""Errors of the operator.
+"""Errors of requests to the API server.
 
 OperatorError
-├── NotAccepted     the EncoderModel says something that the operator will not do; a person must edit it
-└── ClusterError    the API server did not do what was asked
-    ├── Refused     and never will, as it stands (forbidden, invalid)
-    ├── NotLeader   it was not asked: another operator may be at work
-    └── Unavailable it may, if asked again (throttled, server error, no connection)
-        └── Changed the object is not any more as it was when we looked
+└── ApiServerError       the API server did not do what was requested
+    ├── RequestRejected  and will not, unless something changes (forbidden, invalid)
+    ├── NotLeader        the request was not sent, because another operator may be the leader
+    └── Unavailable      but may on a retry (throttled, server error, no connection)
+        └── Conflict     the object has changed since it was read
 """
 
-# ruff: noqa: N818 - errors are called as what they mean to the one who catches them
+# ruff: noqa: N818 - the names describe the outcome of a request
 from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """Anything that the operator expects to go wrong."""
+    """Base class of expected errors."""
 
 
 class ApiServerError(OperatorError):
-    """The API server answered with an error, or not at all."""
+    """The API server returned an error, or did not respond."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -26,11 +25,11 @@ class ApiServerError(OperatorError):
 
 
 class RequestRejected(ApiServerError):
-    """Asking again changes nothing until something else does."""
+    """A retry of the same request would fail again."""
 
 
 class Unavailable(ApiServerError):
-    """Worth asking again, after ``retry_after`` seconds if the server said so."""
+    """A retry may succeed, after `retry_after` seconds if the server sent that header."""
 
     def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, status=status)
@@ -38,8 +37,8 @@ class Unavailable(ApiServerError):
 
 
 class Conflict(Unavailable):
-    """Somebody changed the object since it was read, so what was decided may be wrong: look again."""
+    """The object has changed since it was read, so the decision must be made again."""
 
 
 class NotLeader(ApiServerError):
-    """The lease is over: nothing may be written."""
+    """This operator does not hold the Lease, so nothing may be written."""

@@ -1,4 +1,4 @@
-"""Until when this operator may write to the API server."""
+"""The permission to write to the API server, limited in time by leader election."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable
 
 
 def since_boot() -> float:
-    """Return seconds on a clock that nobody sets, and that goes on while the machine is suspended."""
+    """Return the seconds since boot, on a clock that is never adjusted and that includes the time the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Leadership:
-    """Until when this operator may write."""
+    """Until when this operator may write. Without leader election there is no limit."""
 
     def __init__(self, clock: Callable[[], float] = since_boot) -> None:
         self._clock = clock
         self._until = math.inf
 
     def remaining(self) -> float:
-        """Return for how many seconds writing is allowed; zero or less for not at all."""
+        """Return for how many more seconds writes are allowed; zero or less if they are not."""
         return self._until - self._clock()
 
     def grant(self, until: float) -> None:
-        """Allow writing until then, on this object's clock."""
+        """Allow writes until a time on this object's clock."""
         self._until = until
 
     def now(self) -> float:
-        """Return what the clock says."""
+        """Return the current time of this object's clock."""
         return self._clock()

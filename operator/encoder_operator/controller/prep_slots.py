@@ -1,7 +1,8 @@
-"""The limit on prep Jobs that run at once, over all namespaces: who has a place, and who waits for one.
+"""Slots for prep Jobs: a limit on the number that run at the same time over all namespaces, and a queue for the rest.
 
-The API server knows which Jobs run; this only counts them without asking each time. Deciding to start one and taking its place
-happen in one turn of the event loop, so two looks never take the same place.
+The API server is the source of truth about running Jobs; this class counts them without a request per decision. The
+decision to start a Job and the reservation of its slot happen without an await in between, so two reconciles never take
+the same slot.
 """
 
 from __future__ import annotations
@@ -13,51 +14,51 @@ from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
-# labels and fields of the Jobs that may have a place. Those that have succeeded are most of them, one for each model: thousands,
-# read in full, would be more memory than all the rest
+# label and field selectors of the Jobs that may hold a slot; reading the succeeded Jobs too, one per model, would use
+# more memory than everything else in the operator
 UNFINISHED_PREP_JOBS = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
 
 
 class PrepSlots:
-    """Places for prep Jobs."""
+    """Slots for prep Jobs, by EncoderModel."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._running: dict[NamespacedName, frozenset[str]] = {}
         self._reserved: set[NamespacedName] = set()
-        # in the order in which they came
+        # in order of arrival
         self._waiting: dict[NamespacedName, None] = {}
         self._enqueue: Callable[[NamespacedName], None] = lambda key: None
 
-    def on_free(self, wake: Callable[[NamespacedName], None]) -> None:
-        """Say who wakes the next in line."""
-        self._enqueue = wake
+    def on_free(self, enqueue: Callable[[NamespacedName], None]) -> None:
+        """Set the function that enqueues a model when a slot becomes free."""
+        self._enqueue = enqueue
 
     def holds_slot(self, key: NamespacedName) -> bool:
-        """Return whether a model's Job runs, as far as is known."""
+        """Return whether the model holds a slot, as far as is known."""
         return key in self._running or key in self._reserved
 
     def used_by_others(self, key: NamespacedName) -> int:
-        """Return how many places others have; 0 for one that has a place itself."""
+        """Return the number of slots that other models hold, or 0 if this model holds one itself."""
         if key in self._running:
             return 0
         return len((self._running.keys() | self._reserved) - {key})
 
     def reserve(self, key: NamespacedName) -> None:
-        """Note that a Job is about to be made."""
+        """Reserve a slot for a Job that is about to be created."""
         self._reserved.add(key)
         self._waiting.pop(key, None)
         self._export()
 
     def wait(self, key: NamespacedName) -> None:
-        """Note that a model waits for a place."""
+        """Add a model to the queue."""
         self._waiting.setdefault(key)
         self._export()
-        # a place may have become free since this one was told that there is none
+        # a slot may have become free after the model was told to wait
         self._enqueue_waiting()
 
     def set_jobs(self, key: NamespacedName, unfinished: Iterable[str]) -> None:
-        """Note which unfinished Jobs a model has by what the API server says; empty for none, also of a model that is gone."""
+        """Set the unfinished Jobs of a model as the API server reports them; empty if there are none or the model is gone."""
         jobs = frozenset(unfinished)
         self._reserved.discard(key)
         if jobs:
@@ -69,7 +70,7 @@ class PrepSlots:
         self._enqueue_waiting()
 
     def reset(self, jobs: Iterable[Json]) -> None:
-        """Start again from a list of all prep Jobs."""
+        """Reset all slots from a list of prep Jobs."""
         found: dict[NamespacedName, set[str]] = {}
         for job in jobs:
             if not is_finished(job):
@@ -93,6 +94,6 @@ class PrepSlots:
 
 
 def is_finished(job: Json) -> bool:
-    """Return whether a Job will do nothing more."""
+    """Return whether a Job has completed or failed."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)

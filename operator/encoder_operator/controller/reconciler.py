@@ -1,4 +1,8 @@
-"""One look at one EncoderModel: read, decide, write what differs, tell. Decides by nothing that it kept from an earlier look."""
+"""Reconcile one EncoderModel: read its state, make a plan, apply the plan, update the status.
+
+Every reconcile starts from what the API server returns. Nothing that an earlier reconcile computed influences a
+decision.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +35,14 @@ _LOG = structlog.get_logger()
 
 
 class Reconciler:
-    """Brings EncoderModels and their children to what their specs ask for.
+    """Reconciles EncoderModels.
 
     Args:
-        cluster: the API server.
-        settings: what the cluster's administrator decides.
-        horizon: is told what a look has read.
-        preps: the limit on prep Jobs.
-        census: is told what a look has found.
+        client: Access to the API server.
+        settings: Settings of the operator.
+        watch_progress: Records which versions a reconcile has read.
+        prep_slots: Limits the number of prep Jobs.
+        phase_gauge: Counts EncoderModels by phase.
     """
 
     def __init__(
@@ -59,10 +63,10 @@ class Reconciler:
         self._phase_gauge = phase_gauge or PhaseGauge()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
-        """Look once.
+        """Reconcile one EncoderModel.
 
         Returns:
-            After how many seconds to look again even if nothing happens; None if only events matter.
+            Seconds until the next reconcile if no event arrives before; None to wait for an event.
         """
         key = NamespacedName(namespace, name)
         try:
@@ -73,7 +77,8 @@ class Reconciler:
         if snapshot is None:
             self._watch_progress.forget(key)
             self._phase_gauge.remove(key)
-            # the garbage collector removes the children by their owner references; until then a prep Job has its place
+            # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
+            # then
             if self._prep_slots.holds_slot(key):
                 labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
                 self._prep_slots.set_jobs(key, _unfinished_jobs(await self._client.list("Job", namespace, labels)))
@@ -94,7 +99,7 @@ class Reconciler:
 
     async def _reconcile_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> float | None:
         live, observed = snapshot.live, await self._observer.observe(snapshot)
-        # from here to `take` nothing waits, so nobody else takes the place that this decision rests on
+        # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
         observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
         plan = self._make_plan(live, observed)
         starts = any(_creates_prep_job(action) for action in plan.actions)
@@ -108,39 +113,41 @@ class Reconciler:
                 await self._execute(snapshot, action)
                 self._record_metrics(live, observed, plan.status, action)
         except RequestRejected as error:
-            # what can't be done must be seen where people look
+            # show a write that the API server rejects in the status
             await self._update_status(
                 key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
             )
             raise
         finally:
             if starts:
-                # where the write failed the Job may be there all the same: the next look sees
+                # the Job may exist even if the write failed; the next reconcile corrects the count
                 self._prep_slots.set_jobs(key, ["started"])
-        for notice in plan.events:
-            await self._client.create_event(_event_manifest(live, notice, observed))
+        for event in plan.events:
+            await self._client.create_event(_event_manifest(live, event, observed))
         await self._update_status(key, live, plan.status)
         return plan.requeue_after
 
     async def _report_read_error(self, key: NamespacedName, error: RequestRejected) -> None:
-        """Say that nothing can be known of the model's children, and leave the rest of its status as it is."""
+        """Report that the model's children cannot be read, and leave the rest of its status unchanged."""
         live = await self._client.get(naming.KIND, *key)
         if live is not None:
-            shown = live.get("status") or {}
-            await self._update_status(key, live, status.status_on_api_error(shown, shown, error, self._client.now))
+            new_status = live.get("status") or {}
+            await self._update_status(
+                key, live, status.status_on_api_error(new_status, new_status, error, self._client.now)
+            )
 
-    async def _update_status(self, key: NamespacedName, live: Json, shown: Json) -> None:
-        if shown != live.get("status"):
-            version = await self._client.replace_status(key.namespace, key.name, live["metadata"], shown)
+    async def _update_status(self, key: NamespacedName, live: Json, new_status: Json) -> None:
+        if new_status != live.get("status"):
+            version = await self._client.replace_status(key.namespace, key.name, live["metadata"], new_status)
             self._watch_progress.record_write(key, naming.KIND, version)
 
-    def _record_metrics(self, live: Json, observed: ObservedState, shown: Json, action: Action) -> None:
-        """Count what is worth a number, once: when the record of it is made."""
+    def _record_metrics(self, live: Json, observed: ObservedState, new_status: Json, action: Action) -> None:
+        """Update metrics once per recorded result, when the object that records it is created."""
         if not isinstance(action, Apply) or action.live is not None:
             return
         component = action.manifest["metadata"]["labels"].get(naming.COMPONENT)
-        if component == "parity" and any(c["reason"] == Reason.INCONCLUSIVE for c in shown["conditions"]):
-            # such a comparison leaves no record, but the next one is begun once
+        if component == "parity" and any(c["reason"] == Reason.INCONCLUSIVE for c in new_status["conditions"]):
+            # an inconclusive comparison leaves no record; count it when the next attempt starts
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], "Inconclusive").inc()
         elif component == "verdict":
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
@@ -155,17 +162,17 @@ class Reconciler:
             if observed.name_conflicts:
                 raise NotAccepted(
                     Reason.NAME_CONFLICT,
-                    f"{', '.join(observed.name_conflicts)} exists and is not this model's: rename one of them",
+                    f"{', '.join(observed.name_conflicts)} already exists and does not belong to this EncoderModel; rename one of them",
                 )
             return planner.plan(desired.parse_model(live, self._settings, observed.inputs), observed, self._settings)
         except NotAccepted as error:
-            shown = status.not_accepted_status(live, error, observed)
-            wake = 30.0 if error.reason is Reason.NAME_CONFLICT else None
+            new_status = status.not_accepted_status(live, error, observed)
+            requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
                 actions=verification.gates_to_open(verification.parity_policy_of_manifest(live), observed),
-                events=status.events_for(live.get("status", {}), shown),
-                status=shown,
-                requeue_after=wake,
+                events=status.events_for(live.get("status", {}), new_status),
+                status=new_status,
+                requeue_after=requeue_after,
             )
 
     async def _execute(self, snapshot: Snapshot, action: Action) -> None:
@@ -228,28 +235,28 @@ def _creates_prep_job(action: Action) -> bool:
     )
 
 
-def _condition(shown: Json, name: str) -> Json:
-    return next((entry for entry in shown.get("conditions", []) if entry["type"] == name), {})
+def _condition(new_status: Json, name: str) -> Json:
+    return next((entry for entry in new_status.get("conditions", []) if entry["type"] == name), {})
 
 
-def _is_queued(shown: Json) -> bool:
-    return bool(_condition(shown, "ArtifactReady").get("reason") == Reason.QUEUED.value)
+def _is_queued(new_status: Json) -> bool:
+    return bool(_condition(new_status, "ArtifactReady").get("reason") == Reason.QUEUED.value)
 
 
 def _has_condition(live: Json, name: str) -> bool:
     return bool(_condition(live.get("status") or {}, name).get("status") == "True")
 
 
-def _event_manifest(live: Json, notice: Event, observed: ObservedState) -> Json:
+def _event_manifest(live: Json, event: Event, observed: ObservedState) -> Json:
     meta = live["metadata"]
     identity = json_digest(
-        {"uid": meta["uid"], "generation": meta.get("generation"), "say": [notice.reason, notice.message]}
+        {"uid": meta["uid"], "generation": meta.get("generation"), "say": [event.reason, event.message]}
     )
     now = format_time(observed.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        # the same fact has the same name: telling it again is refused by the API server, without a write
+        # the name identifies the content, so that the API server rejects a duplicate without a write
         "metadata": {"name": f"{meta['name']}.{identity[:16]}", "namespace": meta["namespace"]},
         "involvedObject": {
             "apiVersion": f"{naming.GROUP}/{naming.VERSION}",
@@ -258,9 +265,9 @@ def _event_manifest(live: Json, notice: Event, observed: ObservedState) -> Json:
             "namespace": meta["namespace"],
             "uid": meta["uid"],
         },
-        "type": "Warning" if notice.warning else "Normal",
-        "reason": notice.reason.value,
-        "message": notice.message[:1024],
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason.value,
+        "message": event.message[:1024],
         "source": {"component": naming.MANAGER},
         "firstTimestamp": now,
         "lastTimestamp": now,

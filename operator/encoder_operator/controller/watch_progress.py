@@ -1,9 +1,9 @@
-"""What the watches have brought and what looks have read: which event is news, and which watch has gone silent.
+"""Track which resource versions the watches have delivered and the reconciles have read.
 
-Versions of objects are numbers that grow with every write to the cluster. An event that is not newer than what a look at its
-model has read tells nothing new: after a start, or after a write of our own, most are not. And a watch that brings nothing looks
-just like a quiet cluster; but when a look has read an object that is newer than everything that the watch of its kind has
-brought, and that watch stays silent, then it is dead.
+This serves two purposes. An event that is not newer than what a reconcile of its model has already read needs no
+further reconcile; after a start, or after a write of the operator's own, that is true of most events. And a watch that
+delivers nothing looks like a quiet cluster, but if a reconcile has read an object that is newer than everything its
+watch has delivered, and the watch stays silent, then the watch is broken.
 """
 
 from __future__ import annotations
@@ -24,86 +24,89 @@ from encoder_operator.revisions.hashing import Json
 
 _LOG = structlog.get_logger()
 _GRACE_SECONDS = 30.0
-# models of one group are read together
+# models of one batch are read together
 _RESYNC_BATCH = 16
 WATCHED_KINDS = (naming.KIND, "Pod", "Service", "Job", "Deployment")
 
 
 class WatchProgress:
-    """How far the watches have come, and how far the looks."""
+    """Progress of the watches and of the reconciles."""
 
     def __init__(self, *, grace: float = _GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace = grace
         self._clock = clock
         self._read: dict[NamespacedName, tuple[int, ...]] = {}
-        # events that came while a look was under way, which may read them or not
-        self._heard: dict[NamespacedName, dict[str, int]] = {}
-        # by kind: the newest version that the watch has brought, and when it brought anything
-        self._brought: dict[str, tuple[int, float]] = {}
-        # by kind: the newest version that a look has read, and since when the watch should have brought it
+        # events that arrived since the last read, which a running reconcile may or may not include
+        self._unread: dict[NamespacedName, dict[str, int]] = {}
+        # by kind: newest version that the watch has delivered, and the time of its last event
+        self._delivered: dict[str, tuple[int, float]] = {}
+        # by kind: newest version that a reconcile has read, and the time since which the watch is expected to deliver
+        # it
         self._expected: dict[str, tuple[int, float]] = {}
 
     def record_event(self, key: NamespacedName, kind: str, version: str) -> bool:
-        """Note what a watch has brought; return whether it is news."""
+        """Record an event; return whether a reconcile is needed for it."""
         number = _parse_version(version)
-        before = self._brought.get(kind, (0, 0.0))[0]
-        self._brought[kind] = (max(before, number), self._clock())
+        before = self._delivered.get(kind, (0, 0.0))[0]
+        self._delivered[kind] = (max(before, number), self._clock())
         read = self._read.get(key)
         if read is not None and number and number <= read[WATCHED_KINDS.index(kind)]:
             return False
-        heard = self._heard.setdefault(key, {})
-        heard[kind] = max(heard.get(kind, 0), number)
+        unread = self._unread.setdefault(key, {})
+        unread[kind] = max(unread.get(kind, 0), number)
         return True
 
     def has_unread_events(self, key: NamespacedName) -> bool:
-        """Return whether anything was brought that no look has read."""
-        return key in self._heard
+        """Return whether an event arrived that no reconcile has read."""
+        return key in self._unread
 
     def record_read(self, key: NamespacedName, versions: Mapping[str, str]) -> None:
-        """Note which version of the cluster a look has read, for each kind."""
+        """Record the version that a reconcile has read of each kind."""
         self._read[key] = tuple(_parse_version(versions.get(kind, "")) for kind in WATCHED_KINDS)
-        heard = self._heard.get(key)
-        if heard is not None:
-            left = {kind: at for kind, at in heard.items() if at > self._read[key][WATCHED_KINDS.index(kind)]}
-            if left:
-                self._heard[key] = left
+        unread = self._unread.get(key)
+        if unread is not None:
+            remaining = {
+                kind: index for kind, index in unread.items() if index > self._read[key][WATCHED_KINDS.index(kind)]
+            }
+            if remaining:
+                self._unread[key] = remaining
             else:
-                del self._heard[key]
+                del self._unread[key]
 
     def record_write(self, key: NamespacedName, kind: str, version: str) -> None:
-        """Note that a write of our own, to an object that was as we had read it, has made this version."""
+        """Record the version that a write of the operator's own has created, of an object that had not changed since it was read."""
         read = self._read.get(key)
         if read is not None and _parse_version(version):
-            at = WATCHED_KINDS.index(kind)
-            self._read[key] = (*read[:at], max(read[at], _parse_version(version)), *read[at + 1 :])
+            index = WATCHED_KINDS.index(kind)
+            self._read[key] = (*read[:index], max(read[index], _parse_version(version)), *read[index + 1 :])
 
     def forget(self, key: NamespacedName) -> None:
-        """Note that a look did not end well, or that the model is gone: everything about it is news again."""
+        """Forget a model whose reconcile failed or that is gone, so that its next event is not skipped."""
         self._read.pop(key, None)
-        self._heard.pop(key, None)
+        self._unread.pop(key, None)
 
     def expect(self, kind: str, objects: Iterable[Json]) -> None:
-        """Note the metadata of objects that were read: the watch of their kind brings them too."""
+        """Record the metadata of objects that were read; the watch of their kind must deliver them as well."""
         newest = max((_parse_version(meta["resourceVersion"]) for meta in objects), default=0)
-        if newest > max(self._brought.get(kind, (0, 0.0))[0], self._expected.get(kind, (0, 0.0))[0]):
-            behind = self._expected.get(kind, (0, 0.0))[0] > self._brought.get(kind, (0, 0.0))[0]
+        if newest > max(self._delivered.get(kind, (0, 0.0))[0], self._expected.get(kind, (0, 0.0))[0]):
+            behind = self._expected.get(kind, (0, 0.0))[0] > self._delivered.get(kind, (0, 0.0))[0]
             since = self._expected[kind][1] if behind else self._clock()
             self._expected[kind] = (newest, since)
 
     @property
     def models(self) -> frozenset[NamespacedName]:
-        """Return the models that looks have read and have not found gone."""
+        """Return the models that reconciles have read and that still existed."""
         return frozenset(self._read)
 
     @property
     def behind(self) -> tuple[str, ...]:
-        """Return the kinds whose watch is silent though there is something."""
+        """Return the kinds whose watch is silent although there are newer objects."""
         now = self._clock()
         found = []
         for kind, (version, since) in self._expected.items():
-            brought, at = self._brought.get(kind, (0, 0.0))
-            # as long as it brings anything it may come to it: only silence counts
-            if brought < version and now - max(since, at) > self._grace:
+            delivered, index = self._delivered.get(kind, (0, 0.0))
+            # a slow watch may still catch up as long as it delivers events; only silence counts
+            if delivered < version and now - max(since, index) > self._grace:
                 found.append(kind)
         return tuple(found)
 
@@ -117,7 +120,7 @@ async def resync(
     period: float,
     namespaces: Iterable[str],
 ) -> None:
-    """Wake every EncoderModel once a period, group by group, until cancelled; those too that are gone without an event."""
+    """Enqueue every EncoderModel once per period, in batches, including deleted ones whose event was missed. Runs until cancelled."""
     known: set[str] = set()
     while True:
         await asyncio.sleep(period)
@@ -132,13 +135,13 @@ async def resync(
             _LOG.warning("resync failed", error=str(error))
             continue
         except Exception:
-            # the last net may not end by a mistake about one answer
-            _LOG.exception("resync failed by a mistake in the operator")
+            # the resync is the last safety net, and one malformed response must not end it
+            _LOG.exception("unexpected error during resync")
             continue
         watch_progress.expect(naming.KIND, found)
         prep_slots.reset(jobs)
         keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
-        # a watch that begins again tells nothing of what was deleted meanwhile
+        # a watch that starts again does not report what was deleted in the meantime
         keys += watch_progress.models.difference(keys)
         groups = max(1, -(-len(keys) // _RESYNC_BATCH))
         for i, key in enumerate(keys):

@@ -1,6 +1,6 @@
-"""Kopf's part: watches, and nothing else. Every handler only says which EncoderModel to look at.
+"""Watch EncoderModels and their children with Kopf. Every handler only enqueues the EncoderModel that an event belongs to.
 
-Only ``on.event`` is used: it leaves no annotation and no finalizer on any object, and needs no write of Kopf's own.
+Only `on.event` handlers are used: they need no annotation, no finalizer and no write by Kopf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-# not public; Kopf is pinned to one minor version, and a test holds this to what it is for
+# private API; Kopf is pinned to one minor version, and a test checks the behaviour that is needed
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from encoder_operator import naming
@@ -35,24 +35,24 @@ _MAX_RETRY_DELAY = 8.0
 
 
 def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress) -> kopf.OperatorRegistry:
-    """Return Kopf's handlers.
+    """Return the registry of Kopf handlers.
 
     Args:
         queue: Where the handlers enqueue EncoderModels.
         watch_progress: Records which versions the watches have delivered.
     """
-    # not the default registry: that one would log in with whichever Kubernetes client is installed
+    # the default registry would log in with any Kubernetes client that is installed
     found = kopf.OperatorRegistry()
 
     def came(kind: str, meta: Mapping[str, Any]) -> None:
         key = _model_of(kind, meta)
-        # the version of a deletion is that of the deletion, so a look that was under way is followed by one that finds nothing
+        # a deletion has a version of its own, so a running reconcile is followed by one that finds the object gone
         if watch_progress.record_event(key, kind, meta["resourceVersion"]):
             queue.enqueue(key)
 
     listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
     listed[naming.PLURAL] = partial(came, naming.KIND)
-    # a file of credentials may be read while it is written
+    # a kubeconfig may be read while another process writes it
     kopf.on.login(id="login", registry=found, backoff=_LOGIN_RETRY_SECONDS)(KopfLogin(listed).login)
 
     @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL, id="model_changed", registry=found)
@@ -77,7 +77,7 @@ def _model_of(kind: str, meta: Mapping[str, Any]) -> NamespacedName:
 
 
 class _NullDiffBaseStorage(kopf.DiffBaseStorage):
-    """Keeps no last state of objects: nothing here asks what has changed, and Kopf would copy every object twice to find out."""
+    """Stores no previous state: the handlers need no diffs, for which Kopf would copy every object twice."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -90,7 +90,7 @@ class _NullDiffBaseStorage(kopf.DiffBaseStorage):
 
 
 class _NullProgressStorage(kopf.ProgressStorage):
-    """Keeps no state of handlers: there is none."""
+    """Stores no handler progress: event handlers have none."""
 
     def fetch(self, **_: Any) -> None:
         return None
@@ -109,15 +109,15 @@ class _NullProgressStorage(kopf.ProgressStorage):
 
 
 class NullMemories(ResourceMemories):
-    """Remembers no object: handlers that only wake somebody have nothing to remember, and Kopf would keep some kilobytes of each."""
+    """Keeps no memory of objects, which would cost several kilobytes each: the handlers need none."""
 
     async def recall(self, raw_body: Any, **options: Any) -> ResourceMemory:
-        """Return a memory that nobody keeps."""
+        """Return a memory that is discarded after the event."""
         return await super().recall(raw_body, **{**options, "ephemeral": True})
 
 
 class _RetryDelays:
-    """The seconds between attempts of a request: without an end, since a watch that is given up is not begun again."""
+    """Delays between attempts of a request. The sequence never ends, because Kopf does not restart a watch that has given up."""
 
     def __iter__(self) -> Iterator[float]:
         for pause in itertools.chain(_RETRY_DELAYS, itertools.repeat(_MAX_RETRY_DELAY)):
@@ -125,7 +125,7 @@ class _RetryDelays:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings: server-side selectors, nothing posted, nothing kept, nothing scanned, nothing given up."""
+    """Return Kopf's settings: server-side selectors, no posted events, no stored state, no resource scanning, endless retries."""
     found = kopf.OperatorSettings()
     found.persistence.diffbase_storage = _NullDiffBaseStorage()
     found.persistence.progress_storage = _NullProgressStorage()
@@ -134,18 +134,18 @@ def kopf_settings() -> kopf.OperatorSettings:
     found.watching.chunk_size = 100
     found.watching.server_timeout = 300
     found.watching.client_timeout = 320
-    # a watch without as much as a bookmark is dropped and begun again
+    # reconnect a watch that has not delivered even a bookmark
     found.watching.inactivity_timeout = 70
     found.posting.enabled = False
     found.scanning.disabled = True
     found.peering.standalone = True
     found.queueing.exit_timeout = 1.0
-    # an object's worker keeps its last event for so long
+    # how long the worker of an object keeps its last event
     found.queueing.idle_timeout = 0.05
     found.networking.error_backoffs = _RetryDelays()
     found.networking.connect_timeout = 10.0
-    # of lists, which come in chunks; a watch has its own
+    # for list requests, which are paged; watches have timeouts of their own
     found.networking.request_timeout = 30.0
-    # it would count only from when Kopf is told, and only while the loop runs: see run.py
+    # it would start only when Kopf learns of the shutdown, and only while the event loop runs; see manager.py
     found.process.ultimate_exiting_timeout = None
     return found

@@ -1,4 +1,4 @@
-"""The queue: one look per EncoderModel at a time, wake-ups that come together are one, failures wait longer each time."""
+"""Work queue: one reconcile per EncoderModel at a time, coalesced requests, exponential backoff after failures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from encoder_operator.naming import NamespacedName
 
 _LOG = structlog.get_logger()
 
-# events of one change come in bursts
+# events of one change arrive in bursts
 _DEBOUNCE_SECONDS = 0.05
 _INITIAL_BACKOFF = 0.5
 _MAX_BACKOFF = 300.0
-# what is out of reach or busy comes back, and then everybody waits for it
+# an unreachable or overloaded API server recovers, and then all models are waiting
 _MAX_UNAVAILABLE_BACKOFF = 30.0
-# a model that changes at every look is looked at less often
+# after this many conflicts in a row, a contended model backs off
 _MAX_FAST_CONFLICT_RETRIES = 5
 
 
@@ -41,31 +41,32 @@ class _Entry:
 
 
 class WorkQueue:
-    """Runs ``look`` for every key that was woken.
+    """Calls `reconcile` for every key that was enqueued.
 
     Args:
-        look: looks at one key.
-        concurrency: how many looks run at once.
-        news: asked after a look during which its key was woken: whether that was about something the look has not seen.
+        reconcile: Reconciles one key.
+        concurrency: Maximum number of concurrent reconciles.
+        has_news: Called after a reconcile during which the key was enqueued again. Returns whether an event arrived
+            that the reconcile has not read.
     """
 
     def __init__(
-        self, look: Reconcile, *, concurrency: int, news: Callable[[NamespacedName], bool] = lambda key: True
+        self, reconcile: Reconcile, *, concurrency: int, has_news: Callable[[NamespacedName], bool] = lambda key: True
     ) -> None:
-        self._reconcile = look
-        self._has_news = news
+        self._reconcile = reconcile
+        self._has_news = has_news
         self._slots = asyncio.Semaphore(concurrency)
         self._entries: dict[NamespacedName, _Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def enqueue(self, key: NamespacedName, after: float = _DEBOUNCE_SECONDS) -> None:
-        """Look at ``key`` soon, or ``after`` seconds from now if nothing is due earlier."""
+        """Reconcile `key` soon, or `after` seconds from now if nothing is due earlier."""
         if self._closed:
             return
         entry = self._entries.setdefault(key, _Entry())
         if entry.running and after <= _DEBOUNCE_SECONDS:
-            # what happened during a look may have been missed by it; one that still waits for its turn sees everything
+            # a running reconcile may have missed the event; one that has not started yet reads it anyway
             entry.requeue = entry.started
             return
         loop = asyncio.get_running_loop()
@@ -75,11 +76,11 @@ class WorkQueue:
                 return
             entry.timer.cancel()
         entry.due = due
-        # whoever wakes may have much in its context, an event of Kopf's for instance: a timer, and the look, would keep it
+        # the caller's context may be large, for instance a Kopf event, and the timer would keep it in memory
         entry.timer = loop.call_at(due, self._start, key, context=contextvars.Context())
 
     async def close(self, grace: float = 0.0) -> None:
-        """Start nothing more, and end what still runs after some seconds."""
+        """Stop accepting keys, and cancel running reconciles after a grace period."""
         self._closed = True
         for entry in self._entries.values():
             if entry.timer is not None:
@@ -100,7 +101,9 @@ class WorkQueue:
             return
         entry.running = True
         metrics.QUEUED.inc()
-        task = asyncio.get_running_loop().create_task(self._run(key, entry), name=f"look {key.namespace}/{key.name}")
+        task = asyncio.get_running_loop().create_task(
+            self._run(key, entry), name=f"reconcile {key.namespace}/{key.name}"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -114,8 +117,8 @@ class WorkQueue:
             if not entry.started:
                 metrics.QUEUED.dec()
             entry.running = entry.started = False
-        again, entry.requeue = entry.requeue, False
-        if again and self._has_news(key):
+        requeue, entry.requeue = entry.requeue, False
+        if requeue and self._has_news(key):
             after = min(after or _DEBOUNCE_SECONDS, _DEBOUNCE_SECONDS) if entry.failures == 0 else after
         if after is not None:
             self.enqueue(key, after)
@@ -128,24 +131,24 @@ class WorkQueue:
             try:
                 after = await self._reconcile(key)
             except NotLeader as error:
-                # whoever holds the lease looks
+                # the holder of the Lease reconciles this model
                 after = None
                 metrics.RECONCILES.labels(type(error).__name__).inc()
-                _LOG.info("look given up", error=str(error))
+                _LOG.info("reconcile stopped", error=str(error))
             except OperatorError as error:
                 entry.failures += 1
                 after = _backoff(entry.failures, error)
                 metrics.RECONCILES.labels(type(error).__name__).inc()
-                # that somebody else writes too is how things are, unless it goes on
+                # occasional conflicts with other writers are normal
                 expected = isinstance(error, Conflict) and entry.failures <= _MAX_FAST_CONFLICT_RETRIES
-                say = _LOG.debug if expected else _LOG.warning
-                say("look failed", error=str(error), retry_in=round(after, 1))
+                log = _LOG.debug if expected else _LOG.warning
+                log("reconcile failed", error=str(error), retry_in=round(after, 1))
             except Exception:
-                # the boundary of one key: a mistake about one model must not stop the others
+                # an unexpected error about one model must not stop the others
                 entry.failures += 1
                 after = _backoff(entry.failures, None)
-                metrics.RECONCILES.labels("Bug").inc()
-                _LOG.exception("look failed by a mistake in the operator", retry_in=round(after, 1))
+                metrics.RECONCILES.labels("InternalError").inc()
+                _LOG.exception("unexpected error during reconciliation", retry_in=round(after, 1))
             else:
                 entry.failures = 0
                 metrics.RECONCILES.labels("ok").inc()
@@ -159,5 +162,5 @@ def _backoff(failures: int, error: OperatorError | None) -> float:
     most = _MAX_UNAVAILABLE_BACKOFF if isinstance(error, Unavailable) else _MAX_BACKOFF
     longest = min(most, _INITIAL_BACKOFF * 2 ** min(failures - 1, 16))
     delay = random.uniform(longest / 2, longest)
-    asked = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
-    return max(delay, asked)
+    retry_after = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
+    return max(delay, retry_after)

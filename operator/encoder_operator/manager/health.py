@@ -1,4 +1,4 @@
-"""One small HTTP server: /healthz and /readyz for the kubelet, /metrics for Prometheus."""
+"""HTTP server for /healthz and /readyz (kubelet) and /metrics (Prometheus)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from encoder_operator.metrics import metrics
 
 @asynccontextmanager
 async def serve_health(port: int, watch_progress: WatchProgress, ready: Callable[[], bool]) -> AsyncIterator[int]:
-    """Serve the probes while the body runs; yields the port."""
-    # an operator whose watch is silent is restarted soon: what it says until then has to be true at every moment
+    """Serve until the body ends. Yields the port."""
+    # computed at scrape time: the kubelet restarts an operator with a silent watch, so the last scrape must be accurate
     metrics.BEHIND.set_function(lambda: len(watch_progress.behind))
 
     async def health(_: web.Request) -> web.Response:
         behind = watch_progress.behind
-        text = f"silent for too long: the watch of {', '.join(behind)}" if behind else "ok"
+        text = f"no watch events for too long: {', '.join(behind)}" if behind else "ok"
         return web.Response(text=text + "\n", status=503 if behind else 200)
 
     async def readiness(_: web.Request) -> web.Response:
@@ -36,7 +36,7 @@ async def serve_health(port: int, watch_progress: WatchProgress, ready: Callable
     site = web.TCPSite(runner, None, port)
     await site.start()
     try:
-        # IPv4 and IPv6 have a socket each, and where any free port will do also a port each: the shorter address is IPv4's
+        # IPv4 and IPv6 have separate sockets, and with port 0 also different ports; the shorter address is the IPv4 one
         yield min(runner.addresses, key=len)[1]
     finally:
         await runner.cleanup()

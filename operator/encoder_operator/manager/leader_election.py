@@ -1,8 +1,8 @@
-"""One operator at a time: a Lease, and the time until which its holder may write.
+"""Leader election: acquire, renew and release a Lease.
 
-Times are compared on this machine's clock only: the holder counts from before its last renewal was sent, the others from after
-they saw one, so however far the clocks of machines are apart, the holder stops first. It stops at two thirds of the Lease's
-duration, and the others begin at the whole of it.
+Clocks of different machines are never compared. The holder counts from before it sent its last renewal, and the others
+count from when they first saw it, so the holder stops first even if the machines' clocks differ. The holder stops
+writing after two thirds of the Lease's duration, and another operator may take over after the full duration.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
 _LOG = structlog.get_logger()
-# who waits for the Lease has it a few seconds later all the same
+# a failed release only delays the next leader by the Lease's duration
 _RELEASE_SECONDS = 1.0
 
 
 class LeaseClient(Protocol):
-    """What is needed of the API server."""
+    """The requests that leader election needs."""
 
     async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
-        """Return an object, or None."""
+        """Return an object, or None if it does not exist."""
 
     async def put_lease(self, lease: Json) -> Json:
-        """Create a Lease, or replace the very version that was read."""
+        """Create a Lease, or replace exactly the version that was read."""
 
 
 class LeaderElector:
-    """One Lease, as its holder or as one that waits for it."""
+    """Acquires and renews one Lease."""
 
     def __init__(
         self, client: LeaseClient, leadership: Leadership, *, namespace: str, name: str, identity: str, seconds: float
@@ -52,24 +52,24 @@ class LeaderElector:
         leadership.grant(-math.inf)
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours."""
-        told = ""
+        """Wait until this operator holds the Lease."""
+        logged_holder = ""
         while True:
             try:
                 holder = await self._try_acquire()
             except Conflict:
-                # another one was faster: see who
+                # another operator was faster; read again to learn which one
                 continue
             except ApiServerError as error:
                 holder = None
-                _LOG.warning("the lease can't be had", error=str(error))
+                _LOG.warning("cannot acquire the lease", error=str(error))
             if holder == self._identity:
                 metrics.LEADER.set(1)
                 _LOG.info("leader", identity=self._identity)
                 return
-            if holder and holder != told:
-                told = holder
-                _LOG.info("stand by", holder=holder)
+            if holder and holder != logged_holder:
+                logged_holder = holder
+                _LOG.info("standing by", holder=holder)
             await asyncio.sleep(self._seconds / 15)
 
     async def renew_until_lost(self) -> None:
@@ -81,10 +81,10 @@ class LeaderElector:
         self._leadership.grant(-math.inf)
         self._held = None
         metrics.LEADER.set(0)
-        _LOG.error("the lease is lost", identity=self._identity)
+        _LOG.error("lost the lease", identity=self._identity)
 
     async def release(self) -> None:
-        """Let another one have it at once."""
+        """Release the Lease so that another operator can acquire it immediately."""
         held, self._held = self._held, None
         self._leadership.grant(-math.inf)
         metrics.LEADER.set(0)
@@ -95,27 +95,27 @@ class LeaderElector:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._client.put_lease({**held, "spec": spec})
         except (ApiServerError, TimeoutError) as error:
-            _LOG.warning("the lease was not released", error=str(error))
+            _LOG.warning("cannot release the lease", error=str(error))
 
     async def _try_acquire(self) -> str:
-        """Take the Lease if it is free; return its holder."""
+        """Take the Lease if it is free, and return its holder."""
         live = await self._client.get("Lease", self._namespace, self._name)
         spec = (live or {}).get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         now = self._leadership.now()
-        # not the times in it: those are of another machine's clock
+        # the Lease's own timestamps come from another machine's clock
         version = live["metadata"]["resourceVersion"] if live else ""
         if version != self._seen[0]:
             self._seen = (version, now)
-        silent = now - self._seen[1]
-        if holder and holder != self._identity and silent < spec.get("leaseDurationSeconds", self._seconds):
+        age = now - self._seen[1]
+        if holder and holder != self._identity and age < spec.get("leaseDurationSeconds", self._seconds):
             return str(holder)
         transitions = spec.get("leaseTransitions", 0) + (1 if holder != self._identity else 0)
         await self._put(live, {"acquireTime": _micro_time(), "leaseTransitions": transitions})
         return self._identity
 
     async def _renew(self) -> bool:
-        """Renew, trying as long as writing is allowed; return whether it is still ours."""
+        """Renew the Lease, retrying while writes are still allowed. Return whether this operator still holds it."""
         while self._leadership.remaining() > 0:
             try:
                 async with asyncio.timeout(min(self._leadership.remaining(), self._seconds / 3)):
@@ -127,9 +127,9 @@ class LeaderElector:
                     return False
                 self._held = live or self._held
             except RequestRejected as error:
-                _LOG.warning("the lease can't be renewed", error=str(error))
+                _LOG.warning("the lease cannot be renewed", error=str(error))
             except (ApiServerError, TimeoutError) as error:
-                _LOG.warning("the lease was not renewed", error=str(error))
+                _LOG.warning("lease renewal failed; retrying", error=str(error))
             await asyncio.sleep(self._seconds / 15)
         return False
 
@@ -140,19 +140,19 @@ class LeaderElector:
             return None
 
     async def _put(self, live: Json | None, changes: Json) -> None:
-        began = self._leadership.now()
+        started = self._leadership.now()
         own = {"holderIdentity": self._identity, "leaseDurationSeconds": math.ceil(self._seconds)}
         spec = {**((live or {}).get("spec") or {}), **own, "renewTime": _micro_time(), **changes}
         metadata = live["metadata"] if live else {"name": self._name, "namespace": self._namespace}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         self._held = await self._client.put_lease(lease)
-        self._leadership.grant(began + self._seconds * 2 / 3)
+        self._leadership.grant(started + self._seconds * 2 / 3)
 
 
 def identity() -> str:
-    """Return a name that only one living operator has.
+    """Return a name that is unique among running operators.
 
-    In a pod that is the pod's name: a container that was started again is the same operator, whose former life is surely over.
+    In a pod this is the pod's name: a restarted container is the same operator, because its previous process has ended.
     """
     host = socket.gethostname()
     return host if "KUBERNETES_SERVICE_HOST" in os.environ else f"{host}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Logging: one JSON line per event on standard error, of our own loggers and of every library's."""
+"""Structured logging: one JSON object per line on standard error, for the operator and its libraries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import structlog
 from structlog.typing import Processor
 
-# the packages whose exceptions are about the API server, and not about our code
+# exceptions of these packages describe failed requests, not defects of the operator
 _LIBRARIES_WITHOUT_TRACEBACK = ("kopf", "aiohttp")
 
 
 class _OmitTraceback(logging.Filter):
-    """Leaves errors of Kopf's and of connections without a stack trace: their words say which request failed, and why."""
+    """Removes the traceback from errors of Kopf and aiohttp: their messages name the failed request and the cause."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -23,7 +23,7 @@ class _OmitTraceback(logging.Filter):
 
 
 def configure(level: str) -> None:
-    """Send everything through structlog; call once, at start."""
+    """Send all log messages through structlog. Call once, at start."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -50,6 +50,6 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # a line per event of every pod, or per request, says nothing that the looks do not
+    # one line per event or request would only repeat what the reconciler logs
     for noisy in ("kopf", "httpx2", "httpcore2", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -1,4 +1,4 @@
-"""Starts the parts of the operator and ends them together."""
+"""Start and stop the parts of the operator."""
 
 from __future__ import annotations
 
@@ -31,30 +31,31 @@ from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
 _RETRY_SECONDS = 2.0
-# looks that are under way when it is time to end may finish their write
+# reconciles that run at shutdown may finish their write
 _SHUTDOWN_GRACE_SECONDS = 1.0
-# what hangs may not take longer: the next leader waits, and at ten seconds the kubelet kills without a word
+# longer than this blocks the next leader, and after ten seconds the kubelet kills the pod without a message
 _SHUTDOWN_TIMEOUT_SECONDS = 4.5
 _GC_THRESHOLDS = 5000, 10, 10
 
 
 class _StopEvent(asyncio.Event):
-    """That it is time to end. Whoever says so also starts the time after which the process is ended wherever it hangs."""
+    """An event that requests shutdown. Setting it also starts a timer that ends the process even if the event loop hangs."""
 
     def set(self) -> None:
         if not self.is_set():
-            # not by this loop, which may be what hangs; it says where
+            # a thread outside the event loop, because the loop may be what hangs; it prints where
             faulthandler.dump_traceback_later(_SHUTDOWN_TIMEOUT_SECONDS, exit=True)
         super().set()
 
 
 async def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT, or until the lease is lost.
+    """Run until SIGTERM or SIGINT, or until the Lease is lost.
 
     Returns:
-        The exit code: 0 if it was told to end, 1 if another operator is at work now, or if a watch can't go on.
+        The exit code: 0 after a requested shutdown, 1 if the Lease was lost or a watch failed.
     """
-    # an answer is thousands of objects without a circle among them: to look for one every 700 took a sixth of a start
+    # API responses hold thousands of objects without reference cycles; the default threshold of 700 cost a sixth of the
+    # start-up time
     gc.set_threshold(*_GC_THRESHOLDS)
     metrics.initialize(catalog.plugins())
     leadership = Leadership()
@@ -88,13 +89,13 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 async def _hold_lease(
     settings: Settings, client: Client, leadership: Leadership, ready: asyncio.Event, stop: asyncio.Event
 ) -> AsyncIterator[asyncio.Event]:
-    """Hold the lease while the body runs; yields what is set when it is lost, which also sets ``stop``."""
+    """Hold the Lease while the body runs. Yields an event that is set when the Lease is lost; `stop` is set as well."""
     lost = asyncio.Event()
     if not settings.lease:
         metrics.LEADER.set(1)
         yield lost
         return
-    held = LeaderElector(
+    elector = LeaderElector(
         client,
         leadership,
         namespace=settings.lease_namespace,
@@ -102,23 +103,23 @@ async def _hold_lease(
         identity=settings.identity or leader_election.identity(),
         seconds=settings.lease_seconds,
     )
-    # one that waits is ready to take over, and that is all that is asked of it
+    # a standby instance is ready as soon as it can take over
     ready.set()
-    if not await _unless_stopped(stop, held.acquire()):
+    if not await _unless_stopped(stop, elector.acquire()):
         yield lost
         return
 
     async def keep() -> None:
-        await held.renew_until_lost()
+        await elector.renew_until_lost()
         lost.set()
         stop.set()
 
-    keeping = asyncio.create_task(keep(), name="lease")
+    renewing = asyncio.create_task(keep(), name="lease")
     try:
         yield lost
     finally:
-        await _cancel(keeping)
-        await held.release()
+        await _cancel(renewing)
+        await elector.release()
 
 
 async def _run_controller(
@@ -129,19 +130,21 @@ async def _run_controller(
     ready: asyncio.Event,
     stop: asyncio.Event,
 ) -> bool:
-    """Watch and look until told to stop; return False if a watch has ended by itself."""
+    """Watch and reconcile until shutdown is requested. Return False if a watch failed."""
     namespaces = settings.namespaces or ["*"]
     if not await _unless_stopped(stop, _wait_for_crd(client, prep_slots, namespaces)):
         return True
     reconciler = Reconciler(client, settings, watch_progress=watch_progress, prep_slots=prep_slots)
     queue = WorkQueue(
-        lambda key: reconciler.reconcile(*key), concurrency=settings.concurrency, news=watch_progress.has_unread_events
+        lambda key: reconciler.reconcile(*key),
+        concurrency=settings.concurrency,
+        has_news=watch_progress.has_unread_events,
     )
     prep_slots.on_free(queue.enqueue)
-    again = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
-    resyncing = asyncio.create_task(again, name="resync")
+    coroutine = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
+    resyncing = asyncio.create_task(coroutine, name="resync")
     stopping = asyncio.create_task(stop.wait(), name="stop")
-    mine = asyncio.all_tasks()
+    own_tasks = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
             registry=watches.kopf_registry(queue, watch_progress),
@@ -151,19 +154,21 @@ async def _run_controller(
             namespaces=settings.namespaces,
             ready_flag=ready,
         )
-        # Kopf has put handlers of its own in their place
+        # Kopf has replaced the signal handlers with its own
         _stop_on_signals(stop)
-        running = asyncio.create_task(kopf.run_tasks(tasks, ignored=mine), name="kopf")
+        running = asyncio.create_task(kopf.run_tasks(tasks, ignored=own_tasks), name="kopf")
         await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
         failed = [error for task in tasks if (error := _task_error(task)) is not None]
         if failed:
-            # nothing is lost by another life, which begins by reading everything; a watch that nobody sees missing loses much
-            _LOG.error("the watches can't go on, so the operator is to be started again", error=repr(failed[0]))
+            # a restart loses nothing because it begins by reading everything, whereas a missing watch would go
+            # unnoticed
+            _LOG.error("a watch failed; the operator exits and must be restarted", error=repr(failed[0]))
             stop.set()
-            # what would end the other watches is what has failed; ended later, with all that they wait for, they begin again
-            await _cancel(*(task for task in asyncio.all_tasks() - mine if task.get_name().startswith("watcher ")))
+            # the failed task would have ended the other watches; cancelled later, together with everything else, they
+            # would start again
+            await _cancel(*(task for task in asyncio.all_tasks() - own_tasks if task.get_name().startswith("watcher ")))
         await queue.close(_SHUTDOWN_GRACE_SECONDS)
-        # told to stop Kopf would wait for whatever else this process does; cancelled it ends at once
+        # Kopf's own shutdown would wait for every task of this process; cancellation ends it immediately
         await _cancel(running)
         return not failed
     finally:
@@ -177,26 +182,27 @@ def _task_error(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: list[str]) -> None:
-    """Wait until there can be EncoderModels, and count the prep Jobs that run already, before any other may be started."""
-    told = False
+    """Wait until the API server serves EncoderModels, then count the running prep Jobs before any new one may start."""
+    logged = False
     while True:
         try:
-            # Kopf looks once which resources there are, and would never watch one that comes later
+            # Kopf discovers resources only once, and would never watch a CustomResourceDefinition that is installed
+            # later
             if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
                 prep_slots.reset(
                     [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
                 )
                 return
-            if not told:
-                _LOG.error("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
-            told = True
+            if not logged:
+                _LOG.error("the API server does not serve EncoderModels; is the CustomResourceDefinition installed?")
+            logged = True
         except ApiServerError as error:
-            _LOG.warning("the start waits for the API server", error=str(error))
+            _LOG.warning("waiting for the API server", error=str(error))
         await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do some work; return False if told to stop before it was done."""
+    """Await the coroutine. Return False if shutdown was requested before it finished."""
     doing, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
     done = doing.done()

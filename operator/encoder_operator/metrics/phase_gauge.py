@@ -1,4 +1,4 @@
-"""How many EncoderModels there are in which phase, for the metrics: the number of series does not grow with the models."""
+"""Count EncoderModels by phase and plugin."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from encoder_operator.naming import NamespacedName
 
 
 class PhaseGauge:
-    """Counts EncoderModels by phase and plugin."""
+    """Gauge of EncoderModels by phase and plugin."""
 
     def __init__(self) -> None:
         self._found: dict[NamespacedName, tuple[str, str]] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
 
     def set(self, key: NamespacedName, phase: str, plugin: str) -> None:
-        """Note what a look has found."""
+        """Set the phase and plugin of an EncoderModel."""
         now = (sys.intern(phase), sys.intern(plugin))
         before = self._found.get(key)
         if before != now:
@@ -25,7 +25,7 @@ class PhaseGauge:
             self._move(before, now)
 
     def remove(self, key: NamespacedName) -> None:
-        """Note that an EncoderModel was deleted."""
+        """Remove a deleted EncoderModel."""
         self._move(self._found.pop(key, None), None)
 
     def _move(self, before: tuple[str, str] | None, now: tuple[str, str] | None) -> None:

@@ -1,4 +1,4 @@
-"""What a decision consists of: writes to make, in order, a status to show, and when to look again."""
+"""The result of planning: writes in order, the status to show, and when to reconcile again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from encoder_operator.status.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make an object so, by server-side apply, unless the fields that we own are so already."""
+    """Apply an object by server-side apply, unless the operator's fields are already as wanted."""
 
     manifest: Json
     live: Json | None
@@ -20,7 +20,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object of ours, and its own children in the background."""
+    """Delete an object and, in the background, its dependents."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class SetGate:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An Event for people: something changed that they may want to know."""
+    """An Event about a change that users may want to know."""
 
     warning: bool
     reason: Reason
@@ -49,7 +49,7 @@ Action = Apply | Delete | SetGate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One decision."""
+    """The result of planning one reconcile."""
 
     actions: tuple[Action, ...]
     events: tuple[Event, ...]
@@ -58,5 +58,5 @@ class Plan:
 
 
 def earliest(delays: Iterable[float | None]) -> float | None:
-    """Return the shortest delay, or None where nothing is due."""
+    """Return the shortest delay, or None if there is none."""
     return min((delay for delay in delays if delay is not None), default=None)

@@ -1,4 +1,4 @@
-"""Decides about the artifact: is it there, is a Job on it, or has that failed for good?"""
+"""Plan the preparation of the artifact: use an existing one, follow the prep Job, or start one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Job, ObservedState, Pod, Revision
 from encoder_operator.status import pod_diagnosis
+from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 
-# a mount that waits for a Secret only says so in Events, some seconds late
+# the kubelet reports a mount that waits for a Secret only in Events, several seconds late
 _MOUNT_GRACE_SECONDS = 10.0
-# who waits is woken when a place is free; this is for the case that nobody does
+# a waiting model is enqueued when a slot becomes free; this is a fallback
 _QUEUE_POLL_SECONDS = 120.0
 _PROGRESS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactPlan:
-    """Where the artifact of the wanted revision stands."""
+    """The state of the target revision's artifact, and what to do about it."""
 
     reason: Reason
     message: str
     key: str = ""
     artifact: Artifact | None = None
-    # what its pod said last about how far it is
+    # last progress line of the prep pod
     progress: Json | None = None
     failed: bool = False
     actions: tuple[Action, ...] = ()
@@ -40,34 +41,34 @@ class ArtifactPlan:
 
 
 def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, settings: Settings) -> ArtifactPlan:
-    """Return what to do about the artifact, and what to say of it."""
+    """Return the state of the artifact and the actions that bring it about."""
     if model.inputs_hash is None:
-        # without their content nobody can say which artifact is wanted; what is served is served on
+        # without the content of the inputs the artifact key is unknown; the serving revision is left alone
         return ArtifactPlan(
             reason=Reason.INPUTS_MISSING, message=_inputs_missing_message(model), requeue_after=_MOUNT_GRACE_SECONDS
         )
     key = revision.artifact_key(model)
     known = _known_artifact(model, observed, target, key)
     wanted = naming.prep_job(model.name, key)
-    obsolete: tuple[Action, ...] = _pvc_ownership(model, observed) + tuple(
+    cleanup: tuple[Action, ...] = _pvc_ownership(model, observed) + tuple(
         Delete("Job", job.name)
         for job in observed.prep_jobs
         if job.name != wanted and not job.deleting and not (known and job.finished)
     )
     if known is not None:
-        return ArtifactPlan(reason=Reason.PREPARED, message=describe(known), artifact=known, actions=obsolete)
+        return ArtifactPlan(reason=Reason.PREPARED, message=describe(known), artifact=known, actions=cleanup)
     job = next((found for found in observed.prep_jobs if found.name == wanted), None)
     if job is not None:
-        return _prepend_actions(obsolete, _follow_job(model, job, key, observed))
+        return _prepend_actions(cleanup, _follow_job(model, job, key, observed))
     if model.spec.suspend:
         return ArtifactPlan(
-            reason=Reason.SUSPENDED, message="nothing is prepared while the model is suspended", actions=obsolete
+            reason=Reason.SUSPENDED, message="Preparation is suspended because spec.suspend is true", actions=cleanup
         )
-    return _prepend_actions(obsolete, _start_prep(model, observed, key, settings))
+    return _prepend_actions(cleanup, _start_prep(model, observed, key, settings))
 
 
 def _known_artifact(model: EncoderModel, observed: ObservedState, target: Revision | None, key: str) -> Artifact | None:
-    """Return an artifact that some revision has proved to be on the volume of today."""
+    """Return an artifact that an existing revision has recorded on the current volume."""
     if observed.pvc is None:
         return None
     here = [found for found in observed.revisions if found.pvc_uid == observed.pvc.uid]
@@ -92,7 +93,7 @@ def _needs_new_lookup(model: EncoderModel, found: Revision) -> bool:
 
 
 def _pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
-    """Let a claim of the operator's go with the model or not, as an edited policy says."""
+    """Add or remove the owner reference of the operator's PVC after an edit of spec.storage.policy."""
     create = model.spec.storage.create
     if create is None or observed.pvc is None or persistent_volume_claim.needs_expansion(create, observed.pvc):
         return ()
@@ -102,7 +103,7 @@ def _pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action
 
 
 def volume_expansion(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
-    """Let a claim of the operator's grow as an edited size says; the API server refuses that where its StorageClass does not allow it."""
+    """Expand the operator's PVC after an edit of its size. The API server rejects this if the StorageClass does not allow it."""
     create = model.spec.storage.create
     if create is None or observed.pvc is None or not persistent_volume_claim.needs_expansion(create, observed.pvc):
         return ()
@@ -114,7 +115,7 @@ def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings
     if observed.used_prep_slots >= settings.max_preps:
         return ArtifactPlan(
             reason=Reason.QUEUED,
-            message=f"waiting for one of {observed.used_prep_slots} preparations of other models to end",
+            message=f"Waiting for one of {plural(observed.used_prep_slots, 'preparation')} of other EncoderModels to finish",
             key=key,
             requeue_after=_QUEUE_POLL_SECONDS,
         )
@@ -123,19 +124,21 @@ def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings
     elif observed.pvc is None:
         return ArtifactPlan(
             reason=Reason.CLAIM_MISSING,
-            message=f"there is no PersistentVolumeClaim {model.pvc_name} in namespace {model.namespace}",
-            # claims are not watched: one that a person makes is found by looking again
+            message=f"PersistentVolumeClaim {model.pvc_name} does not exist in namespace {model.namespace}",
+            # PVCs are not watched, so one that the user creates is found by polling
             requeue_after=_MOUNT_GRACE_SECONDS,
         )
     actions.append(
         Apply(prep_job.build(model, key, shared=model.has_shared_volume(observed.pvc), settings=settings), None)
     )
-    return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job was started", actions=tuple(actions))
+    return ArtifactPlan(reason=Reason.PREPARING, message="The prep Job was created", actions=tuple(actions))
 
 
 def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     if job.deleting:
-        return ArtifactPlan(reason=Reason.PREPARING, message="waiting for the former prep Job to go", requeue_after=1.0)
+        return ArtifactPlan(
+            reason=Reason.PREPARING, message="Waiting for the deletion of the previous prep Job", requeue_after=1.0
+        )
     elsewhere = _not_on_volume(model, job, observed)
     artifact = None if elsewhere else _reported_artifact(job, key)
     if artifact is not None:
@@ -143,11 +146,11 @@ def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState
     changed = job.annotations.get(naming.INPUTS) != prep_job.inputs_hash(model, key)
     retried = job.failed and model.retry and job.annotations.get(naming.RETRY, "") != model.retry
     if elsewhere or job.complete or changed or retried:
-        why = "its report was lost" if job.complete else "the spec changed" if changed else "a retry was asked for"
-        why = elsewhere or why
+        cause = "its report was lost" if job.complete else "the spec changed" if changed else "a retry was requested"
+        cause = elsewhere or cause
         return ArtifactPlan(
             reason=Reason.PREPARING,
-            message=f"the prep Job is made again: {why}",
+            message=f"The prep Job is created again because {cause}",
             actions=(Delete("Job", job.name),),
             requeue_after=0.5,
         )
@@ -155,16 +158,16 @@ def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState
 
 
 def _not_on_volume(model: EncoderModel, job: Job, observed: ObservedState) -> str:
-    """Say why what the Job has done is not on the volume of today, or nothing if it is."""
+    """Return why the Job's result is not on the current volume, or an empty string if it is."""
     if observed.pvc is None:
-        # one that waits for a claim that a person makes goes on by itself
+        # a Job that waits for a user's PVC continues when the PVC is created
         gone = job.finished or model.spec.storage.create is not None
-        return f"the claim {model.pvc_name} is gone" if gone else ""
+        return f"PersistentVolumeClaim {model.pvc_name} no longer exists" if gone else ""
     if job.pvc not in ("", observed.pvc.name):
-        return f"the artifact was on the claim {job.pvc}"
-    # both times are of the API server's clock
+        return f"the artifact was on PersistentVolumeClaim {job.pvc}"
+    # both times come from the API server's clock
     if job.created < observed.pvc.created:
-        return f"the claim {observed.pvc.name} was made again"
+        return f"PersistentVolumeClaim {observed.pvc.name} was recreated"
     return ""
 
 
@@ -187,11 +190,11 @@ def _reported_artifact(job: Job, key: str) -> Artifact | None:
 def _failed_plan(job: Job) -> ArtifactPlan:
     if job.failed == "DeadlineExceeded":
         last = job.last_pod
-        why = pod_diagnosis.diagnose(last) if last else None
-        said = f": {why.message}" if why else ""
+        cause = pod_diagnosis.diagnose(last) if last else None
+        detail = f": {cause.message}" if cause else ""
         return ArtifactPlan(
             reason=Reason.DEADLINE_EXCEEDED,
-            message=f"the prep Job was not done within spec.prepare.activeDeadlineSeconds{said}",
+            message=f"The prep Job exceeded spec.prepare.activeDeadlineSeconds{detail}",
             failed=True,
         )
     reason, message = _failure(
@@ -203,38 +206,39 @@ def _failed_plan(job: Job) -> ArtifactPlan:
 def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     last = job.last_pod
     if last is None:
-        return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job is starting")
+        return ArtifactPlan(reason=Reason.PREPARING, message="The prep Job is starting")
     found = pod_diagnosis.diagnose(last) if last.alive else None
     if found is not None:
-        # the kubelet retries mounts and pulls by itself; their end is an event of the pod
+        # the kubelet retries mounts and pulls, and the pod's next event reports the result
         return ArtifactPlan(reason=found.reason, message=found.message, requeue_after=30.0)
-    doing, failures = _pod_plan(last, key, observed), [pod for pod in job.pods if _has_failed(pod)]
+    plan_for_pod, failures = _pod_plan(last, key, observed), [pod for pod in job.pods if _has_failed(pod)]
     if failures:
         reason, message = _failure(job, _newest_pod(failures))
-        tries = f"try {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed, it will be tried again: "
-        return replace(doing, reason=reason, message=tries + message)
+        attempts = f"Attempt {len(failures)} of {model.spec.prepare.backoff_limit + 1} failed and will be retried: "
+        return replace(plan_for_pod, reason=reason, message=attempts + message)
     evicted = _newest_pod(pod for pod in job.pods if pod.reason == pod_diagnosis.EVICTED)
     if evicted is not None:
-        # the Job counts no try of a pod that had to make room
-        why = pod_diagnosis.eviction(evicted)
-        reason = why.reason if evicted is last else doing.reason
-        return replace(doing, reason=reason, message=f"{doing.message}; {why.message}")
-    return doing
+        # the Job does not count evicted pods as failures
+        cause = pod_diagnosis.eviction(evicted)
+        reason = cause.reason if evicted is last else plan_for_pod.reason
+        return replace(plan_for_pod, reason=reason, message=f"{plan_for_pod.message}; {cause.message}")
+    return plan_for_pod
 
 
 def _pod_plan(pod: Pod, key: str, observed: ObservedState) -> ArtifactPlan:
-    """Return what a Job's newest pod is doing, whatever became of those before it."""
+    """Return the plan for a Job's newest pod, regardless of earlier pods."""
     if not pod.alive:
-        return ArtifactPlan(reason=Reason.PREPARING, message="the prep Job makes another pod")
+        return ArtifactPlan(reason=Reason.PREPARING, message="The prep Job is creating a replacement pod")
     if pod.deleting:
         return ArtifactPlan(
-            reason=Reason.PREPARING, message=f"pod {pod.name} is being ended, and the prep Job then makes another"
+            reason=Reason.PREPARING,
+            message=f"Pod {pod.name} is terminating; the prep Job will create a replacement pod",
         )
     if pod.phase != "Pending":
-        # its log is no event, and neither is the silence of its node
+        # neither a new log line nor an unresponsive node is an event
         return ArtifactPlan(
             reason=Reason.PREPARING,
-            message=f"pod {pod.name} is at work",
+            message=f"Pod {pod.name} is running",
             key=key,
             progress=pod.progress,
             requeue_after=_PROGRESS_SECONDS,
@@ -242,13 +246,13 @@ def _pod_plan(pod: Pod, key: str, observed: ObservedState) -> ArtifactPlan:
     waited = (observed.now - pod.created).total_seconds()
     return ArtifactPlan(
         reason=Reason.PREPARING,
-        message=f"pod {pod.name} is starting",
+        message=f"Pod {pod.name} is starting",
         requeue_after=max(1.0, _MOUNT_GRACE_SECONDS - waited),
     )
 
 
 def _has_failed(pod: Pod) -> bool:
-    """Return whether the Job counts a pod as a failed try."""
+    """Return whether the Job counts a pod as a failed attempt."""
     return not pod.disrupted and (pod.phase == "Failed" or bool(pod.terminated and pod.terminated.exit_code))
 
 
@@ -257,22 +261,22 @@ def _newest_pod(pods: Iterable[Pod]) -> Pod | None:
 
 
 def _failure(job: Job, pod: Pod | None) -> tuple[Reason, str]:
-    """Return why a Job's pod has failed; of none, what the Job itself says."""
+    """Return why a Job's pod failed, or without a pod, the Job's own message."""
     if pod is not None and pod.reason == pod_diagnosis.EVICTED:
         return pod_diagnosis.eviction(pod)
     ended = pod.terminated if pod is not None else None
     if ended is None:
         last = job.last_pod
         found = pod_diagnosis.diagnose(last) if last else None
-        return found or (Reason.PREPARATION_FAILED, job.message or "the prep Job failed and left no report")
+        return found or (Reason.PREPARATION_FAILED, job.message or "The prep Job failed without a report")
     if ended.reason == "OOMKilled":
-        return Reason.OUT_OF_MEMORY, "the prep Job needed more memory than spec.prepare.resources allows"
+        return Reason.OUT_OF_MEMORY, "The prep Job exceeded the memory limit in spec.prepare.resources"
     report = ended.report()
     code = str(report.get("code", ""))
     reason = _REASON_BY_CODE.get(code, Reason.PREPARATION_FAILED)
-    said = str(report.get("message") or ended.message.strip()[-300:] or job.message)
+    detail = str(report.get("message") or ended.message.strip()[-300:] or job.message)
     prefix = f"{code}: " if code and reason is Reason.PREPARATION_FAILED else ""
-    return reason, f"{prefix}{said}" if said else f"the prep Job ended with exit code {ended.exit_code}"
+    return reason, f"{prefix}{detail}" if detail else f"The prep Job exited with code {ended.exit_code}"
 
 
 def _prepend_actions(first: tuple[Action, ...], found: ArtifactPlan) -> ArtifactPlan:
@@ -281,16 +285,16 @@ def _prepend_actions(first: tuple[Action, ...], found: ArtifactPlan) -> Artifact
 
 def _inputs_missing_message(model: EncoderModel) -> str:
     wanted = model.spec.parity.inputs
-    named = f"{wanted.config_map_ref.name} with the key {wanted.config_map_ref.key}" if wanted else ""
-    return f"spec.parity.inputs: there is no ConfigMap {named} in namespace {model.namespace}"
+    named = f"{wanted.config_map_ref.name} with key {wanted.config_map_ref.key}" if wanted else ""
+    return f"spec.parity.inputs: ConfigMap {named} does not exist in namespace {model.namespace}"
 
 
 def describe(artifact: Artifact) -> str:
-    """Return an artifact's digest and size as people read them."""
+    """Return an artifact's digest and size for a message."""
     return f"{artifact.digest} ({artifact.bytes / 1e6:.1f} MB)"
 
 
-# what `encoder-plugins prepare` reports as its code
+# error codes in the report of `encoder-plugins prepare`
 _REASON_BY_CODE = {
     reason.value: reason
     for reason in (

@@ -1,4 +1,4 @@
-"""Decides about the objects beside the pods: Service, route, network policy, disruption budget. Made where asked for, gone where not."""
+"""Plan the Service, HTTPRoute, NetworkPolicy and PodDisruptionBudget: apply what the spec requests, delete the rest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from encoder_operator.validation.errors import NotAccepted
 
 
 def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
-    """Return what to do about them.
+    """Return the actions for these objects.
 
     Raises:
-        NotAccepted: One that is asked for has the name of somebody else's object.
+        NotAccepted: A requested object's name is taken by an object that does not belong to the model.
     """
     route = http_route.build(model) if observed.gateway_api else None
     found: list[Action] = [Apply(service.build(model), observed.service)]
@@ -28,7 +28,8 @@ def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
         if wanted is not None:
             if live is not None and not _is_ours(model, live):
                 raise NotAccepted(
-                    Reason.NAME_CONFLICT, f"{kind} {model.name} exists and is not this model's: rename one of them"
+                    Reason.NAME_CONFLICT,
+                    f"{kind} {model.name} already exists and does not belong to this EncoderModel; rename one of them",
                 )
             found.append(Apply(wanted, live))
         elif live is not None and _is_ours(model, live):
@@ -37,7 +38,7 @@ def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
 
 
 def gateway_api_missing(model: EncoderModel, observed: ObservedState) -> bool:
-    """Return whether a route is asked for that this cluster can't have."""
+    """Return whether the spec requests an HTTPRoute that the cluster does not support."""
     return model.spec.network.http_route is not None and not observed.gateway_api
 
 

@@ -1,7 +1,7 @@
-"""The whole decision about one EncoderModel: facts in, plan out. Pure; the clock is one of the facts.
+"""Plan what to do about one EncoderModel: observed state in, plan out. Pure functions; the time is part of the observed state.
 
-Each part works on what the parts before it will have done, so one pass goes as far as the cluster's state allows.
-Stopping between any two writes is harmless: the next pass starts from what is there.
+Each step works on the state that the previous steps will have produced, so one reconcile goes as far as the cluster's
+state allows. The operator may stop between any two writes: the next reconcile continues from what exists.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import checks
 
 _CONFIG_MAP_POLL_SECONDS = 60.0
-# nor are kinds of resources
+# neither is the list of API resources
 _GATEWAY_API_POLL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TargetPlan:
-    """What is done for the wanted revision, and the facts as they will then be."""
+    """The plan for the target revision, and the observed state as it will then be."""
 
     target: Revision | None
     observed: ObservedState
@@ -39,10 +39,10 @@ class _TargetPlan:
 
 
 def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Plan:
-    """Return what to write, what to show, and when to look again.
+    """Return the writes to make, the status to show, and when to reconcile again.
 
     Raises:
-        NotAccepted: The volume that is there can't serve what the spec asks for.
+        NotAccepted: The existing volume cannot serve what the spec requests.
     """
     if observed.stale_children:
         found = status.waiting_for_deletion_status(model, observed)
@@ -52,7 +52,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     known = _revision_for_spec(model, observed)
     if model.spec.paused:
         return _plan_paused(model, observed, known)
-    # what is proved already waits for no write that may be refused
+    # gates of verified pods do not depend on writes that may be rejected
     gates = verification.gates_to_set(model, observed)
     artifact_plan = artifact.plan(model, observed, known, settings)
     target_plan = _plan_target(model, observed, known, artifact_plan, settings)
@@ -77,11 +77,11 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
             *gates,
             *artifact_plan.actions,
             *target_plan.actions,
-            # on a pass the Deployment's rollout waits for nothing but these
+            # after a passed parity check the Deployment's rollout waits for these gates only
             *(gate for gate in verification.gates_to_set(model, observed) if gate not in gates),
             *rollout_plan.actions,
             *rollout.prune(model, observed, rollout_plan, target),
-            # where the StorageClass does not let volumes grow, nothing else may wait for it
+            # last, because the API server rejects it if the StorageClass does not allow volume expansion
             *artifact.volume_expansion(model, observed),
         ),
         events=status.events_for(model.status, new_status),
@@ -92,7 +92,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
                 target_plan.verification.requeue_after if target_plan.verification else None,
                 target_plan.deadline.requeue_after if target_plan.deadline else None,
                 _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
-                # ConfigMaps are not watched: a changed one is found by looking again
+                # ConfigMaps are not watched, so changes are found by polling
                 _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
             ]
         ),
@@ -106,10 +106,11 @@ def _plan_target(
     artifact_plan: ArtifactPlan,
     settings: Settings,
 ) -> _TargetPlan:
-    """Find or make the wanted revision, set its clock, and see to its proof."""
+    """Find or create the target revision, evaluate its progress deadline, and plan its verification."""
     target, observed, made = _select_target(model, observed, known, artifact_plan, settings)
     if target is None:
-        # what serves until there is one may come to a place where it was never compared
+        # until there is a target, pods of the serving revision may still move to a platform on which they were not
+        # verified
         verification_plan = verification.plan(model, observed, None, settings=settings)
         return _TargetPlan(
             target=None,
@@ -122,7 +123,7 @@ def _plan_target(
     return _TargetPlan(
         target=deadline.target,
         observed=verification_plan.observed,
-        # both write the same record, and the clock's is the later one
+        # both write the same ControllerRevision, and the deadline's version is the later one
         actions=(*(deadline.actions or made), *verification_plan.actions),
         deadline=deadline,
         verification=verification_plan,
@@ -130,8 +131,8 @@ def _plan_target(
 
 
 def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision | None) -> Plan:
-    """Say how things are, and change nothing but the gates of pods that may serve: traffic must not stop for that."""
-    why = "nothing is changed while spec.paused is true"
+    """Report the state and change nothing except the gates of pods that may serve, so that traffic does not stop."""
+    why = "Nothing is changed while spec.paused is true"
     pinned = revision.pinned_artifact(known) if known else None
     reason = Reason.PREPARED if pinned else Reason.PAUSED
     artifact_plan = ArtifactPlan(reason=reason, message=artifact.describe(pinned) if pinned else why, artifact=pinned)
@@ -154,7 +155,7 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
 
 
 def _revision_for_spec(model: EncoderModel, observed: ObservedState) -> Revision | None:
-    """Return the newest revision that was made for what the spec says."""
+    """Return the newest revision that was created for the current spec."""
     same = [found for found in observed.revisions if revision.is_requested(model, found)]
     return max(same, key=lambda found: found.number, default=None)
 
@@ -166,16 +167,17 @@ def _select_target(
     artifact_plan: ArtifactPlan,
     settings: Settings,
 ) -> tuple[Revision | None, ObservedState, list[Action]]:
-    """Return the wanted revision, made if it must be, and the facts as they will then be."""
+    """Return the target revision, with an action that creates it if necessary, and the observed state as it will then be."""
     if artifact_plan.artifact is None or observed.pvc is None:
-        # a revision whose artifact is gone (its claim was made again) serves on; it is no target until that is back
+        # a revision whose artifact is gone, because its PVC was recreated, keeps serving but is no target until the
+        # artifact is back
         return None, observed, []
     if model.spec.suspend and known is None:
         return None, observed, []
     claim_uid = observed.pvc.uid
     newest = max((found.number for found in observed.revisions), default=0)
     digest = artifact_plan.artifact.digest
-    # looking a branch up again may find what is served already
+    # resolving a branch again may find the commit that is already served
     same = [
         r for r in observed.revisions if revision.matches_spec(model, r) and r.pinned["artifact"]["digest"] == digest
     ]
@@ -184,7 +186,7 @@ def _select_target(
         target = revision.build(model, artifact_plan.artifact, shared=observed.pvc.shared, settings=settings)
         target = next((found for found in observed.revisions if found.hash == target.hash), target)
     origin = revision.unresolved_source(model)
-    # the number says which was wanted last, also when an old spec comes back
+    # the highest number marks the revision that was requested last, also after an edit is reverted
     wanted = replace(
         target,
         inputs_hash=revision.inputs_hash(model),

@@ -1,4 +1,4 @@
-"""Decides which revision the Deployment holds, with how many pods, and which revision is the one that answers."""
+"""Plan the Deployment: which revision it runs, with how many replicas, and which revision is active."""
 
 from __future__ import annotations
 
@@ -20,70 +20,70 @@ from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdic
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
 
-# besides those in use
+# in addition to those in use
 _HISTORY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """What the Deployment should be."""
+    """The Deployment's revision and replicas."""
 
-    # the revision that it holds; None while there has never been one
+    # the revision that the Deployment runs; None before the first one
     deployed: Revision | None
     replicas: int
-    # the revision that answers requests, or would if its pods were ready
+    # the revision that receives traffic, or will once its pods are ready
     active: Revision | None
     target_may_serve: bool
-    # why the wanted revision is not held, or is not wanted any more
+    # why the target revision is not deployed, or was given up
     rejection: Problem | None
     actions: tuple[Action, ...]
 
 
 def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, overdue: str = "") -> RolloutPlan:
-    """Return what the Deployment should be, given what is proved, and why the candidate is overdue if it is."""
+    """Return the Deployment to apply for the current verdicts; `overdue` says why the target exceeded its progress deadline."""
     state = overall_state(model, observed.verdicts, target.hash) if target else VerificationState.NONE
-    target_serves = target is not None and may_serve(model, state)
-    former = _previous(model, observed, target)
-    refused = _rejection(model, observed, target, state, overdue) if target else None
-    # with nothing to fall back on, a late candidate may still come round
-    failed = refused is not None and (refused.reason is Reason.PARITY_FAILED or former is not None)
-    held: Revision | None
+    target_may_serve = target is not None and may_serve(model, state)
+    previous = _previous(model, observed, target)
+    rejection = _rejection(model, observed, target, state, overdue) if target else None
+    # without a previous revision, a target that exceeded its deadline may still become ready
+    failed = rejection is not None and (rejection.reason is Reason.PARITY_FAILED or previous is not None)
+    deployed: Revision | None
     if target is not None and not failed:
-        held, replicas = target, _replicas(model, target_serves=target_serves, former=former)
-    elif former is not None:
-        held, replicas = former, model.spec.serving.replicas
+        deployed, replicas = target, _replicas(model, target_may_serve=target_may_serve, previous=previous)
+    elif previous is not None:
+        deployed, replicas = previous, model.spec.serving.replicas
     else:
-        # nothing may serve: what was refused stays in place with no pods, or as it is until there is a new revision
-        held, replicas = target or _deployed_revision(observed), 0
+        # nothing may serve: scale the failed revision, or what is deployed now, to zero until there is a new revision
+        deployed, replicas = target or _deployed_revision(observed), 0
     if model.spec.suspend:
-        # which template a Deployment without pods has is nobody's business: leave it, so that nothing rolls later
-        held, replicas = (_deployed_revision(observed) or held) if observed.deployment else None, 0
+        # do not change the template while there are no pods, so that resuming starts no rollout
+        deployed, replicas = (_deployed_revision(observed) or deployed) if observed.deployment else None, 0
     actions: list[Action] = []
-    if held is not None:
+    if deployed is not None:
         live = observed.deployment.live if observed.deployment else None
-        actions += [*networking.plan(model, observed), Apply(deployment.build(model, held, replicas), live)]
+        actions += [*networking.plan(model, observed), Apply(deployment.build(model, deployed, replicas), live)]
     return RolloutPlan(
-        deployed=held,
+        deployed=deployed,
         replicas=replicas,
-        active=_active_revision(observed, target if target_serves else None, former),
-        target_may_serve=target_serves,
-        rejection=refused,
+        active=_active_revision(observed, target if target_may_serve else None, previous),
+        target_may_serve=target_may_serve,
+        rejection=rejection,
         actions=tuple(actions),
     )
 
 
 def ready_pods(observed: ObservedState, revision: Revision | None) -> tuple[Pod, ...]:
-    """Return the pods of ``revision`` that get traffic."""
+    """Return the pods of `revision` that receive traffic."""
     if revision is None:
         return ()
     return tuple(pod for pod in observed.pods if pod.revision == revision.hash and pod.ready and not pod.deleting)
 
 
 def prune(
-    model: EncoderModel, observed: ObservedState, rollout: RolloutPlan, target: Revision | None
+    model: EncoderModel, observed: ObservedState, rollout_plan: RolloutPlan, target: Revision | None
 ) -> tuple[Action, ...]:
-    """Return the records to delete: history beyond the last few, and verdicts that no longer count."""
-    kept = {found.hash for found in (target, rollout.deployed, rollout.active) if found} | {
+    """Return the ControllerRevisions to delete: old history, and verdicts that no longer count."""
+    kept = {found.hash for found in (target, rollout_plan.deployed, rollout_plan.active) if found} | {
         p.revision for p in observed.pods
     }
     if observed.deployment:
@@ -93,9 +93,9 @@ def prune(
         for r in observed.revisions
         if overall_state(model, observed.verdicts, r.hash) in (VerificationState.PASSED, VerificationState.STALE)
     ]
-    # many edits that were never proved push out none that was
-    for some in (observed.revisions, passed):
-        kept |= {found.hash for found in some[-_HISTORY:]}
+    # many edits that never passed must not push a verified revision out of the history
+    for revisions in (observed.revisions, passed):
+        kept |= {found.hash for found in revisions[-_HISTORY:]}
     actions: list[Action] = [
         Delete("ControllerRevision", f"{model.name}-{found.hash}")
         for found in observed.revisions
@@ -109,14 +109,14 @@ def prune(
 
 
 def _is_superseded(observed: ObservedState, verdict: Verdict) -> bool:
-    """Whether it speaks of one pod that is gone, and another verdict keeps what was proved of the revision."""
+    """Return whether a verdict about a single pod that is gone is superseded by another verdict on the same revision."""
     if not verdict.product.startswith(naming.SINGLE_POD):
         return False
     if any(naming.SINGLE_POD + pod.uid == verdict.product for pod in observed.pods):
         return False
     others = [v for v in observed.verdicts if v.revision == verdict.revision and v.name != verdict.name]
     if not verdict.passed and any(v.passed and v.thresholds == verdict.thresholds for v in others):
-        # that one pod was wrong is news while it is there, or while there is nothing better to say of its revision
+        # the failure of a single pod matters while the pod exists, or while nothing better is known about the revision
         return True
     return any(v.passed == verdict.passed and (v.created, v.name) > (verdict.created, verdict.name) for v in others)
 
@@ -130,14 +130,14 @@ def _rejection(
     return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, overdue) if overdue else None
 
 
-def _replicas(model: EncoderModel, *, target_serves: bool, former: Revision | None) -> int:
+def _replicas(model: EncoderModel, *, target_may_serve: bool, previous: Revision | None) -> int:
     wanted = model.spec.serving.replicas
-    # without anything to fall back on, one pod is enough to find out
-    return wanted if target_serves or former is not None else min(1, wanted)
+    # without a previous revision, one pod is enough to verify
+    return wanted if target_may_serve or previous is not None else min(1, wanted)
 
 
 def _previous(model: EncoderModel, observed: ObservedState, target: Revision | None) -> Revision | None:
-    """Return the newest other revision that may serve; one that serves right now is better than one that once did."""
+    """Return the best other revision that may serve: one with ready pods before others, then the newest."""
     others = [found for found in observed.revisions if target is None or found.hash != target.hash]
     able = [found for found in others if _may_serve(model, observed, found)]
     return max(able, key=lambda found: (bool(ready_pods(observed, found)), found.number), default=None)
@@ -146,7 +146,8 @@ def _previous(model: EncoderModel, observed: ObservedState, target: Revision | N
 def _may_serve(model: EncoderModel, observed: ObservedState, found: Revision) -> bool:
     state = overall_state(model, observed.verdicts, found.hash)
     if state is VerificationState.NONE:
-        # a revision from a time without checks is worth keeping only while it answers, or is what there is
+        # a revision that was never verified, because checks were disabled, is kept only while it is deployed or has
+        # ready pods
         deployed = observed.deployment is not None and observed.deployment.revision == found.hash
         return model.spec.parity.mode == "Disabled" and (deployed or bool(ready_pods(observed, found)))
     return may_serve(model, state)
@@ -158,10 +159,10 @@ def _deployed_revision(observed: ObservedState) -> Revision | None:
     return next((found for found in observed.revisions if found.hash == observed.deployment.revision), None)
 
 
-def _active_revision(observed: ObservedState, serving: Revision | None, former: Revision | None) -> Revision | None:
+def _active_revision(observed: ObservedState, serving: Revision | None, previous: Revision | None) -> Revision | None:
     if ready_pods(observed, serving):
         return serving
     others = [found for found in observed.revisions if ready_pods(observed, found)]
     if others:
         return max(others, key=lambda found: found.number)
-    return serving or former
+    return serving or previous

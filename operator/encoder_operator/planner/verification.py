@@ -1,7 +1,7 @@
-"""Decides about proof: what is proved of a revision, whether a comparison must run, and whether a pod's gate is open.
+"""Plan the verification of revisions: evaluate verdicts, start parity checks, and set the readiness gates of pods.
 
-One comparison runs at a time. The wanted revision comes first; then those that may serve beside it or instead of it, whose pods may
-come to places where nothing was compared yet.
+Only one parity check per EncoderModel runs at a time. The target revision comes first, followed by the revisions that
+may serve in its place, whose pods may be scheduled to platforms on which they have not been verified.
 """
 
 from __future__ import annotations
@@ -29,48 +29,49 @@ from encoder_operator.state.observed import (
     parse_verdict,
 )
 from encoder_operator.status import pod_diagnosis
+from encoder_operator.status.messages import plural
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
 
 _INITIAL_BACKOFF = 5.0
 _MAX_BACKOFF = 300.0
-# names of attempts must fit a label; by the time that this is reached the first ones are long gone
+# the attempt number must fit a label; when it wraps around, the first attempts have long been deleted
 _MAX_ATTEMPT = 9999
 
 
 class VerificationState(Enum):
-    """What is known of a revision on an accelerator product."""
+    """Verification of a revision on a platform."""
 
     NONE = auto()
     PASSED = auto()
     FAILED = auto()
-    # passed under thresholds that have changed since: serves on while it is compared again
+    # passed under thresholds that have changed since; the revision keeps serving while it is compared again
     STALE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationPlan:
-    """What to do about proof, and what to say of it."""
+    """What to do about verification, and the messages about it."""
 
     observed: ObservedState
     actions: tuple[Action, ...] = ()
-    # the comparison of the wanted revision that is at work, and why the last one has proved nothing
+    # the parity check of the target revision in progress, and why the last one was inconclusive
     running: str = ""
     inconclusive: str = ""
-    # the same of a revision that serves instead of the wanted one
+    # the same for a revision that serves instead of the target
     other: Problem | None = None
     requeue_after: float | None = None
 
 
 class Platform(NamedTuple):
-    """What a verdict speaks for: one accelerator product, and one image by its digest."""
+    """What a verdict applies to: one accelerator product and one image digest."""
 
     product: str
     image: str
 
 
 class ParityPolicy(NamedTuple):
-    """What a person says about proof: how much of it is needed, under which thresholds, and since when a failure counts."""
+    """The user's settings for verification: mode, thresholds, and the retry annotation that invalidates earlier failures."""
 
     mode: str
     thresholds: str
@@ -78,12 +79,12 @@ class ParityPolicy(NamedTuple):
 
 
 def parity_policy(model: EncoderModel) -> ParityPolicy:
-    """Return the terms of a model."""
+    """Return the parity policy of a model."""
     return ParityPolicy(model.spec.parity.mode, model.thresholds, model.retry)
 
 
 def parity_policy_of_manifest(live: Json) -> ParityPolicy:
-    """Return the terms of an EncoderModel that can't be acted on, as far as they can be read."""
+    """Return the parity policy of an EncoderModel that was not accepted, as far as it can be read."""
     found = live.get("spec", {}).get("parity") or {}
     annotations = live["metadata"].get("annotations", {})
     mode, thresholds = str(found.get("mode", "Enforce")), json_digest(found.get("thresholds") or {})[:10]
@@ -91,24 +92,24 @@ def parity_policy_of_manifest(live: Json) -> ParityPolicy:
 
 
 def verification_state(
-    model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str, place: Platform
+    model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str, platform: Platform
 ) -> VerificationState:
-    """Return what is proved of ``revision`` in a place."""
-    return _state(parity_policy(model), verdicts, revision, place)
+    """Return the verification state of `revision` on a platform."""
+    return _state(parity_policy(model), verdicts, revision, platform)
 
 
-def _state(terms: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str, place: Platform) -> VerificationState:
-    found = [v for v in verdicts if v.revision == revision and platform_of(v) == place and _counts_under(terms, v)]
-    exact = [v for v in found if v.thresholds == terms.thresholds]
+def _state(policy: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str, platform: Platform) -> VerificationState:
+    found = [v for v in verdicts if v.revision == revision and platform_of(v) == platform and _counts_under(policy, v)]
+    exact = [v for v in found if v.thresholds == policy.thresholds]
     if exact:
         return VerificationState.PASSED if any(v.passed for v in exact) else VerificationState.FAILED
     return VerificationState.STALE if any(v.passed for v in found) else VerificationState.NONE
 
 
 def overall_state(model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str) -> VerificationState:
-    """Return what is proved of ``revision`` anywhere: a pass makes it worth keeping."""
-    places = {platform_of(v) for v in verdicts if v.revision == revision}
-    found = {verification_state(model, verdicts, revision, place) for place in places}
+    """Return the best verification state of `revision` on any platform. A revision that passed anywhere is worth keeping."""
+    platforms = {platform_of(v) for v in verdicts if v.revision == revision}
+    found = {verification_state(model, verdicts, revision, platform) for platform in platforms}
     return next(
         (p for p in (VerificationState.PASSED, VerificationState.STALE, VerificationState.FAILED) if p in found),
         VerificationState.NONE,
@@ -116,17 +117,17 @@ def overall_state(model: EncoderModel, verdicts: tuple[Verdict, ...], revision: 
 
 
 def platform_of(found: Verdict | Pod) -> Platform:
-    """Return where a pod runs, or what a verdict was made on."""
+    """Return the platform that a pod runs on, or that a verdict applies to."""
     return Platform(found.product, found.image if isinstance(found, Verdict) else found.image_id)
 
 
 def may_serve(model: EncoderModel, found: VerificationState) -> bool:
-    """Return whether a pod with this proof may get traffic."""
+    """Return whether pods with this verification state may receive traffic."""
     return _may_serve(parity_policy(model), found)
 
 
-def _may_serve(terms: ParityPolicy, found: VerificationState) -> bool:
-    match terms.mode:
+def _may_serve(policy: ParityPolicy, found: VerificationState) -> bool:
+    match policy.mode:
         case "Disabled":
             return True
         case "Warn":
@@ -136,19 +137,19 @@ def _may_serve(terms: ParityPolicy, found: VerificationState) -> bool:
 
 
 def latest_verdict(model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
-    """Return the verdict that speaks for ``revision``: of today's thresholds if there is one, a pass before a failure."""
+    """Return the verdict to report for `revision`: current thresholds come first, then passes before failures, then the newest."""
     return _latest_verdict(parity_policy(model), verdicts, revision)
 
 
-def _latest_verdict(terms: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
-    found = [v for v in verdicts if v.revision == revision and _counts_under(terms, v)]
-    return max(found, key=lambda v: (v.thresholds == terms.thresholds, v.passed, v.created, v.name), default=None)
+def _latest_verdict(policy: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
+    found = [v for v in verdicts if v.revision == revision and _counts_under(policy, v)]
+    return max(found, key=lambda v: (v.thresholds == policy.thresholds, v.passed, v.created, v.name), default=None)
 
 
 def plan(
     model: EncoderModel, observed: ObservedState, target: Revision | None, *, settings: Settings
 ) -> VerificationPlan:
-    """Return what must happen until ``target`` is proved or refused, and each pod that may serve is proved where it is."""
+    """Return what to do until `target` has passed or failed, and every pod that may serve is verified on its platform."""
     compared = {found.hash: found for found in _revisions_to_verify(model, observed, target)}
     actions: list[Action] = [
         Delete("Job", job.name)
@@ -161,15 +162,15 @@ def plan(
         data = _accepted_verdict(model, observed, compared[job.revision], job)
         if data is None:
             continue
-        place = Platform(data["product"], data["binding"]["imageID"])
-        if verification_state(model, observed.verdicts, job.revision, place) in (
+        platform = Platform(data["product"], data["binding"]["imageID"])
+        if verification_state(model, observed.verdicts, job.revision, platform) in (
             VerificationState.PASSED,
             VerificationState.FAILED,
         ):
             continue
         manifest = controller_revisions.build_verdict(model, job.revision, data)
         actions.append(Apply(manifest, None))
-        # named in this pass as the API server will list it in the next
+        # the same form that the API server will return in the next reconcile
         manifest = manifest | {"metadata": manifest["metadata"] | {"creationTimestamp": format_time(observed.now)}}
         observed = replace(observed, verdicts=(*observed.verdicts, parse_verdict(manifest)))
     found = VerificationPlan(observed=observed, actions=tuple(actions))
@@ -181,12 +182,12 @@ def plan(
 def _plan_next(
     model: EncoderModel, found: VerificationPlan, target: Revision | None, jobs: list[Job], *, settings: Settings
 ) -> VerificationPlan:
-    """Say which comparison is at work, or start the one that is due."""
+    """Report the parity check in progress, or start the next one."""
     observed = found.observed
-    waits: list[float] = []
+    delays: list[float] = []
     due: tuple[Revision, Pod, str] | None = None
     for revision, pod in _pods_to_verify(model, observed, target):
-        tried = sorted(
+        attempts = sorted(
             (
                 job
                 for job in jobs
@@ -194,33 +195,33 @@ def _plan_next(
             ),
             key=_attempt_order,
         )
-        why = _inconclusive_reason(observed, revision, tried[-1]) if tried else ""
-        left = _backoff_left(observed, tried)
+        reason = _inconclusive_reason(observed, revision, attempts[-1]) if attempts else ""
+        left = _backoff_left(observed, attempts)
         if left > 0:
-            waits.append(max(left, 0.1))
-            found = _with_message(found, revision, target, inconclusive=why)
+            delays.append(max(left, 0.1))
+            found = _with_message(found, revision, target, inconclusive=reason)
         elif due is None:
-            due = revision, pod, why
+            due = revision, pod, reason
     running = next((job for job in jobs if not _is_finished(job) and not job.deleting), None)
     if running is not None:
         of = next((entry for entry in observed.revisions if entry.hash == running.revision), target)
         return _with_message(found, of, target, running=_running_message(observed, running))
     if due is None:
-        return replace(found, requeue_after=min(waits, default=None))
-    revision, pod, why = due
-    # the number goes on from every attempt that is still there, so that a name is never used twice
+        return replace(found, requeue_after=min(delays, default=None))
+    revision, pod, reason = due
+    # counts on from all existing attempts, so that no name is used twice
     attempt = max((_attempt(job) for job in observed.parity_jobs), default=0) % _MAX_ATTEMPT + 1
     shared = observed.pvc is not None and observed.pvc.shared and observed.pvc.name == revision.pinned["claim"]
     manifest = parity_job.build(model, revision, pod, attempt=attempt, shared=shared, settings=settings)
     found = replace(found, actions=(*found.actions, Apply(manifest, None)))
     starting = f"Job {manifest['metadata']['name']} is starting"
-    return _with_message(found, revision, target, running=starting, inconclusive=why)
+    return _with_message(found, revision, target, running=starting, inconclusive=reason)
 
 
 def _with_message(
     found: VerificationPlan, of: Revision | None, target: Revision | None, *, running: str = "", inconclusive: str = ""
 ) -> VerificationPlan:
-    """Say what is known of one revision's comparisons; of several that have proved nothing, the first is named."""
+    """Return the plan with a message about one revision. Of several inconclusive revisions, the first is reported."""
     if of is None or target is None or of.hash != target.hash:
         if running:
             return replace(found, other=Problem(Reason.PARITY_RUNNING, running))
@@ -231,27 +232,27 @@ def _with_message(
 
 
 def _running_message(observed: ObservedState, job: Job) -> str:
-    asked = parse_json(job.annotations.get(naming.BINDING, "")).get("uid")
-    pod = next((pod.name for pod in observed.pods if pod.uid == asked), "")
+    binding = parse_json(job.annotations.get(naming.BINDING, "")).get("uid")
+    pod = next((pod.name for pod in observed.pods if pod.uid == binding), "")
     last = job.last_pod
     problem = pod_diagnosis.diagnose(last) if last else None
     if problem is not None:
-        # the kubelet and the scheduler try again by themselves, until the Job's deadline
-        return f"Job {job.name} is to compare pod {pod} and can't start: {problem.message}"
-    return f"Job {job.name} compares pod {pod} with the original library's answers"
+        # the kubelet and the scheduler retry until the Job's deadline
+        return f"Job {job.name} for pod {pod} cannot start: {problem.message}"
+    return f"Job {job.name} is comparing pod {pod} with the reference outputs"
 
 
-def _backoff_left(observed: ObservedState, tried: list[Job]) -> float:
-    """Return for how many seconds there is no further try, after those that have proved nothing."""
-    if not tried:
+def _backoff_left(observed: ObservedState, attempts: list[Job]) -> float:
+    """Return the seconds until the next attempt after inconclusive ones."""
+    if not attempts:
         return 0.0
-    delay = min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2 ** (len(tried) - 1))
-    ended = tried[-1].finished_at or tried[-1].created
+    delay = min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2 ** (len(attempts) - 1))
+    ended = attempts[-1].finished_at or attempts[-1].created
     return (ended + timedelta(seconds=delay) - observed.now).total_seconds()
 
 
 def _revisions_to_verify(model: EncoderModel, observed: ObservedState, target: Revision | None) -> list[Revision]:
-    """Return the revisions whose pods are worth comparing, the most wanted first."""
+    """Return the revisions whose pods should be verified, in order of preference."""
     found = []
     if target is not None and (
         (state := overall_state(model, observed.verdicts, target.hash)) is VerificationState.NONE
@@ -259,22 +260,22 @@ def _revisions_to_verify(model: EncoderModel, observed: ObservedState, target: R
     ):
         found.append(target)
     others = [entry for entry in observed.revisions if target is None or entry.hash != target.hash]
-    able = [entry for entry in others if may_serve(model, overall_state(model, observed.verdicts, entry.hash))]
-    return found + sorted(able, key=lambda entry: entry.number, reverse=True)
+    available = [entry for entry in others if may_serve(model, overall_state(model, observed.verdicts, entry.hash))]
+    return found + sorted(available, key=lambda entry: entry.number, reverse=True)
 
 
 def _pods_to_verify(
     model: EncoderModel, observed: ObservedState, target: Revision | None
 ) -> list[tuple[Revision, Pod]]:
-    """Return the oldest pod that can be asked in each place that nothing is proved about yet."""
+    """Return the oldest available pod of each unverified platform."""
     found: dict[tuple[str, Platform], tuple[Revision, Pod]] = {}
     for revision in _revisions_to_verify(model, observed, target):
-        # what only stands by is not compared again because thresholds have changed
+        # revisions other than the target are not compared again only because the thresholds have changed
         wanted = revision is target
         open_ = (VerificationState.NONE, VerificationState.STALE) if wanted else (VerificationState.NONE,)
         for pod in sorted(observed.pods, key=lambda pod: (pod.created, pod.name)):
-            able = pod.containers_ready and pod.ip and pod.product and not pod.deleting
-            if pod.revision != revision.hash or not able:
+            available = pod.containers_ready and pod.ip and pod.product and not pod.deleting
+            if pod.revision != revision.hash or not available:
                 continue
             if verification_state(model, observed.verdicts, revision.hash, platform_of(pod)) in open_:
                 found.setdefault((revision.hash, platform_of(pod)), (revision, pod))
@@ -291,45 +292,47 @@ def gates_to_set(model: EncoderModel, observed: ObservedState) -> tuple[SetGate,
     return tuple(found)
 
 
-def gates_to_open(terms: ParityPolicy, observed: ObservedState) -> tuple[SetGate, ...]:
-    """Return the gates to open while nothing else is done: what might serve before still may, also on a pod that is new."""
+def gates_to_open(policy: ParityPolicy, observed: ObservedState) -> tuple[SetGate, ...]:
+    """Return the gates to open while nothing else is done, so that pods of verified revisions keep receiving traffic."""
     shut = [pod for pod in observed.pods if not pod.deleting and not (pod.gate and pod.gate.open)]
-    wanted = [(pod, _gate(terms, observed, pod)) for pod in shut]
+    wanted = [(pod, _gate(policy, observed, pod)) for pod in shut]
     return tuple(SetGate(pod.name, pod.uid, gate) for pod, gate in wanted if gate is not None and gate.open)
 
 
-def _gate(terms: ParityPolicy, observed: ObservedState, pod: Pod) -> GateCondition | None:
-    if terms.mode == "Disabled":
+def _gate(policy: ParityPolicy, observed: ObservedState, pod: Pod) -> GateCondition | None:
+    if policy.mode == "Disabled":
         return GateCondition(open=True, reason=Reason.DISABLED, message="spec.parity.mode is Disabled")
-    place = platform_of(pod)
-    state = _state(terms, observed.verdicts, pod.revision, place) if pod.product else VerificationState.NONE
+    platform = platform_of(pod)
+    state = _state(policy, observed.verdicts, pod.revision, platform) if pod.product else VerificationState.NONE
     if state is VerificationState.NONE:
-        # a pod without the condition is closed already: nothing to write
-        closed = GateCondition(open=False, reason=Reason.NOT_VERIFIED, message="this revision is not verified here")
+        # a missing condition already counts as False
+        closed = GateCondition(open=False, reason=Reason.NOT_VERIFIED, message="Not yet verified on this accelerator")
         return closed if pod.gate is not None else None
-    verdict = _latest_verdict(terms, tuple(v for v in observed.verdicts if platform_of(v) == place), pod.revision)
-    numbers = verdict_message(verdict) if verdict else ""
+    verdict = _latest_verdict(policy, tuple(v for v in observed.verdicts if platform_of(v) == platform), pod.revision)
+    message = verdict_message(verdict) if verdict else ""
     if state is VerificationState.FAILED:
-        return GateCondition(open=_may_serve(terms, state), reason=Reason.PARITY_FAILED, message=numbers)
-    return GateCondition(open=True, reason=Reason.PARITY_PASSED, message=numbers)
+        return GateCondition(open=_may_serve(policy, state), reason=Reason.PARITY_FAILED, message=message)
+    return GateCondition(open=True, reason=Reason.PARITY_PASSED, message=message)
 
 
 def verdict_message(verdict: Verdict) -> str:
-    """Return a verdict's numbers as a sentence."""
+    """Return a message with the numbers of a verdict."""
     data = verdict.data
-    numbers = ", ".join(
+    message = ", ".join(
         f"{m['name']} {m['value']}" + (f" (threshold {m['threshold']})" if m.get("threshold") else "")
         for m in data.get("metrics", [])
     )
     worst = data.get("worst") or []
     tail = f"; worst: {', '.join(str(case) for case in worst)}" if worst and not verdict.passed else ""
-    passed = "equals the original library" if verdict.passed else "differs from the original library"
-    return f"revision {verdict.revision} on {verdict.product} {passed}: {numbers} in {data.get('cases', 0)} cases{tail}"
+    passed = (
+        "matches the reference outputs within tolerance" if verdict.passed else "differs from the reference outputs"
+    )
+    return f"Revision {verdict.revision} on {verdict.product} {passed}: {message} in {plural(data.get('cases', 0), 'case')}{tail}"
 
 
-def _counts_under(terms: ParityPolicy, verdict: Verdict) -> bool:
-    # a failure holds until a person asks for another try, which an annotation that is gone does not; a pass holds
-    return verdict.passed or terms.retry in ("", verdict.retry)
+def _counts_under(policy: ParityPolicy, verdict: Verdict) -> bool:
+    # a failure counts until the user sets a new retry annotation; removing the annotation does not invalidate it
+    return verdict.passed or policy.retry in ("", verdict.retry)
 
 
 def _is_current(model: EncoderModel, job: Job) -> bool:
@@ -353,15 +356,15 @@ def _attempt(job: Job) -> int:
 
 
 def _platform_of_job(job: Job) -> Platform:
-    asked = parse_json(job.annotations.get(naming.BINDING, ""))
-    return Platform(str(asked.get("product", "")), str(asked.get("imageID", "")))
+    binding = parse_json(job.annotations.get(naming.BINDING, ""))
+    return Platform(str(binding.get("product", "")), str(binding.get("imageID", "")))
 
 
 def _is_same_pod(observed: ObservedState, revision: Revision, job: Job) -> bool:
-    """Whether the pod that the Job was made for is still the same, down to its containers."""
-    asked = parse_json(job.annotations.get(naming.BINDING, ""))
-    live = next((pod for pod in observed.pods if pod.uid == asked.get("uid") and not pod.deleting), None)
-    return live is not None and asked == parity_job.binding(live, revision.hash)
+    """Return whether the pod that the Job was created for still exists with the same containers."""
+    binding = parse_json(job.annotations.get(naming.BINDING, ""))
+    live = next((pod for pod in observed.pods if pod.uid == binding.get("uid") and not pod.deleting), None)
+    return live is not None and binding == parity_job.binding(live, revision.hash)
 
 
 def _is_obsolete(model: EncoderModel, observed: ObservedState, revision: Revision | None, job: Job) -> bool:
@@ -373,7 +376,7 @@ def _is_obsolete(model: EncoderModel, observed: ObservedState, revision: Revisio
 
 
 def _accepted_verdict(model: EncoderModel, observed: ObservedState, revision: Revision, job: Job) -> Json | None:
-    """Return the verdict that the Job has left, if it speaks of exactly this revision and of a pod that is still the same."""
+    """Return the verdict that the Job reported, if it is bound to exactly this revision and to a pod that has not changed."""
     pod = next((pod for pod in job.pods if pod.terminated), None)
     if (
         pod is None
@@ -400,20 +403,20 @@ def _accepted_verdict(model: EncoderModel, observed: ObservedState, revision: Re
 
 
 def _inconclusive_reason(observed: ObservedState, revision: Revision, job: Job) -> str:
-    """Say why a finished Job has proved nothing, or nothing if it has."""
+    """Return why a finished Job was inconclusive, or an empty string if it was conclusive."""
     pod = next((pod for pod in job.pods if pod.terminated), None)
     if pod is None or pod.terminated is None:
         return f"Job {job.name} ended without a report{': ' if job.message else ''}{job.message}"
     report = pod.terminated.report()
     result = report.get("result")
     if result not in ("Passed", "Failed"):
-        said = report.get("message") or pod.terminated.message.strip()[-300:] or f"exit code {pod.terminated.exit_code}"
-        return f"Job {job.name} could not compare: {said}"
+        text = report.get("message") or pod.terminated.message.strip()[-300:] or f"exit code {pod.terminated.exit_code}"
+        return f"Job {job.name} was inconclusive: {text}"
     pinned = revision.pinned["artifact"]
     if report.get("artifact") != pinned["digest"] or report.get("reference") != pinned["reference"]:
-        return f"Job {job.name} compared with another artifact or reference than the revision's"
+        return f"Job {job.name} used another artifact or other reference outputs than the revision"
     if report.get("binding") != parse_json(job.annotations.get(naming.BINDING, "")) or not _is_same_pod(
         observed, revision, job
     ):
-        return f"the pod that Job {job.name} compared has changed since"
+        return f"The pod changed during parity check {job.name}"
     return ""

@@ -1,5 +1,5 @@
-"""Builders of Kubernetes objects: values in, one manifest out. No I/O, no clock, no defaults of the API server.
+"""Builders of Kubernetes objects: values in, one manifest out. No I/O, no clock.
 
-A manifest never holds a field that says what the API server would default to, nor an empty one: server-side apply owns exactly
-what is written here, and ``ownership`` compares exactly that.
+A manifest contains neither empty fields nor fields that repeat a default of the API server. Server-side apply owns
+exactly the fields of the manifest, and `client.apply_diff` compares exactly those.
 """

@@ -1,4 +1,4 @@
-"""ControllerRevisions: immutable records that tenants' edit roles can't write. One per revision, one per verdict."""
+"""ControllerRevisions: immutable records that the edit roles of tenants cannot write. One per revision, one per verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def build_revision(model: EncoderModel, found: Revision) -> Json:
-    """Return the record of a revision: its finished pod template and what was pinned for it."""
+    """Return the ControllerRevision of a revision: its pod template and pinned inputs."""
     record = _build(model, naming.revision(model.name, found.hash), "revision", found.hash)
     record["metadata"]["labels"][naming.INPUTS] = found.inputs_hash
     known = {
@@ -26,7 +26,7 @@ def build_revision(model: EncoderModel, found: Revision) -> Json:
     annotations = {key: value for key, value in known.items() if value}
     if annotations:
         record["metadata"]["annotations"] = annotations
-    # once more as labels, where they fit: whoever takes all annotations away makes nothing roll
+    # also as labels where they are valid label values, so that removing all annotations starts no rollout
     if "message" in found.stalled:
         known |= {naming.GIVEN_UP: f"{found.stalled.get('limit', 0)}_{found.stalled.get('retry', '')}".rstrip("_")}
     record["metadata"]["labels"] |= {key: value for key, value in known.items() if _LABEL.fullmatch(value)}
@@ -34,7 +34,7 @@ def build_revision(model: EncoderModel, found: Revision) -> Json:
 
 
 def build_verdict(model: EncoderModel, revision_hash: str, data: Json) -> Json:
-    """Return the record of a verdict on one revision and image, one accelerator product and one set of thresholds."""
+    """Return the ControllerRevision of a verdict on one revision, image, accelerator product and set of thresholds."""
     parts = {key: data[key] for key in ("product", "thresholds", "retry")} | {"image": data["binding"]["imageID"]}
     which = json_digest(parts)[:6]
     name = f"{naming.revision(model.name, revision_hash)}-{which}-verdict"

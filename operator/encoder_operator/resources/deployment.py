@@ -1,4 +1,4 @@
-"""The one Deployment of a model. Kubernetes' own rollout, held back by the readiness gate, does the rest."""
+"""The Deployment of the serving pods. The readiness gate holds back its rolling update until new pods are verified."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from encoder_operator.state.observed import Revision
 
 
 def build(model: EncoderModel, revision: Revision, replicas: int) -> Json:
-    """Return the Deployment that serves ``revision``."""
+    """Return the Deployment that runs `revision`."""
     rollout = model.spec.rollout
     strategy: Json = {"type": rollout.strategy}
     if rollout.strategy == "RollingUpdate":
-        # both fields are always ours: one that the API server defaulted can't be taken over later
+        # own both fields: server-side apply cannot take over a field that the API server has defaulted
         strategy["rollingUpdate"] = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
-    # a pod is an endpoint everywhere before the one that it replaces goes
-    patience = {"minReadySeconds": rollout.min_ready_seconds} if rollout.min_ready_seconds else {}
+    # gives the endpoints of a new pod time to propagate before an old pod is removed
+    min_ready = {"minReadySeconds": rollout.min_ready_seconds} if rollout.min_ready_seconds else {}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -30,8 +30,8 @@ def build(model: EncoderModel, revision: Revision, replicas: int) -> Json:
             "replicas": replicas,
             "selector": {"matchLabels": {naming.MODEL: model.name, naming.COMPONENT: "serving"}},
             "strategy": strategy,
-            **patience,
-            # only a condition of the Deployment; the operator gives up by its own clock
+            **min_ready,
+            # sets only a condition of the Deployment; the operator has its own progress deadline
             "progressDeadlineSeconds": 3600,
             "revisionHistoryLimit": 3,
             "template": revision.template,

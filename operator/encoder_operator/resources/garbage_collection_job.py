@@ -1,4 +1,4 @@
-"""The Job that removes from one claim the artifacts that no object of ours mentions. It may reach nothing and sees no token."""
+"""The Job that deletes unreferenced artifacts from one PersistentVolumeClaim. It has no network access and no token."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from encoder_operator.resources import pod_defaults
 from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
 from encoder_operator.revisions.hashing import Json, json_digest
 
-# a Job that can't be placed in that time is not needed any more: the next one knows better what is wanted
+# a Job that cannot be scheduled in this time is replaced by the next one, which has a newer list
 _DEADLINE_SECONDS = 1800
 _KEPT_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionTarget:
-    """A claim with artifacts on it.
+    """A PersistentVolumeClaim with artifacts.
 
     Attributes:
-        namespace: Where it is.
-        name: What it is called.
-        models: EncoderModels whose artifacts are there.
-        keep: Keys of artifacts that are wanted.
+        namespace: Namespace of the PVC.
+        name: Name of the PVC.
+        models: EncoderModels that store artifacts on it.
+        keep: Keys of artifacts to keep.
     """
 
     namespace: str
@@ -33,29 +33,29 @@ class CollectionTarget:
     keep: tuple[str, ...]
 
 
-def build(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
-    """Return the Job that collects on ``claim``, whose keys to keep were found at ``listed_at``."""
-    which = json_digest(claim.name)
-    labels = {naming.COMPONENT: "collect", naming.MANAGED_BY: naming.MANAGER, naming.CLAIM: which[:16]}
+def build(target: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
+    """Return the Job for the PVC `claim`, whose keys to keep were listed at `listed_at`."""
+    pvc_hash = json_digest(target.name)
+    labels = {naming.COMPONENT: "collect", naming.MANAGED_BY: naming.MANAGER, naming.CLAIM: pvc_hash[:16]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": f"encoder-collect-{which[:10]}-{listed_at:%Y%m%d%H%M%S}",
-            "namespace": claim.namespace,
+            "name": f"encoder-collect-{pvc_hash[:10]}-{listed_at:%Y%m%d%H%M%S}",
+            "namespace": target.namespace,
             "labels": labels,
         },
         "spec": {
-            # what was found out is only good for one try
+            # no retry with an outdated list of keys
             "backoffLimit": 0,
             "activeDeadlineSeconds": _DEADLINE_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(claim, listed_at, settings)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(target, listed_at, settings)},
         },
     }
 
 
-def _pod(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
+def _pod(target: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
     container = {
         "name": "collect",
         "image": settings.images.operator,
@@ -70,7 +70,7 @@ def _pod(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Js
                 "--termination-log",
                 "/dev/termination-log",
             ],
-            *(["--keep", key] for key in claim.keep),
+            *(["--keep", key] for key in target.keep),
         ),
         "env": pod_defaults.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, []),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -78,24 +78,24 @@ def _pod(claim: CollectionTarget, listed_at: datetime, settings: Settings) -> Js
         "resources": pod_defaults.resources(settings.parity_resources),
         "volumeMounts": [{"name": "artifacts", "mountPath": ARTIFACTS_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    near: list[Json] = [
-        {naming.CLAIM: json_digest(claim.name)[:16]},
-        *({naming.MODEL: model} for model in claim.models),
+    affinity_labels: list[Json] = [
+        {naming.CLAIM: json_digest(target.name)[:16]},
+        *({naming.MODEL: model} for model in target.models),
     ]
-    # a ReadWriteOnce volume is on one node at a time; where it is on none, any will do
+    # a ReadWriteOnce volume may be attached to a node; if it is not, any node will do
     terms = [
         {
             "weight": 100,
             "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
         }
-        for labels in near
+        for labels in affinity_labels
     ]
     return pod_defaults.pod_fields() | {
         "restartPolicy": "Never",
         "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}},
         "containers": [container],
         "volumes": [
-            {"name": "artifacts", "persistentVolumeClaim": {"claimName": claim.name}},
+            {"name": "artifacts", "persistentVolumeClaim": {"claimName": target.name}},
             {"name": "tmp", "emptyDir": {}},
         ],
     }

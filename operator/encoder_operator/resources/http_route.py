@@ -1,4 +1,4 @@
-"""The HTTPRoute (Gateway API) of a model that is also reachable through a Gateway."""
+"""The HTTPRoute (Gateway API) that exposes a model through a Gateway."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from encoder_operator.state.desired import EncoderModel
 
 
 def build(model: EncoderModel) -> Json | None:
-    """Return the HTTPRoute, or None where the spec asks for none."""
+    """Return the HTTPRoute, or None if the spec requests none."""
     wanted = model.spec.network.http_route
     if wanted is None:
         return None
-    # whole entries with what the API's own schema would default to: its lists are owned as a whole, and compared so
+    # write the defaults of the API's schema out: its lists are owned and compared as a whole
     rule: Json = {
         "matches": [{"path": {"type": "PathPrefix", "value": wanted.path_prefix}}],
         "backendRefs": [

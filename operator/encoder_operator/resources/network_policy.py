@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a model whose spec names who may send requests."""
+"""The NetworkPolicy that restricts which pods may send requests to a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from encoder_operator.state.desired import EncoderModel
 
 
 def build(model: EncoderModel) -> Json | None:
-    """Return the NetworkPolicy, or None where the spec asks for none. The kubelet's probes pass every policy."""
+    """Return the NetworkPolicy, or None if the spec requests none. Kubelet probes are not affected by network policies."""
     wanted = model.spec.network.network_policy
     if wanted is None:
         return None

@@ -1,4 +1,4 @@
-"""The parity Job: asks one pod the reference questions and compares the answers. No GPU, no torch, no token."""
+"""The Job of a parity check: send the reference inputs to one pod and compare its responses. No GPU, no torch, no token."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from encoder_operator.revisions.hashing import Json, canonical_json
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Pod, Revision
 
-# scheduling, pulling the operator's own image, starting Python
+# time for scheduling, the image pull and the start of Python
 _SLACK_SECONDS = 120
-# long enough to read the report, and to know the number of the next attempt
+# long enough to read the report and to know the number of the next attempt
 _KEPT_SECONDS = 3600
 
 
 def binding(pod: Pod, revision: str) -> Json:
-    """Return what a verdict must have been made on to speak of ``pod``."""
+    """Return the properties of `pod` that a verdict must be bound to."""
     return {
         "uid": pod.uid,
         "containerIDs": dict(sorted(pod.containers.items())),
@@ -28,7 +28,7 @@ def binding(pod: Pod, revision: str) -> Json:
 
 
 def build(model: EncoderModel, revision: Revision, pod: Pod, *, attempt: int, shared: bool, settings: Settings) -> Json:
-    """Return one attempt to verify ``revision`` on ``pod``."""
+    """Return the Job of one attempt to verify `revision` on `pod`."""
     labels = naming.labels(model.name, "parity", revision.hash)
     bound = canonical_json(binding(pod, revision.hash))
     return {
@@ -59,7 +59,7 @@ def build(model: EncoderModel, revision: Revision, pod: Pod, *, attempt: int, sh
 
 
 def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
-    """Return the label of the revision's own volume, which need not be the one that the spec names by now."""
+    """Return the label of the revision's own PVC, which may differ from the one in the current spec."""
     known = revision.template["metadata"]["labels"]
     return {} if shared or naming.CLAIM not in known else {naming.CLAIM: known[naming.CLAIM]}
 

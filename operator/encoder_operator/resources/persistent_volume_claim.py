@@ -1,4 +1,4 @@
-"""The volume claim of a model whose spec asks for one."""
+"""The PersistentVolumeClaim of a model with spec.storage.create."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from encoder_operator.state.observed import PersistentVolumeClaim
 def build(
     model: EncoderModel, wanted: NewClaim, existing: PersistentVolumeClaim | None, *, grown: bool = False
 ) -> Json:
-    """Return the claim; owned by the model, and so deleted with it, only where the policy says so.
+    """Return the PersistentVolumeClaim. It has an owner reference, and is deleted with the model, only if the policy is Delete.
 
     Args:
-        model: What is asked for.
-        wanted: Its storage.
-        existing: The claim that is there.
-        grown: Whether that is to have the size that is wanted now.
+        model: The desired state.
+        wanted: The requested storage.
+        existing: The existing PersistentVolumeClaim, if any.
+        grown: Whether to request the wanted size instead of keeping the current one.
     """
     metadata: Json = {
         "name": naming.artifacts_pvc(model.name),
@@ -27,7 +27,7 @@ def build(
     }
     if model.spec.storage.policy == "Delete":
         metadata["ownerReferences"] = [naming.owner_reference(model.name, model.uid)]
-    # a volume that an administrator has made larger must not be asked to shrink
+    # a volume that an administrator has expanded must not shrink
     size: object = wanted.size if existing is None or grown else _requested_size(existing)
     spec: Json = {"accessModes": list(wanted.access_modes), "resources": {"requests": {"storage": size}}}
     if wanted.storage_class_name is not None:
@@ -36,12 +36,12 @@ def build(
 
 
 def needs_expansion(wanted: NewClaim, existing: PersistentVolumeClaim) -> bool:
-    """Return whether a larger volume is wanted than the claim asks for; the API server lets only a bound one grow."""
+    """Return whether a larger size is requested than before. The API server expands bound claims only."""
     return existing.bound and bool(
         quantity.parse_quantity(wanted.size) > quantity.parse_quantity(_requested_size(existing))
     )
 
 
-def _requested_size(claim: PersistentVolumeClaim) -> object:
-    found: object = claim.live["spec"]["resources"]["requests"]["storage"]
+def _requested_size(pvc: PersistentVolumeClaim) -> object:
+    found: object = pvc.live["spec"]["resources"]["requests"]["storage"]
     return found

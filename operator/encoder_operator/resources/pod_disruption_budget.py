@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget of a model with more than one pod: nodes are drained one pod at a time."""
+"""The PodDisruptionBudget of a model with more than one replica."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from encoder_operator.state.desired import EncoderModel
 
 
 def build(model: EncoderModel) -> Json | None:
-    """Return the PodDisruptionBudget, or None for a single pod, which would only keep its node from being drained."""
+    """Return the PodDisruptionBudget, or None for a single replica, which it would keep from being drained."""
     if model.spec.serving.replicas < 2:
         return None
     return {
@@ -23,7 +23,7 @@ def build(model: EncoderModel) -> Json | None:
         "spec": {
             "maxUnavailable": 1,
             "selector": {"matchLabels": {naming.MODEL: model.name, naming.COMPONENT: "serving"}},
-            # pods that do not work, or are not verified, protect nothing
+            # unhealthy and unverified pods do not block a drain
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

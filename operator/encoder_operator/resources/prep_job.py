@@ -1,4 +1,4 @@
-"""The prep Job: the only pod of a model that may reach the network, and the only one that sees a token."""
+"""The prep Job. Its pod is the only one of a model with network access and a token."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
 from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state.desired import EncoderModel
 
-# trying again changes nothing: space, access, not found, checksum, unsupported
+# a retry would fail again: no space, no access, not found, checksum mismatch, unsupported
 FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
 _TOKEN = "/var/run/encoders/token"
 _CREDENTIALS = "/run/secrets/source"
 _CA = "/run/ca"
 _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _S3_SESSION = "AWS_SESSION_TOKEN"
-# readable by the volume's group, which is the pod's
+# readable by the group of the pod
 _SECRET_MODE = 0o440
 _SOURCE = "/source"
 _INPUTS = "/inputs"
 
 
 def inputs_hash(model: EncoderModel, key: str) -> str:
-    """Return the hash of all that a person wrote about this Job; a changed one is worth another try."""
+    """Return the hash of everything in the spec that affects this Job. A change is worth another attempt."""
     spec = model.spec
     found = {
         "key": key,
@@ -48,30 +48,30 @@ def inputs_hash(model: EncoderModel, key: str) -> str:
     return json_digest(found)[:16]
 
 
-# fields that came later: one that is not used changes nothing
+# fields of later versions, which must not change the hash while they are unused
 _LATER_FIELDS = frozenset(
     {"auxiliary", "s3", "http", "allow_mutable_revision", "ca_config_map_ref", "node_selector", "tolerations"}
 )
 
 
-def _without_unused_later_fields(whole: Json, said: Json) -> Json:
+def _without_unused_later_fields(complete: Json, explicit: Json) -> Json:
     return {
-        name: _without_unused_later_fields(value, said.get(name, {}))
+        name: _without_unused_later_fields(value, explicit.get(name, {}))
         if isinstance(value, dict) and name == "hugging_face"
         else value
-        for name, value in whole.items()
-        if name not in _LATER_FIELDS or name in said
+        for name, value in complete.items()
+        if name not in _LATER_FIELDS or name in explicit
     }
 
 
 def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
-    """Return the Job that prepares the artifact ``key``.
+    """Return the Job that prepares the artifact `key`.
 
     Args:
-        model: What is asked for.
-        key: The artifact's key.
-        shared: Whether the volume can be mounted on several nodes at once.
-        settings: Today's images and defaults.
+        model: The desired state.
+        key: Key of the artifact.
+        shared: Whether several nodes can mount the volume at the same time.
+        settings: Current images and defaults.
     """
     labels = naming.labels(model.name, "prep")
     if model.spec.serving.trust_remote_code:
@@ -114,7 +114,8 @@ def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> 
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     source = model.spec.source.pvc
     if source is not None and source.claim_name == model.pvc_name:
-        # a pod has a claim once: two volumes of it are one mount to the kubelet, and read-only if either is
+        # a pod mounts a PVC once: the kubelet treats two volumes of the same PVC as one, which is read-only if either
+        # of them is
         mounts.append({"name": "artifacts", "mountPath": _SOURCE, "readOnly": True})
     container = {
         "name": "prepare",
@@ -132,11 +133,12 @@ def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> 
 
 
 def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
-    """Return what the Job reads beside the network: volumes and where they are mounted, by name."""
+    """Return the Job's input volumes and their mount paths, by name."""
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
     if source.pvc is not None and source.pvc.claim_name != model.pvc_name:
-        # the whole volume: where only the mount is read-only, the kubelet still gives every file to the pod's group
+        # read-only on the volume, because for a read-only mount alone the kubelet would still change the group of every
+        # file
         found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
     if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
         secret = source.hugging_face.token_secret_ref
@@ -158,7 +160,7 @@ def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
 
 def _credentials_volume(secret: str) -> Json:
     needed = {"name": secret, "items": [{"key": key, "path": key} for key in _S3_KEYS]}
-    # only short-lived credentials have one
+    # only temporary credentials have a session token
     session = {"name": secret, "items": [{"key": _S3_SESSION, "path": _S3_SESSION}], "optional": True}
     return {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": needed}, {"secret": session}]}}
 
@@ -179,7 +181,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
     if model.inputs_hash:
-        # what is mounted must be what the key was made of
+        # the Job fails if the mounted content does not match the artifact key
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
     if _ca_bundle(found) is not None:
         common += ["--ca-file", f"{_CA}/ca.crt"]
@@ -188,7 +190,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
 
 
 def _checkpoint_arguments(source: Source) -> tuple[str, list[str]]:
-    """Return what the prep command is told of the checkpoint: where it is, and how it is read."""
+    """Return the location of the checkpoint and its options as arguments of the prep command."""
     if source.hugging_face is not None:
         hub = source.hugging_face
         return hub.repo, pod_defaults.join_arguments(

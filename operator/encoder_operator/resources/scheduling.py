@@ -1,4 +1,4 @@
-"""Where the pods of a model may run. Pods that share a ReadWriteOnce volume are kept on one node, and prep where serving may run."""
+"""Where the pods of a model may run. Pods that share a ReadWriteOnce volume run on one node, and prep runs where serving may run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from encoder_operator.validation import checks
 
 
 def common_fields(serving: Serving) -> Json:
-    """Return node selector and tolerations, as a person wrote them for all pods of the model."""
+    """Return the node selector and tolerations that apply to all pods of the model."""
     found: Json = {}
     if serving.node_selector:
         found["nodeSelector"] = dict(sorted(serving.node_selector.items()))
@@ -20,12 +20,12 @@ def common_fields(serving: Serving) -> Json:
 
 
 def pvc_labels(model: EncoderModel, *, shared: bool) -> dict[str, str]:
-    """Return the label by which pods of several models find those that use the same ReadWriteOnce claim."""
+    """Return the label by which pods of several models that share a ReadWriteOnce PVC are kept together."""
     return {} if shared or model.spec.storage.claim_name is None else {naming.CLAIM: _pvc_label(model)}
 
 
 def serving(model: EncoderModel, *, shared: bool) -> Json:
-    """Return the placement of the serving pods."""
+    """Return the scheduling fields of the serving pods."""
     wanted = model.spec.serving
     found = common_fields(wanted) | _image_pull_secrets(model)
     selector = checks.node_selector(wanted)
@@ -51,7 +51,7 @@ def serving(model: EncoderModel, *, shared: bool) -> Json:
 
 
 def prep(model: EncoderModel, *, shared: bool) -> Json:
-    """Return the placement of the prep pod."""
+    """Return the scheduling fields of the prep pod."""
     wanted, own = model.spec.serving, model.spec.prepare
     found = common_fields(wanted) | _image_pull_secrets(model)
     if own.tolerations:
@@ -67,10 +67,11 @@ def prep(model: EncoderModel, *, shared: bool) -> Json:
 
 
 def parity(model: EncoderModel, template: Json, node: str, *, shared: bool) -> Json:
-    """Return the placement of a parity pod, which compares with a pod of ``template`` on ``node``."""
+    """Return the scheduling fields of a parity pod for a pod of `template` on `node`."""
     found = common_fields(model.spec.serving) | _image_pull_secrets(model)
     if not shared:
-        # a ReadWriteOnce volume is on one node at a time: go where the pod is that has it, by the rules that let that pod in
+        # a ReadWriteOnce volume is attached to one node: run on the node of the serving pod, with the fields that let
+        # that pod run there
         found = {
             key: template[key] for key in ("nodeSelector", "tolerations") if template.get(key)
         } | _image_pull_secrets(model)
@@ -82,7 +83,7 @@ def parity(model: EncoderModel, template: Json, node: str, *, shared: bool) -> J
 
 
 def _same_node_affinity(model: EncoderModel, further: dict[str, str]) -> Json:
-    """Return the rule that keeps pods with one volume together; the first of them may go anywhere, since it matches it itself."""
+    """Return the affinity that keeps pods with the same volume together. The first pod may run anywhere because it matches itself."""
     by_claim = model.spec.storage.claim_name is not None
     selector = {naming.CLAIM: _pvc_label(model)} if by_claim else {naming.MODEL: model.name, **further}
     term = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
@@ -90,7 +91,7 @@ def _same_node_affinity(model: EncoderModel, further: dict[str, str]) -> Json:
 
 
 def _serving_node_affinity(wanted: Serving) -> Json:
-    """Return the rules about nodes that serving pods have; the volume is made, or stays, where the first pod is."""
+    """Return the node affinity of the serving pods, because the first pod determines where the volume is created."""
     found = {key: value for key, value in _affinity(wanted).items() if key == "nodeAffinity"}
     if wanted.accelerator == "cpu" or found:
         return found
@@ -116,5 +117,5 @@ def _dump_tolerations(tolerations: list[Toleration]) -> list[Json]:
 
 
 def _pvc_label(model: EncoderModel) -> str:
-    # a claim's name may be longer than a label's value
+    # the name of a PVC may be longer than a label value
     return json_digest(model.pvc_name)[:16]

@@ -1,4 +1,4 @@
-"""The Service: every pod of the model whose readiness gate is open."""
+"""The Service of a model. Its endpoints are the pods whose readiness gate is open."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def build(model: EncoderModel) -> Json:
 
 
 def endpoint(model: EncoderModel) -> str:
-    """Return where clients in the cluster send requests."""
+    """Return the URL of the model inside the cluster."""
     port = model.spec.network.service.port
     return f"http://{model.name}.{model.namespace}.svc{'' if port == 80 else f':{port}'}/pooling"

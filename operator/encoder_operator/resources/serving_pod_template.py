@@ -1,4 +1,4 @@
-"""The pod template of a revision: rendered once, then kept byte for byte."""
+"""The pod template of a revision, which is built once and then kept unchanged."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PORT = 8000
 ARTIFACTS_PATH = "/artifacts"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# endpoints must have spread before the engine is told to stop; then it finishes what it has begun (checks.GRACE_SECONDS)
+# time for the endpoint removal to propagate before the engine receives SIGTERM and drains (checks.GRACE_SECONDS)
 _ENDPOINT_REMOVAL_SECONDS = 5
-# digests of a large checkpoint on a slow disk, then imports, compilation and graph capture
+# checksums of a large checkpoint on a slow disk, imports, compilation and graph capture
 _STARTUP_SECONDS = 1800
 
 
 def engine_image(model: EncoderModel, settings: Settings) -> str:
-    """Return today's engine image for the model."""
+    """Return the current engine image for the model."""
     return model.spec.image or settings.images.engine[model.spec.serving.accelerator][model.plugin.name]
 
 
 def build(model: EncoderModel, key: str, digest: str, *, shared: bool, settings: Settings) -> Json:
-    """Return the pod template, without the revision's label, which is made from the rest."""
+    """Return the pod template without the revision label, whose value is a hash of the template."""
     serving = model.spec.serving
     spec: Json = pod_defaults.pod_fields() | {
         "readinessGates": [{"conditionType": naming.GATE}],
@@ -37,7 +37,7 @@ def build(model: EncoderModel, key: str, digest: str, *, shared: bool, settings:
         "volumes": [
             {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
             {"name": "tmp", "emptyDir": {}},
-            # the engine's processes talk through shared memory; the runtime's own 64 MB are too little
+            # the engine's processes use shared memory, and the container runtime's default is only 64 MB
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{serving.tensor_parallel_size}Gi"}},
         ],
     }
@@ -77,7 +77,7 @@ def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -
             {"HOME": "/tmp", "LOGNAME": "encoder", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}, serving.env
         ),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        # liveness and readiness begin only when this one has succeeded
+        # liveness and readiness probes start only after this one has succeeded
         "startupProbe": {
             "httpGet": health,
             "periodSeconds": 1,
@@ -85,7 +85,7 @@ def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -
             "failureThreshold": _STARTUP_SECONDS,
         },
         "readinessProbe": {"httpGet": health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
-        # a large request body holds the engine's event loop for seconds; that is no reason to kill it
+        # a large request body can block the engine's event loop for seconds
         "livenessProbe": {"httpGet": health, "periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": 6},
         "lifecycle": {"preStop": {"sleep": {"seconds": _ENDPOINT_REMOVAL_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -100,14 +100,14 @@ def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -
 
 
 def _engines(serving: Serving) -> int | None:
-    """Return how many engines share a GPU; None lets the entry point choose, where what is asked for leaves a choice."""
+    """Return the number of engines per GPU, or None to let the entry point choose."""
     if serving.tensor_parallel_size > 1 or serving.api_server_count == 1:
         return 1
     return serving.engines_per_accelerator
 
 
 def _engine_arguments(serving: Serving) -> list[str]:
-    """Return what vLLM itself is told, in its own words; a field that is not set says nothing."""
+    """Return the vLLM arguments of the fields that are set."""
     size = serving.tensor_parallel_size
     return pod_defaults.join_arguments(
         ["--load-format", serving.load_format] if serving.load_format != "auto" else [],

@@ -1,4 +1,4 @@
-"""One spelling of a JSON value, and digests of it. Every key, hash and pinned input goes through here."""
+"""Canonical JSON and hashes of it, for every key, revision hash and pinned input."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import hashlib
 import json
 from typing import Any, TypeAlias
 
-# the API server's language; typed values exist on our side of api/ and facts.py only
+# manifests as the API server represents them; typed values are in api and state
 Json: TypeAlias = dict[str, Any]
 
 
 def canonical_json(value: Any) -> str:
-    """Return the one spelling of ``value``: sorted keys, no blanks, UTF-8."""
+    """Return the canonical JSON text of `value`: sorted keys, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def json_digest(value: Any) -> str:
-    """Return the sha256 of the canonical spelling, as 64 hex digits."""
+    """Return the sha256 of the canonical JSON text as 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Identities: of an artifact, of what a spec asks for, and of a finished revision.
+"""Identify artifacts and revisions, and build revisions.
 
-A revision is rendered once, with today's images and defaults, and found again by the hash of its inputs: what a person wrote.
-So an upgrade of the operator never changes a pod.
+A revision is built once, with the images and defaults of that time, and found again by the hash of the user's inputs.
+An upgrade of the operator therefore never changes a pod.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from encoder_operator.state.observed import Revision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A prepared artifact, as its prep Job reported it."""
+    """A prepared artifact as the prep Job reported it."""
 
     key: str
     digest: str
@@ -29,7 +29,7 @@ class Artifact:
     bytes: int
 
     def pinned(self) -> Json:
-        """Return it as a revision pins it."""
+        """Return the artifact as a revision pins it."""
         return {
             "key": self.key,
             "digest": self.digest,
@@ -40,7 +40,7 @@ class Artifact:
 
 
 def source_identity(model: EncoderModel) -> Json:
-    """Return what identifies the checkpoint; where it is fetched from and with which token does not."""
+    """Return what identifies the checkpoint. Endpoint and credentials do not, except for the endpoint of a bucket."""
     found = model.spec.source
     further = [{"repo": entry.repo, "revision": entry.revision} for entry in found.auxiliary]
     auxiliary: Json = {"auxiliary": further} if further else {}
@@ -49,31 +49,31 @@ def source_identity(model: EncoderModel) -> Json:
         which = "branch" if is_mutable_revision(hub) else "revision"
         return {"repo": hub.repo, which: hub.revision, **auxiliary}
     if found.s3 is not None:
-        # a bucket's name means nothing without its store
+        # a bucket's name is unique only within its store
         return {"s3": found.s3.uri.rstrip("/"), "endpoint": found.s3.endpoint or "", **auxiliary}
     if found.http is not None:
         return {"http": found.http.sha256, **auxiliary}
     if found.pvc is not None:
         return {"claim": found.pvc.claim_name, "path": found.pvc.path, **auxiliary}
-    raise ValueError("no source without one of its four parts is let through")
+    raise ValueError("validation ensures that one of the four sources is set")
 
 
 def is_mutable_revision(hub: HuggingFace) -> bool:
-    """Return whether the revision is a branch or tag, which may mean another commit tomorrow."""
+    """Return whether the revision is a branch or tag, which may point to another commit later."""
     return re.fullmatch("[0-9a-f]{40}", hub.revision) is None
 
 
 def artifact_key(model: EncoderModel) -> str:
-    """Return the key of the artifact that today's operator would prepare for the model."""
+    """Return the key of the artifact that this version of the operator would prepare for the model."""
     found = _preparation_inputs(model)
-    # what is there today is looked up once for this model; another model looks for itself
+    # each model resolves a mutable source for itself, once per value of the retry annotation
     if _needs_lookup(model) and not _is_identified_by_name(model):
         found["resolve"] = [model.uid, model.retry]
     return json_digest(found)
 
 
 def unresolved_source(model: EncoderModel) -> str:
-    """Return what the artifact is prepared from, as the spec says it; empty where that says it all."""
+    """Return a hash of a source that must be resolved, such as a branch, or an empty string if the spec identifies the content."""
     return json_digest(_preparation_inputs(model))[:16] if _needs_lookup(model) else ""
 
 
@@ -92,21 +92,22 @@ def _preparation_inputs(model: EncoderModel) -> Json:
 
 
 def _needs_lookup(model: EncoderModel) -> bool:
-    """Whether only a look at the source says which content is meant."""
+    """Return whether the source must be read to know its content."""
     wanted = model.spec.source
     hub = wanted.hugging_face
     return wanted.s3 is not None or wanted.pvc is not None or (hub is not None and is_mutable_revision(hub))
 
 
 def _is_identified_by_name(model: EncoderModel) -> bool:
-    """Whether the source's name stands for its content, as that of a volume's folder does until a person asks for another look."""
+    """Return whether the source's name identifies its content. A PVC's path does, until the user requests a new look-up."""
     return model.spec.source.pvc is not None and not model.retry
 
 
 def inputs_hash(model: EncoderModel, update: str = "") -> str:
-    """Return the hash of everything that a person wrote and that a pod depends on.
+    """Return the hash of everything in the spec that affects a pod.
 
-    Records of version 0.1.0 hold the annotation ``encoders.dev/update`` in it; ``update`` finds those.
+    ControllerRevisions of version 0.1.0 include the annotation `encoders.dev/update` in this hash; pass `update` to
+    find those.
     """
     serving = model.spec.serving.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
     found: Json = {
@@ -126,28 +127,28 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
 
 
 def is_requested(model: EncoderModel, found: Revision) -> bool:
-    """Return whether ``found`` was made for what the spec and the annotations ask for.
+    """Return whether `found` was created for the current spec and annotations.
 
-    An annotation that is gone asks for nothing: what it once brought about stays.
+    A removed annotation requests nothing, so the revision that it led to stays valid.
     """
     return matches_spec(model, found) and not (found.unresolved_source and model.retry and found.retry != model.retry)
 
 
 def matches_spec(model: EncoderModel, found: Revision) -> bool:
-    """Return whether ``found`` was made for what the spec asks for, and with defaults that are new enough."""
+    """Return whether `found` was created for the current spec, with the defaults that the update annotation requests."""
     if model.update and found.update != model.update:
         return not found.update and found.inputs_hash == inputs_hash(model, model.update)
     return found.inputs_hash == inputs_hash(model)
 
 
 def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Settings) -> Revision:
-    """Render the revision of ``model`` with today's images and defaults.
+    """Build the revision of `model` with the current images and defaults.
 
     Args:
-        model: What is asked for.
-        artifact: The prepared artifact that its pods load.
-        shared: Whether the volume can be mounted on several nodes at once.
-        settings: Today's images and defaults.
+        model: The desired state.
+        artifact: The prepared artifact that the pods load.
+        shared: Whether several nodes can mount the volume at the same time.
+        settings: Current images and defaults.
     """
     template = serving_pod_template.build(model, artifact.key, artifact.digest, shared=shared, settings=settings)
     found = json_digest({"template": template, "reference": artifact.reference})[:10]
@@ -175,22 +176,22 @@ def build(model: EncoderModel, artifact: Artifact, *, shared: bool, settings: Se
 
 
 def pinned_artifact(found: Revision) -> Artifact:
-    """Return the artifact that a revision has pinned."""
+    """Return the artifact that a revision pins."""
     return Artifact(**found.pinned["artifact"])
 
 
 def available_update(target: Revision, model: EncoderModel, *, shared: bool, settings: Settings) -> str | None:
-    """Say what today's defaults would change about ``target``, or None."""
+    """Return what the current defaults would change about `target`, or None if nothing."""
     pinned = target.pinned
     if pinned["prepVersion"] != model.plugin.prep_version:
         return f"preparation version {model.plugin.prep_version} of plugin {model.plugin.name} (pinned: {pinned['prepVersion']})"
-    today = build(model, pinned_artifact(target), shared=shared, settings=settings)
-    if today.hash == target.hash:
+    current = build(model, pinned_artifact(target), shared=shared, settings=settings)
+    if current.hash == target.hash:
         return None
-    if today.pinned["image"] != pinned["image"]:
-        return f"image {today.pinned['image']} (pinned: {pinned['image']})"
+    if current.pinned["image"] != pinned["image"]:
+        return f"image {current.pinned['image']} (pinned: {pinned['image']})"
     changed = sorted(
-        key for key in today.pinned if canonical_json(today.pinned[key]) != canonical_json(pinned.get(key))
+        key for key in current.pinned if canonical_json(current.pinned[key]) != canonical_json(pinned.get(key))
     )
     return f"newer defaults ({', '.join(changed) or 'pod template'})"
 

@@ -1,4 +1,4 @@
-"""One EncoderModel as the operator works with it: identity, parsed spec, and whether that can be acted on."""
+"""Desired state of an EncoderModel: its identity and its parsed, validated spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from encoder_plugins.plugin import Plugin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderModel:
-    """Identity and wishes of one EncoderModel."""
+    """Identity and desired state of an EncoderModel."""
 
     name: str
     namespace: str
@@ -32,16 +32,16 @@ class EncoderModel:
     spec: Spec
     plugin: Plugin
     status: Json
-    # sha256 of the content of spec.parity.inputs; empty where that is not set, None where it can't be read
+    # sha256 of the content of spec.parity.inputs; empty if that is not set, None if it cannot be read
     inputs_hash: str | None = ""
 
     @property
     def pvc_name(self) -> str:
-        """Return the name of the claim that holds the artifacts."""
+        """Return the name of the PersistentVolumeClaim that holds the artifacts."""
         return self.spec.storage.claim_name or naming.artifacts_pvc(self.name)
 
     def has_shared_volume(self, pvc: PersistentVolumeClaim | None) -> bool:
-        """Return whether its volume can be mounted on several nodes at once; ``claim`` is the live one, where there is one."""
+        """Return whether several nodes can mount the volume at the same time; `pvc` is the existing claim, if any."""
         if pvc is not None:
             return pvc.shared
         create = self.spec.storage.create
@@ -49,20 +49,20 @@ class EncoderModel:
 
     @property
     def dtype(self) -> str:
-        """Return the number format that it is served in today."""
+        """Return the dtype to serve the model in."""
         return self.spec.serving.dtype or self.plugin.dtype(self.spec.serving.accelerator)
 
     @property
     def thresholds(self) -> str:
-        """Return what tells one set of thresholds from another."""
+        """Return a hash that identifies the thresholds."""
         return json_digest(self.spec.parity.thresholds)[:10]
 
 
 def parse_model(live: Json, settings: Settings, inputs: str | None = "") -> EncoderModel:
-    """Turn the API server's object into a model; ``inputs`` is the hash of the user's own cases.
+    """Parse and validate an EncoderModel; `inputs` is the hash of the user's parity inputs.
 
     Raises:
-        NotAccepted: A person must change it first.
+        NotAccepted: The user must change the spec first.
     """
     meta = live["metadata"]
     try:

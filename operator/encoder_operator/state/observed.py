@@ -1,6 +1,6 @@
-"""What the API server returned about one EncoderModel, parsed once into values.
+"""Observed state of an EncoderModel, parsed from what the API server returned.
 
-No decisions here, and no I/O: ``decide`` works on these, and a test can write them down by hand.
+These types hold values only, so a test can construct them by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from encoder_operator.state import ownership
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
-    """How a container ended."""
+    """How a container terminated."""
 
     exit_code: int
     reason: str
@@ -26,13 +26,13 @@ class Termination:
     finished_at: datetime | None
 
     def report(self) -> Json:
-        """Return the JSON object that the container left as its last words, or an empty one."""
+        """Return the JSON object in the container's termination message, or an empty one."""
         return parse_json(self.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCondition:
-    """The readiness gate as the pod has it."""
+    """The readiness gate condition of a pod."""
 
     open: bool
     reason: str
@@ -41,7 +41,7 @@ class GateCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod of one container that matters."""
+    """A serving, prep or parity pod."""
 
     name: str
     uid: str
@@ -64,25 +64,25 @@ class Pod:
     waiting_message: str
     unschedulable: str
     mount_problem: str = ""
-    # why the pod itself has ended, in the kubelet's words
+    # the kubelet's message about the end of the pod
     message: str = ""
-    # whether something else than its container ends or has ended it: a drain, a node that needs room or is gone
+    # whether the pod ends for a reason outside its container: a drain, an eviction, a lost node
     disrupted: bool = False
-    # what is wrong with the node of a prep pod
+    # problem with the node of a prep pod
     node_problem: str = ""
     product: str = ""
-    # what a prep pod said last about how far it is
+    # last progress line of a prep pod
     progress: Json | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it may still run; one that has ended for good stays as an object until somebody takes it away."""
+        """Return whether the pod may still run. A terminated pod remains as an object until it is deleted."""
         return self.phase in ("Pending", "Running", "Unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A prep or parity Job, with its pods."""
+    """A prep or parity Job with its pods."""
 
     name: str
     uid: str
@@ -95,12 +95,12 @@ class Job:
     message: str
     finished_at: datetime | None
     pods: tuple[Pod, ...]
-    # the claim whose volume it works on
+    # name of the PersistentVolumeClaim that the Job uses
     pvc: str = ""
 
     @property
     def finished(self) -> bool:
-        """Whether it will do nothing more."""
+        """Return whether the Job has completed or failed."""
         return self.complete or bool(self.failed)
 
     @property
@@ -111,7 +111,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """An immutable revision: the finished pod template and what was pinned for it."""
+    """An immutable revision: the pod template and the inputs that were pinned for it."""
 
     hash: str
     inputs_hash: str
@@ -120,23 +120,23 @@ class Revision:
     template: Json
     pinned: Json
     created: datetime
-    # the values of the annotations for whose sake it was made; wiping those from the model asks for nothing
+    # values of the annotations that requested this revision; removing the annotations requests nothing
     update: str = ""
     retry: str = ""
-    # what its artifact was prepared from, as the spec says it: a branch, not a commit
+    # hash of a source that had to be resolved, such as a branch; empty for a commit
     unresolved_source: str = ""
-    # since when its pods hang, or that it was given up for that
+    # since when its pods have failed to start, or that the revision was given up for it
     stalled: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """An immutable result of one comparison."""
+    """The immutable result of a parity check."""
 
     name: str
     revision: str
     product: str
-    # the image that was compared, by its digest
+    # digest of the image that was verified
     image: str
     thresholds: str
     retry: str
@@ -147,12 +147,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistentVolumeClaim:
-    """The volume claim that holds the artifacts."""
+    """The PersistentVolumeClaim that holds the artifacts."""
 
     name: str
     uid: str
     bound: bool
-    # whether pods on several nodes may have it at once, and whether only one pod may have it at all
+    # whether pods on several nodes may mount the volume, and whether only a single pod may
     shared: bool
     single_pod: bool = False
     message: str
@@ -160,13 +160,13 @@ class PersistentVolumeClaim:
 
     @property
     def created(self) -> datetime:
-        """Return when it was made."""
+        """Return the creation time."""
         return parse_time(self.live["metadata"].get("creationTimestamp")) or _EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The one Deployment of serving pods."""
+    """The Deployment of the serving pods."""
 
     revision: str
     replicas: int
@@ -176,7 +176,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedState:
-    """All that one decision rests on."""
+    """The input of one planning step."""
 
     now: datetime
     pvc: PersistentVolumeClaim | None = None
@@ -185,26 +185,26 @@ class ObservedState:
     network_policy: Json | None = None
     http_route: Json | None = None
     disruption_budget: Json | None = None
-    # whether the cluster has HTTPRoutes at all
+    # whether the cluster serves HTTPRoutes
     gateway_api: bool = False
-    # unfinished prep Jobs of other models, of the whole cluster
+    # prep slots that other models use, in the whole cluster
     used_prep_slots: int = 0
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     pods: tuple[Pod, ...] = ()
-    # children of a deleted model of the same name that the garbage collector has not reached yet
+    # children of a deleted EncoderModel of the same name that have not been garbage-collected yet
     stale_children: tuple[str, ...] = ()
-    # objects of other people that have the name of a child
+    # objects of others that have the name of a child
     name_conflicts: tuple[str, ...] = ()
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
-    # sha256 of the user's own cases; empty where the spec names none, None where they are not there
+    # sha256 of the user's parity inputs; empty if the spec names none, None if they do not exist
     inputs: str | None = ""
 
 
 def parse_json(text: str) -> Json:
-    """Parse a JSON object that somebody has left; empty where it is none."""
+    """Parse a JSON object; return an empty one if the text is not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -213,16 +213,16 @@ def parse_json(text: str) -> Json:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Parse the API server's spelling of a time."""
+    """Parse a timestamp of the API server."""
     return datetime.fromisoformat(text) if text else None
 
 
 def format_time(time: datetime) -> str:
-    """Spell a time as the API server does."""
+    """Format a timestamp as the API server does."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# the container that matters, by the component of its pod
+# name of the main container, by the component of its pod
 _MAIN_CONTAINERS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -279,10 +279,10 @@ def _parse_termination(state: Json) -> Termination | None:
 
 
 def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
-    """Parse a Job and pick its pods."""
+    """Parse a Job and select its pods."""
     meta, status = live["metadata"], live.get("status", {})
     true = {entry["type"]: entry for entry in status.get("conditions", []) if entry["status"] == "True"}
-    # FailureTarget and SuccessCriteriaMet come a moment before the final condition, while pods still end
+    # FailureTarget and SuccessCriteriaMet are set before the final condition, while pods are still terminating
     failed = true.get("Failed", {})
     finished = failed or true.get("Complete", {})
     volumes = live.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", [])
@@ -303,10 +303,10 @@ def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
 
 
 def parse_revision(live: Json) -> Revision:
-    """Parse a ControllerRevision that keeps a revision."""
+    """Parse a ControllerRevision that records a revision."""
     meta, data = live["metadata"], live["data"]
     labels = meta["labels"]
-    # what was said as an annotation is there as a label too, unless it does not fit one or an older operator wrote it
+    # every annotation is stored as a label too, unless it is no valid label value or an older operator wrote the record
     annotations = labels | meta.get("annotations", {})
     return Revision(
         hash=labels[naming.REVISION],
@@ -325,12 +325,12 @@ def parse_revision(live: Json) -> Revision:
 
 def _parse_given_up(label: str) -> Json:
     limit, _, retry = label.partition("_")
-    said = "its pods had not started in time"
-    return {"limit": int(limit), "message": said, "retry": retry} if limit.isdigit() else {}
+    message = "its pods did not start in time"
+    return {"limit": int(limit), "message": message, "retry": retry} if limit.isdigit() else {}
 
 
 def parse_verdict(live: Json) -> Verdict:
-    """Parse a ControllerRevision that keeps a verdict."""
+    """Parse a ControllerRevision that records a verdict."""
     meta, data = live["metadata"], live["data"]
     return Verdict(
         name=meta["name"],
@@ -348,17 +348,18 @@ def parse_verdict(live: Json) -> Verdict:
 def parse_pvc(live: Json) -> PersistentVolumeClaim:
     """Parse a PersistentVolumeClaim."""
     status = live.get("status", {})
-    asked = live.get("spec", {}).get("accessModes", [])
-    # once it is bound, all that its volume can do: of a volume that is written, several nodes may have only what is ReadWriteMany
-    modes = status.get("accessModes") or asked
+    requested = live.get("spec", {}).get("accessModes", [])
+    # a bound claim reports all access modes of its volume; of those, only ReadWriteMany lets several nodes mount a
+    # volume that is written
+    modes = status.get("accessModes") or requested
     phase = status.get("phase", "Pending")
     return PersistentVolumeClaim(
         name=live["metadata"]["name"],
         uid=live["metadata"]["uid"],
         bound=phase == "Bound",
         shared="ReadWriteMany" in modes or modes == ["ReadOnlyMany"],
-        single_pod="ReadWriteOncePod" in (*asked, *modes),
-        message=f"the claim {live['metadata']['name']} is {phase}",
+        single_pod="ReadWriteOncePod" in (*requested, *modes),
+        message=f"PersistentVolumeClaim {live['metadata']['name']} is {phase}",
         live=live,
     )
 

@@ -1,7 +1,4 @@
-"""Facts about one EncoderModel, parsed from what was read, and the few things that only some models need, read live.
-
-Decides nothing.
-"""
+"""Parse snapshots into observed state, and read what only some EncoderModels need."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdic
 from encoder_operator.state.snapshot import Snapshot, pvc_name
 
 _CREATING = "ContainerCreating"
-_NOT_RESPONDING = "does not answer"
-# labels of nodes hardly change
+_NOT_RESPONDING = "is not responding"
+# node labels rarely change
 _PRODUCT_SECONDS = 60.0
 _PROGRESS_SECONDS = 10.0
 _PROGRESS_LINES = 5
@@ -32,14 +29,14 @@ _MAX_CACHE_ENTRIES = 1024
 
 @dataclass(frozen=True, slots=True)
 class _ProgressSample:
-    """The last line of progress that a prep pod has told, and when it was read."""
+    """The last progress line in the log of a prep pod, and when it was read."""
 
     read: float
     line: Json | None
 
 
 class Observer:
-    """Turns views into facts."""
+    """Turns snapshots into observed state."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -49,7 +46,7 @@ class Observer:
         self._node_problems: dict[str, tuple[float, str]] = {}
 
     async def observe(self, snapshot: Snapshot, *, preps_elsewhere: int = 0) -> ObservedState:
-        """Return the facts about an EncoderModel."""
+        """Return the observed state of an EncoderModel."""
         meta = snapshot.live["metadata"]
         name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
         named = snapshot.namesakes
@@ -107,9 +104,10 @@ class Observer:
         return pod
 
     async def _node_problem(self, pod: Pod) -> str:
-        """Return what is wrong with a prep pod's node: until Kubernetes ends the pod, nothing about the pod itself need say it."""
+        """Return what is wrong with the node of a prep pod. The pod's own status shows it only after Kubernetes has evicted the pod."""
         if self._namespaced:
-            # Nodes are not ours to read; of one that is silent, the API server closes the pods and leaves their containers open
+            # Nodes cannot be read here; if a node stops responding, the node controller marks its pods as not ready but
+            # leaves their containers ready
             return _NOT_RESPONDING if pod.containers_ready and not pod.ready else ""
         before, now = self._node_problems.get(pod.node), time.monotonic()
         if before is not None and now - before[0] < _PROGRESS_SECONDS:
@@ -117,7 +115,7 @@ class Observer:
         try:
             problem = _node_problem(await self._client.get("Node", None, pod.node))
         except RequestRejected:
-            # worth having, and no more: the Job does without
+            # optional information
             problem = ""
         while len(self._node_problems) >= _MAX_CACHE_ENTRIES:
             del self._node_problems[next(iter(self._node_problems))]
@@ -125,7 +123,7 @@ class Observer:
         return problem
 
     async def _mount_problem(self, namespace: str, pod: Pod) -> str:
-        """Ask for the Events of a prep pod that is being created: only there the kubelet says which mount it waits for."""
+        """Return why a prep pod cannot mount a volume. The kubelet reports this only in Events."""
         events = await self._client.list(
             "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
         )
@@ -133,7 +131,7 @@ class Observer:
         return str(last.get("message", "")) if last else ""
 
     async def _progress(self, namespace: str, pod: Pod) -> Json | None:
-        """Return the last line of progress in the pod's log, read at most once in ten seconds."""
+        """Return the last progress line in the pod's log, which is read at most once in ten seconds."""
         before, now = self._progress_samples.get(pod.uid), time.monotonic()
         if before is not None and now - before.read < _PROGRESS_SECONDS:
             return before.line
@@ -152,7 +150,7 @@ class Observer:
         return line
 
     async def _inputs(self, namespace: str, live: Json) -> str | None:
-        """Return the hash of the user's own cases; empty where there are none, None where they can't be found."""
+        """Return the hash of the user's parity inputs, an empty string if the spec names none, or None if they do not exist."""
         wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
         if wanted is None:
             return ""
@@ -165,7 +163,7 @@ class Observer:
     ) -> tuple[Pod, ...]:
         """Add the accelerator product that each pod runs on."""
         made_for = {found.hash: found for found in revisions}
-        # a pod never moves: it stays on what it was compared on
+        # a pod never moves to another node, so the product of its parity check stays valid
         compared = {
             verdict.data["binding"].get("uid"): verdict.product
             for verdict in sorted(verdicts, key=lambda found: found.created)
@@ -182,7 +180,7 @@ class Observer:
         if not pod.node:
             return pod
         if self._namespaced:
-            # Nodes are not ours to read: what its own template has not pinned is verified pod by pod
+            # Nodes cannot be read here: each pod is verified separately unless its template pins the product
             return replace(pod, product=compared or _pinned_product(made_for) or f"{naming.SINGLE_POD}{pod.uid}")
         return replace(pod, product=await self._product(pod.node))
 
@@ -192,7 +190,7 @@ class Observer:
             return known
         live = await self._client.get("Node", None, node)
         label = live["metadata"].get("labels", {}).get(naming.GPU_PRODUCT_LABEL) if live else None
-        # without the label nothing says that two nodes have the same product: each is verified by itself
+        # without the label the product of a node is unknown, so each node is verified separately
         product = label or f"node:{node}"
         while len(self._products) >= _MAX_CACHE_ENTRIES:
             del self._products[next(iter(self._products))]
@@ -224,8 +222,8 @@ def _node_problem(live: Json | None) -> str:
     ready = next((entry for entry in live.get("status", {}).get("conditions", []) if entry["type"] == "Ready"), None)
     if ready is None or ready["status"] == "True":
         return ""
-    said = ready.get("message", "")
-    return f"{_NOT_RESPONDING} ({said})" if said else _NOT_RESPONDING
+    detail = ready.get("message", "")
+    return f"{_NOT_RESPONDING} ({detail})" if detail else _NOT_RESPONDING
 
 
 def _last_progress_line(log: str) -> Json | None:

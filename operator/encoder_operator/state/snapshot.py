@@ -1,8 +1,8 @@
-"""Reads an EncoderModel and its children from the API server; several models that are looked at together are read together.
+"""Read EncoderModels and their children from the API server, in batches.
 
-A look alone is one request for the model and a list for each kind of child. While such requests are under way, further looks
-gather, and their children are listed by all of their names at once: a thousand models are some hundred requests and not ten
-thousand, and nothing is kept between two looks.
+A single read is one request for the EncoderModel and one list per kind of child. Reads that are requested while others
+are in flight form a batch, whose children are listed by all names at once. A thousand models thus take about a hundred
+requests instead of ten thousand. Nothing is cached between two reads.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from encoder_operator.client.errors import ApiServerError
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
-# of these there is one, called like its model; what has the name and not the label is somebody else's
+# one object of each of these kinds has the same name as the model; without the operator's label it belongs to someone
+# else
 _NAMED_LIKE_THE_MODEL = ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "HTTPRoute")
 _KINDS = ("Job", "Pod", "ControllerRevision", *_NAMED_LIKE_THE_MODEL)
-# the only kind that a cluster may be without
+# the only kind that a cluster may lack
 _HTTP_ROUTE = "HTTPRoute"
 _HTTP_ROUTE_RESOURCE = "gateway.networking.k8s.io", "v1", "httproutes"
 _DISCOVERY_SECONDS = 300.0
-# what is read is held until it was decided on: more at a time is more memory, and hardly fewer requests
+# a batch stays in memory until its models are planned; larger batches use more memory and save few requests
 _MAX_BATCH_SIZE = 16
-# a second one hides the time that the first waits for the API server
+# a second batch uses the time that the first one waits for the API server
 _MAX_CONCURRENT_BATCHES = 2
-# with more namespaces than this, one list of the whole cluster is less work
+# for more namespaces than this, one list over the whole cluster is cheaper
 _MAX_NAMESPACED_LISTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An EncoderModel and what belongs to it, as the API server has it."""
+    """An EncoderModel and its children as the API server returned them."""
 
     live: Json
     children: Mapping[str, list[Json]]
@@ -47,7 +48,7 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reads views, many at a time."""
+    """Reads snapshots in batches."""
 
     def __init__(self, client: Client, *, namespaced: bool = False) -> None:
         self._client = client
@@ -57,12 +58,12 @@ class SnapshotReader:
         self._gateway: tuple[float, bool] = (0.0, False)
 
     async def read(self, key: NamespacedName) -> Snapshot | None:
-        """Return the model and its children; None if there is none, or if it is being deleted."""
+        """Return the EncoderModel with its children, or None if it does not exist or is being deleted."""
         loop = asyncio.get_running_loop()
         future = self._waiting.get(key)
         if future is None:
             if not self._waiting:
-                # whoever else begins in this turn of the loop comes along
+                # reads that are requested in this iteration of the event loop join the batch
                 loop.call_soon(self._start)
             future = self._waiting[key] = loop.create_future()
         return await asyncio.shield(future)
@@ -87,7 +88,7 @@ class SnapshotReader:
             for future in batch.values():
                 if not future.done():
                     future.set_exception(_retryable(error))
-                    # nobody may be waiting any more
+                    # the caller may have been cancelled
                     future.exception()
             if not isinstance(error, Exception):
                 raise
@@ -97,7 +98,7 @@ class SnapshotReader:
                 future.set_result(found.get(key))
 
     async def _views(self, keys: list[NamespacedName]) -> dict[NamespacedName, Snapshot]:
-        # Jobs before pods: a Job that is done must not come without the pod that says how it went
+        # Jobs before pods, so that a finished Job is never seen without the pod that holds its result
         models, jobs = await asyncio.gather(self._models(keys), self._list("Job", keys))
         later = [kind for kind in _KINDS if kind not in ("Job", _HTTP_ROUTE)]
         lists, routes = await asyncio.gather(
@@ -106,7 +107,7 @@ class SnapshotReader:
         by_kind = {"Job": jobs, **dict(zip(later, lists, strict=True))} | routes
         versions = {kind: version for kind, (_, version) in by_kind.items()}
         # ReplicaSets after pods: each pod must find the ReplicaSet that created it
-        claims, replica_sets = await asyncio.gather(self._claims(models), self._replica_sets(keys))
+        pvcs, replica_sets = await asyncio.gather(self._claims(models), self._replica_sets(keys))
         found = {}
         for key, live in models.items():
             children = {kind: by_kind[kind][0].get(key, []) for kind in by_kind}
@@ -115,7 +116,7 @@ class SnapshotReader:
                 live=live,
                 children=children,
                 namesakes=await self._namesakes(key, live, children),
-                pvc=claims.get((key.namespace, pvc_name(live))),
+                pvc=pvcs.get((key.namespace, pvc_name(live))),
                 gateway_api=_HTTP_ROUTE in by_kind,
                 versions=versions | {naming.KIND: live["metadata"]["resourceVersion"]},
             )
@@ -123,7 +124,7 @@ class SnapshotReader:
 
     async def _models(self, keys: Iterable[NamespacedName]) -> dict[NamespacedName, Json]:
         found = await asyncio.gather(*(self._client.get(naming.KIND, *key) for key in keys))
-        # the garbage collector removes the children of what is being deleted, by their owner references
+        # the garbage collector deletes the children of a deleted EncoderModel through their owner references
         return {
             key: live
             for key, live in zip(keys, found, strict=True)
@@ -131,7 +132,7 @@ class SnapshotReader:
         }
 
     async def _routes(self, keys: list[NamespacedName]) -> dict[str, tuple[dict[NamespacedName, list[Json]], str]]:
-        """Return the list of routes by its kind; nothing where the cluster has no such kind, or no longer has it."""
+        """Return the HTTPRoutes by kind, or an empty dictionary if the cluster does not serve HTTPRoutes."""
         if not await self._has_gateway():
             return {}
         try:
@@ -181,10 +182,10 @@ class SnapshotReader:
                 meta = item["metadata"]
                 key = NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])
                 if key in wanted:
-                    # lists leave it out
+                    # items of a list lack their kind
                     item["kind"] = kind
                     found[key].append(item)
-        # what is older than the oldest of the lists is in all of them
+        # everything older than the oldest of the lists is in all of them
         return found, min((listed.version for listed in lists), key=_parse_version)
 
     async def _claims(self, models: Mapping[NamespacedName, Json]) -> dict[tuple[str, str], Json | None]:
@@ -193,7 +194,7 @@ class SnapshotReader:
         return dict(zip(wanted, found, strict=True))
 
     async def _namesakes(self, key: NamespacedName, live: Json, children: Mapping[str, list[Json]]) -> dict[str, Json]:
-        """Return the one child of each kind that is called like the model, ours or not."""
+        """Return the child of each kind that has the model's name, whether or not it belongs to the model."""
         found = {}
         for kind in _NAMED_LIKE_THE_MODEL:
             ours = next((c for c in children.get(kind, []) if c["metadata"]["name"] == key.name), None)
@@ -204,15 +205,15 @@ class SnapshotReader:
         return found
 
     async def _has_gateway(self) -> bool:
-        asked, found = self._gateway
-        if not asked or time.monotonic() - asked > _DISCOVERY_SECONDS:
+        checked_at, found = self._gateway
+        if not checked_at or time.monotonic() - checked_at > _DISCOVERY_SECONDS:
             found = await self._client.has_resource(*_HTTP_ROUTE_RESOURCE)
             self._gateway = (time.monotonic(), found)
         return found
 
 
 def pvc_name(live: Json) -> str:
-    """Return the name of the claim that holds a model's artifacts."""
+    """Return the name of the PersistentVolumeClaim that holds a model's artifacts."""
     storage = live.get("spec", {}).get("storage") or {}
     return str(storage.get("claimName") or naming.artifacts_pvc(live["metadata"]["name"]))
 
@@ -233,5 +234,5 @@ def _parse_version(version: str) -> int:
 
 
 def _retryable(error: BaseException) -> BaseException:
-    # a cancelled batch must not look like a cancelled look
-    return error if isinstance(error, Exception) else RuntimeError("reading was ended")
+    # a cancelled batch must not look like a cancelled reconcile
+    return error if isinstance(error, Exception) else RuntimeError("the read was cancelled")

@@ -1,6 +1,6 @@
-"""The contract of the status: every condition, and every reason that it can give, with what a person does. One table, one page.
+"""Documentation of every condition and reason, with what the user can do about it.
 
-``docs/status.md`` is generated from it. A new reason is one line in ``_REASONS`` and one word in ``reasons.Reason``.
+`docs/status.md` is generated from this module. A new reason needs a row in `_REASONS` and a member of `reasons.Reason`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from encoder_operator.status.reasons import Reason
 
 
 class ConditionDoc(NamedTuple):
-    """What a condition says."""
+    """What a condition means."""
 
     true_when: str
     computed_from: str
 
 
 class ReasonDoc(NamedTuple):
-    """What a reason means to a person."""
+    """What a reason means, and what the user can do about it."""
 
     conditions: tuple[str, ...]
     meaning: str
@@ -28,41 +28,44 @@ class ReasonDoc(NamedTuple):
 
 CONDITIONS = {
     "Accepted": ConditionDoc(
-        "the operator understands the spec and may do what it asks", "the spec, and the operator's settings"
+        "The spec is valid and allowed by the operator's settings", "the spec, and the operator's settings"
     ),
     "ArtifactReady": ConditionDoc(
-        "the prepared checkpoint is on the volume, checked, for what the spec says now",
-        "the prep Job's last words, then the revision that has pinned them",
+        "The artifact of the current spec is on the volume, and its checksums have been verified",
+        "the prep Job's termination message, later the revision that pins the artifact",
     ),
     "Verified": ConditionDoc(
-        "the **active** revision equals the original library within the thresholds, on the accelerator that it runs on",
-        "the parity Job's last words, kept as a ControllerRevision",
+        "The output of the **active** revision matches the reference outputs within tolerance on the accelerator that it runs on",
+        "the parity Job's termination message, recorded as a ControllerRevision",
     ),
     "Available": ConditionDoc(
-        "at least one pod of the active revision gets traffic. Gateways go by this one",
-        "the pods' own `Ready`, which their readiness gate is part of",
+        "At least one pod of the active revision receives traffic. Use this condition for gateways",
+        "the `Ready` conditions of the pods, which include the readiness gate",
     ),
     "UpToDate": ConditionDoc(
-        "the active revision is what the spec asks for, and no pod of a former one answers any more",
+        "The active revision matches the current spec, and no pod of a previous revision serves traffic",
         "the labels of pods and ControllerRevisions",
     ),
     "Progressing": ConditionDoc(
-        "work is in hand. False with reason `Idle` is the good end, any other reason says what it waits for",
-        "all of these",
+        "The operator, a Job or a pod is working towards the spec. If False with another reason than `Idle`, the reason says what it waits for",
+        "all of the above",
     ),
-    "Degraded": ConditionDoc("something needs a person, whether or not it serves meanwhile", "all of these"),
+    "Degraded": ConditionDoc(
+        "There is a problem that needs the user's attention, whether or not the model serves traffic",
+        "all of the above",
+    ),
     "UpdateAvailable": ConditionDoc(
-        "the operator's images or defaults are newer than those that the revision was made with. Nothing changes by itself:"
-        " set the annotation `encoders.dev/update` to a new value to take them",
+        "The operator has newer images or defaults than the revision. Pods do not change until the user sets the annotation"
+        " `encoders.dev/update` to a new value",
         "the revision, and the operator's settings",
     ),
     "Ready": ConditionDoc(
-        "`Available` and `UpToDate` and, where parity is enforced, `Verified`. Pipelines go by this one. It promises that"
-        " `spec.serving.replicas` pods are asked for and that one answers; how many do is `status.readyReplicas`",
-        "the others",
+        "`Available` and `UpToDate` and, if parity is enforced, `Verified`. Use this condition for pipelines. It means that the Deployment"
+        " has `spec.serving.replicas` replicas and at least one is ready; `status.readyReplicas` has the number of ready pods",
+        "the other conditions",
     ),
 }
-# a condition that has nothing of its own to say gives the reason of one of these
+# these conditions may show the reason of another condition instead of one of their own
 _INHERITS_FROM = {
     "UpToDate": ("ArtifactReady",),
     "Progressing": ("ArtifactReady", "Verified"),
@@ -70,120 +73,120 @@ _INHERITS_FROM = {
     "Ready": ("Accepted", "ArtifactReady", "Verified", "UpToDate", "Available"),
 }
 
-# reason | conditions that give it by themselves | what it means | what to do
+# reason | conditions that set it themselves | meaning | remedy
 _REASONS = """
-Accepted | Accepted | the spec is understood | nothing
-InvalidSpec | Accepted | a field holds what the operator can't read; the message names it | correct the field. The API server refuses most of these: is the CRD as old as the operator?
-UnknownPlugin | Accepted | this operator has no such plugin | upgrade the operator, or correct `spec.plugin` in a new EncoderModel
-UnsupportedAccelerator | Accepted | the plugin is not made for this accelerator | choose another, or set `spec.serving.dtype` to serve it anyway
-ArgumentDenied | Accepted | `spec.serving.args` holds an argument that is not yours to set | see the list in [encodermodel.md](encodermodel.md); most have a field of their own
-EnvironmentDenied | Accepted | an environment variable that the operator sets, or that would load foreign code | leave it out; see the list in [encodermodel.md](encodermodel.md)
-PodTemplateDenied | Accepted | `spec.serving.podTemplate` holds what the model's promises rest on; the message names the path and what to use instead | leave it out; see the list in [encodermodel.md](encodermodel.md)
-LoadFormatUnsupported | Accepted | the engine image can't read weights in this way | take another `spec.serving.loadFormat`, or bring an image that can (`spec.image`)
-RemoteCodeTrusted | Accepted | the spec is understood, and the pods run Python code from the checkpoint's repository | nothing, if that is what you want; pods carry the label `encoders.dev/trust-remote-code`
-RemoteCodeDenied | Accepted | `spec.serving.trustRemoteCode` is set, and this operator does not permit it | take a checkpoint without code of its own, or let an administrator set `allowTrustRemoteCode`
-OneNodeOnly | Accepted | the volume is ReadWriteOnce, which keeps all pods of the model on one node, and the spec asks to part them | take a ReadWriteMany volume, or prefer instead of require
-OnePodOnly | Accepted | the claim is ReadWriteOncePod: one pod alone may mount it, and preparing, comparing and updating need a second one | take a ReadWriteOnce or ReadWriteMany claim
-NoImage | Accepted | the operator was installed without an image for this plugin and accelerator | set it in the chart's values
-NameConflict | Accepted | a Service, Deployment or claim of this name exists and is not the model's | rename one of them
-NotAccepted | all | follows from `Accepted` being False; what served before serves on | see `Accepted`
-Prepared | ArtifactReady | the message has the artifact's digest and size | nothing
-Preparing | ArtifactReady, UpToDate, Progressing | the prep Job is at work | wait; `kubectl logs job/…-prep` shows how far it is
-Queued | ArtifactReady, UpToDate, Progressing, Ready | as many preparations as the chart's `settings.maxPreps` allows are at work for other models | wait; or let the operator run more of them at once
-ClaimMissing | ArtifactReady | `spec.storage.claimName` or the source's claim does not exist | make the claim
-InputsMissing | ArtifactReady | the ConfigMap or the key that `spec.parity.inputs` names does not exist | make it, or take the field away
-ClaimPending | ArtifactReady | the claim is not bound to a volume | `kubectl describe pvc`: is there a StorageClass, is there room?
-TokenSecretMissing | ArtifactReady | the Secret or its key is not there | make it; the Job goes on by itself
-VolumeNotMounted | ArtifactReady | the kubelet can't mount a volume; the message is its own | look at the volume and its driver
-AuthFailed | ArtifactReady | the hub refuses access | give a token (`tokenSecretRef`), or accept the model's terms with the token's account
-RepositoryNotFound | ArtifactReady | the hub has no such repository, or does not show it to this token | correct `repo`, or give a token
-RevisionNotFound | ArtifactReady | the repository has no such commit | correct `revision`
-FileNotFound | ArtifactReady | the checkpoint lacks a file that the plugin needs | is it a checkpoint of this family?
-InsufficientSpace | ArtifactReady | the volume is too small; the message says by how much | make room, or raise `spec.storage.create.size` (claims of your own: `kubectl patch pvc`) where the StorageClass lets volumes grow, then set `encoders.dev/retry`
-ChecksumMismatch | ArtifactReady | what arrived is not what the hub announced, more than once | a proxy or mirror changes files: look there, then set `encoders.dev/retry`
-Unsupported | ArtifactReady | the plugin does not serve this kind of checkpoint; the message says what it found | take another plugin or checkpoint
-UnsupportedFilesystem | ArtifactReady | the volume has no atomic rename (object-store mounts) | take a file system: local, NFS 4, CephFS
-PickleRefused | ArtifactReady | the weights are in pickle format | take safetensors, or set `spec.prepare.allowPickle`
-RemoteCodeRefused | ArtifactReady | the repository wants to run its own code | take a checkpoint that does not
-Stalled | ArtifactReady | no byte came for a while; tried again, until the tries are used up | look at the network, then set `encoders.dev/retry`
-RateLimited | ArtifactReady | the hub asks for patience; tried again after the time that it names, until the tries are used up | give a token, or use a mirror (`endpoint`)
-DownloadFailed | ArtifactReady | network or server errors; tried again, until the tries are used up | look at the network, then set `encoders.dev/retry`
-OutOfMemory | ArtifactReady, Available, Progressing, Degraded | the container needed more memory than its limit | raise `spec.prepare.resources` or `spec.serving.resources`
-Evicted | ArtifactReady, Available, Progressing | the node needed room, or the pod took more of its disk than its limit; the message is the kubelet's. Tried again | set requests and limits that fit
-NodeLost | ArtifactReady | the node of the prep pod does not answer, or is gone; the same Job goes on with another pod when Kubernetes has ended this one | wait. Of a node that stays away, delete the Node object (cloud providers do), or taint it `node.kubernetes.io/out-of-service`
-DeadlineExceeded | ArtifactReady | the preparation took longer than `spec.prepare.activeDeadlineSeconds` | raise it; what is downloaded already is kept
-PreparationFailed | ArtifactReady | anything else; the message is the Job's last word | `kubectl logs` of the Job's pod
-ImagePullFailed | ArtifactReady, Available, Progressing, Degraded | the node can't get the image | look at the image's name in the chart's values, and at pull secrets; it is tried again
-Unschedulable | ArtifactReady, Available, Progressing | no node takes the pod; the message is the scheduler's | lower the requests, or add nodes
-InsufficientGPU | Available, Progressing, Degraded | no node has a free GPU; an update needs one more than the model has pods | free or add one; it goes on by itself
-CrashLoop | Available, Progressing, Degraded | the engine ends again and again; the message is its last word | `kubectl logs --previous` of the pod; correct `spec.serving`
-PodsRefused | Available, Progressing, Degraded | the API server refuses the pods (quota, admission); the message is its own | raise the quota, or correct the spec
-GatewayApiMissing | Degraded | `spec.network.httpRoute` is set and the cluster has no HTTPRoute resource; everything else works | install the Gateway API, or take the field away; it is looked for again
-WriteRefused | Progressing, Degraded | the API server does not let the operator read or write one of the model's objects (permissions, quota, admission); the message is its own. Tried again | correct what it names; `encoder-operator doctor` checks the permissions
-Starting | Progressing | pods load the model | wait
-ParityPassed | Verified | the message has the numbers | nothing
-ParityFailed | Verified, UpToDate, Available, Progressing, Degraded | the engine computes something else than the original library; the message has the numbers and the worst cases. On an update the verified revision serves on | undo what changed (arguments, number format), or if the difference is acceptable raise `spec.parity.thresholds`
-ParityRunning | Verified, Progressing | the comparison is at work | wait
-ParityPending | Verified | the comparison starts when a pod's engine answers | wait
-Inconclusive | Verified, UpToDate, Progressing | the comparison could not be made (unreachable, evicted, timeout); tried again, ever more rarely | if it stays: `kubectl logs` of the parity Job; is `spec.parity.timeoutSeconds` enough?
-Disabled | Verified | `spec.parity.mode` is `Disabled` | nothing, or enable it
-NotVerified | Verified | there is no revision to verify yet | wait for the artifact
-Serving | Available | pods get traffic | nothing
-NoReadyPods | Available | no pod of a verified revision is ready | see `Progressing` and `Verified`
-ScaledToZero | Available | `spec.serving.replicas` is 0 | `kubectl scale`
-Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | set it to false
-Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes nothing but the gates of pods that may serve | set it to false
-Current | UpToDate, UpdateAvailable | it is as asked for | nothing
-RolloutInProgress | UpToDate | the wanted revision is not the only one that answers | wait
-ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | a pod of the wanted revision had a node and did not start within `spec.rollout.progressDeadlineSeconds`; the message says what it hung on. Where a verified revision was there, that one serves on | look at the pod's events and `kubectl logs`; correct the spec, raise the deadline, or set `encoders.dev/retry`
-WaitingForDeletion | all | children of a deleted EncoderModel of this name are still there | wait for the garbage collector
-Idle | Progressing | there is nothing to do | nothing
-AsExpected | Degraded | nothing needs a person | nothing
-NewDefaults | UpdateAvailable | the message says what is newer | set `encoders.dev/update` when it suits you
-Ready | Ready | it answers, verified, as asked for | send requests to `status.endpoint`
+Accepted | Accepted | The spec is valid | None
+InvalidSpec | Accepted | A field has an invalid value; the message names the field | Correct the field. The API server normally rejects such values: check that the CRD has the version of the operator
+UnknownPlugin | Accepted | The operator does not have this plugin | Upgrade the operator, or set the correct `spec.plugin` in a new EncoderModel
+UnsupportedAccelerator | Accepted | The plugin has no default dtype for this accelerator | Choose another accelerator, or set `spec.serving.dtype` to use this one anyway
+ArgumentDenied | Accepted | `spec.serving.args` contains a reserved argument | Remove it; [encodermodel.md](encodermodel.md) lists the reserved arguments and the fields to use instead
+EnvironmentDenied | Accepted | An environment variable is reserved for the operator, or loads code from elsewhere | Remove it; [encodermodel.md](encodermodel.md) lists the reserved variables
+PodTemplateDenied | Accepted | `spec.serving.podTemplate` sets a field that the operator depends on; the message names the path and an alternative | Remove it; [encodermodel.md](encodermodel.md) lists the fields that can be set
+LoadFormatUnsupported | Accepted | The engine image does not support this load format | Choose another `spec.serving.loadFormat`, or set `spec.image` to an image that supports it
+RemoteCodeTrusted | Accepted | The spec is valid, and the pods run Python code from the checkpoint's repository | None if this is intended; the pods have the label `encoders.dev/trust-remote-code`
+RemoteCodeDenied | Accepted | `spec.serving.trustRemoteCode` is set, but the operator does not allow it | Use a checkpoint without its own code, or ask an administrator to set `allowTrustRemoteCode`
+OneNodeOnly | Accepted | The volume is ReadWriteOnce, which keeps all pods of the model on one node, but the spec requires them to be separated | Use a ReadWriteMany volume, or preferred instead of required terms
+OnePodOnly | Accepted | The PersistentVolumeClaim is ReadWriteOncePod, so only one pod can mount it; preparation, parity checks and updates need a second pod | Use a ReadWriteOnce or ReadWriteMany claim
+NoImage | Accepted | The operator has no image for this plugin and accelerator | Set the image in the chart's values
+NameConflict | Accepted | A Service, Deployment or PersistentVolumeClaim of this name exists and does not belong to the EncoderModel | Rename one of them
+NotAccepted | all | `Accepted` is False; a revision that serves traffic keeps serving | See `Accepted`
+Prepared | ArtifactReady | The artifact is ready; the message has its digest and size | None
+Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress | Wait; `kubectl logs job/…-prep` shows the progress
+Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps` | Wait, or increase `settings.maxPreps`
+ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
+InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
+ClaimPending | ArtifactReady | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
+TokenSecretMissing | ArtifactReady | The Secret or its key does not exist | Create it; the Job continues automatically
+VolumeNotMounted | ArtifactReady | The kubelet cannot mount a volume; the message is from the kubelet | Check the volume and its driver
+AuthFailed | ArtifactReady | The hub denied access | Set a token (`tokenSecretRef`), or accept the model's terms with the token's account
+RepositoryNotFound | ArtifactReady | The repository does not exist, or the token has no access to it | Correct `repo`, or set a token
+RevisionNotFound | ArtifactReady | The commit does not exist in the repository | Correct `revision`
+FileNotFound | ArtifactReady | The checkpoint lacks a file that the plugin needs | Check that the checkpoint belongs to this encoder family
+InsufficientSpace | ArtifactReady | The volume is too small; the message has the missing amount | Free space, or expand the volume (`spec.storage.create.size`, or `kubectl patch pvc` for your own claims), then set `encoders.dev/retry`
+ChecksumMismatch | ArtifactReady | Downloaded files repeatedly do not match the checksums of the hub | Check for a proxy or mirror that changes files, then set `encoders.dev/retry`
+Unsupported | ArtifactReady | The plugin does not support this kind of checkpoint; the message has the details | Use another plugin or checkpoint
+UnsupportedFilesystem | ArtifactReady | The volume does not support atomic renames, like most object-store mounts | Use a file system with atomic renames, such as local storage, NFS 4 or CephFS
+PickleRefused | ArtifactReady | The weights are in pickle format | Use safetensors, or set `spec.prepare.allowPickle`
+RemoteCodeRefused | ArtifactReady | The checkpoint needs its own code | Use a checkpoint without its own code
+Stalled | ArtifactReady | The download stalled; the operator retries until `spec.prepare.backoffLimit` | Check the network, then set `encoders.dev/retry`
+RateLimited | ArtifactReady | Rate limited by the hub; the operator retries after Retry-After, until `spec.prepare.backoffLimit` | Set a token, or use a mirror (`endpoint`)
+DownloadFailed | ArtifactReady | Network or server errors; the operator retries until `spec.prepare.backoffLimit` | Check the network, then set `encoders.dev/retry`
+OutOfMemory | ArtifactReady, Available, Progressing, Degraded | A container exceeded its memory limit | Increase `spec.prepare.resources` or `spec.serving.resources`
+Evicted | ArtifactReady, Available, Progressing | The node was short of resources, or the pod exceeded its ephemeral storage limit; the message is from the kubelet. The operator retries | Set requests and limits that match the usage
+NodeLost | ArtifactReady | The node of the prep pod is not responding or is gone; the Job continues with another pod after Kubernetes has evicted this one | Wait. If the node does not come back, delete the Node object, as cloud providers do, or taint it with `node.kubernetes.io/out-of-service`
+DeadlineExceeded | ArtifactReady | The preparation exceeded `spec.prepare.activeDeadlineSeconds` | Increase the deadline; downloaded files are kept
+PreparationFailed | ArtifactReady | The preparation failed for another reason; the message is from the Job | Check `kubectl logs` of the Job's pod
+ImagePullFailed | ArtifactReady, Available, Progressing, Degraded | The node cannot pull the image | Check the image in the chart's values and the pull secrets; the kubelet retries
+Unschedulable | ArtifactReady, Available, Progressing | No node can run the pod; the message is from the scheduler | Lower the requests, or add nodes
+InsufficientGPU | Available, Progressing, Degraded | No node has a free GPU; a rolling update needs one more than the model has pods | Free or add a GPU; the rollout continues automatically
+CrashLoop | Available, Progressing, Degraded | The engine exits repeatedly; the message is from the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
+PodsRefused | Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
+GatewayApiMissing | Degraded | `spec.network.httpRoute` is set, but the cluster does not serve HTTPRoutes; everything else works | Install the Gateway API, or remove the field; the operator checks again periodically
+WriteRefused | Progressing, Degraded | The API server rejects a read or write of one of the model's objects (permissions, quota, admission); the message is from the API server. The operator retries | Correct what the message names; `encoder-operator doctor` checks the permissions
+Starting | Progressing | Pods are starting | Wait
+ParityPassed | Verified | The parity check passed; the message has the numbers | None
+ParityFailed | Verified, UpToDate, Available, Progressing, Degraded | The output differs from the reference outputs beyond the thresholds; the message has the numbers and the worst cases. During an update the verified revision keeps serving | Revert the change (arguments, dtype), or adjust `spec.parity.thresholds` if the difference is acceptable
+ParityRunning | Verified, Progressing | The parity check is in progress | Wait
+ParityPending | Verified | The parity check starts when the engine of a pod is ready | Wait
+Inconclusive | Verified, UpToDate, Progressing | The parity check could not be completed (pod unreachable, eviction, timeout); the operator retries with backoff | If it persists, check `kubectl logs` of the parity Job and `spec.parity.timeoutSeconds`
+Disabled | Verified | `spec.parity.mode` is `Disabled` | None, or enable parity checks
+NotVerified | Verified | There is no revision to verify yet | Wait for the artifact
+Serving | Available | Pods receive traffic | None
+NoReadyPods | Available | No pod of a verified revision is ready | See `Progressing` and `Verified`
+ScaledToZero | Available | `spec.serving.replicas` is 0 | Scale up with `kubectl scale`
+Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | Set `spec.suspend` to false
+Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve | Set `spec.paused` to false
+Current | UpToDate, UpdateAvailable | The revision matches the spec and the operator's defaults | None
+RolloutInProgress | UpToDate | The target revision does not serve all traffic yet | Wait
+ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | A scheduled pod of the target revision did not start within `spec.rollout.progressDeadlineSeconds`; the message has the cause. A previous verified revision keeps serving | Check the pod's events and `kubectl logs`; correct the spec, increase the deadline, or set `encoders.dev/retry`
+WaitingForDeletion | all | Children of a deleted EncoderModel of the same name still exist | Wait for the garbage collector
+Idle | Progressing | All resources are up to date | None
+AsExpected | Degraded | No problems detected | None
+NewDefaults | UpdateAvailable | The operator has newer images or defaults; the message lists them | Set `encoders.dev/update` to a new value to use them
+Ready | Ready | The model serves traffic with a revision that matches the spec | Send requests to `status.endpoint`
 """
 
 _PAGE = """<!-- Generated by `encoder-operator crd`. -->
 
-# What the status says, and what to do about it
+# Status
 
-`kubectl get em` shows the phase; `kubectl describe em NAME` shows nine conditions. Each carries the `observedGeneration` that it
-speaks of, so nothing here is ever stale: a pipeline waits with `kubectl wait --for=condition=Ready em/NAME`.
-Each node learns of a pod's readiness a moment after the API server: who posts at once tries again when the connection is refused.
+`kubectl get em` shows the phase; `kubectl describe em NAME` shows nine conditions. Each has the `observedGeneration` that it is based
+on, so a pipeline can wait with `kubectl wait --for=condition=Ready em/NAME`. Nodes learn about a pod's readiness slightly later than
+the API server: a client that sends its first request immediately should retry if the connection is refused.
 
-The operator is the only one that writes them, and it works all of them out from what is in the cluster. Deleting the status
-changes nothing; it comes back.
+Only the operator writes the conditions. It computes all of them from the state of the cluster, so they come back after the status has
+been deleted.
 
 ## Conditions
 
-| condition | True means | worked out from |
+| condition | True means | computed from |
 |---|---|---|
 {conditions}
 
-`phase` is one word for people, derived from the above: `Pending`, `Preparing`, `Verifying`, `RollingOut`, `Serving`, `Degraded`
-(serves, and needs a person), `Failed` (does not serve, and needs a person), `Suspended` (so it is meant: `spec.suspend`, or no replicas).
+`phase` summarizes the conditions: `Pending`, `Preparing`, `Verifying`, `RollingOut`, `Serving`, `Degraded` (serves traffic, but has a
+problem), `Failed` (does not serve traffic because of a problem), or `Suspended` (`spec.suspend` is true, or there are no replicas).
 
 ## Reasons
 
-"Tried again" means by the operator, without you. Everything else waits for another spec, or for a new value of the annotation
-`encoders.dev/retry`. Taking that annotation, or `encoders.dev/update`, away asks for nothing.
+If the table does not mention a retry, the operator tries again after a change of the spec or a new value of the annotation
+`encoders.dev/retry`. Removing that annotation, or `encoders.dev/update`, has no effect.
 
 {follows}
 
-| reason | on | what it means | what to do |
+| reason | conditions | meaning | remedy |
 |---|---|---|---|
 {reasons}
 
 ## Events
 
-What changed for the better or worse is also an Event on the EncoderModel, once: `Prepared`, `ParityPassed`, `Ready`, and as
-warnings every reason above that waits for a person.
+The operator posts an Event on the EncoderModel for `Prepared`, `ParityPassed` and `Ready`, and a warning for each reason above that
+needs the user's attention.
 """
 
 
 @functools.cache
 def reason_docs() -> dict[Reason, ReasonDoc]:
-    """Return what each reason means, in the page's order."""
+    """Return the documentation of each reason in the order of the page."""
     found = {}
     for line in _REASONS.strip().splitlines():
         word, conditions, meaning, remedy = line.split(" | ")
@@ -192,20 +195,20 @@ def reason_docs() -> dict[Reason, ReasonDoc]:
 
 
 def may_have_reason(condition: str, reason: Reason) -> bool:
-    """Return whether the page says that ``condition`` may give ``reason``."""
+    """Return whether `condition` may have `reason` according to the page."""
     return bool({condition, *_INHERITS_FROM.get(condition, ())} & set(reason_docs()[reason].conditions))
 
 
 def page() -> str:
-    """Return the page, as Markdown."""
-    conditions = [f"| `{name}` | {said.true_when} | {said.computed_from} |" for name, said in CONDITIONS.items()]
+    """Return the page as Markdown."""
+    conditions = [f"| `{name}` | {doc.true_when} | {doc.computed_from} |" for name, doc in CONDITIONS.items()]
     reasons = [
         f"| `{reason}` | {', '.join(entry.conditions)} | {entry.meaning} | {entry.remedy} |"
         for reason, entry in reason_docs().items()
     ]
     follows = [
-        f"`{name}` may give any reason of {', '.join(f'`{of}`' for of in before)}."
-        for name, before in _INHERITS_FROM.items()
+        f"`{name}` may also have the reason of {', '.join(f'`{of}`' for of in others)}."
+        for name, others in _INHERITS_FROM.items()
     ]
     return _PAGE.format(conditions="\n".join(conditions), reasons="\n".join(reasons), follows="\n".join(follows))
 

@@ -1,4 +1,4 @@
-"""Why a pod does not run, as a reason and a sentence."""
+"""Diagnose why a pod does not run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from encoder_operator.naming import GPU_VENDOR
 from encoder_operator.state.observed import Pod
 from encoder_operator.status.reasons import Reason
 
-# a whole GPU, a slice of one, or a device by dynamic resource allocation: of ours, only those claims name devices
+# a whole GPU, a MIG slice, or a device by dynamic resource allocation (the operator's pods use resource claims only for
+# devices)
 _NO_GPU = (f"Insufficient {GPU_VENDOR}", "cannot allocate all claims")
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
-# a pod's reason, where the kubelet has ended it because the node needed room
+# status.reason of a pod that the kubelet has evicted
 EVICTED = "Evicted"
 
 
 class Problem(NamedTuple):
-    """A reason and a sentence."""
+    """A reason and a message."""
 
     reason: Reason
     message: str
 
 
 def diagnose(pod: Pod) -> Problem | None:
-    """Return what keeps ``pod`` from running, or None."""
+    """Return what prevents `pod` from running, or None."""
     if pod.node_problem:
         return Problem(
             Reason.NODE_LOST,
-            f"pod {pod.name} is on node {pod.node}, which {pod.node_problem}:"
-            " another pod takes its place when Kubernetes has ended this one",
+            f"Pod {pod.name} is on node {pod.node}, which {pod.node_problem};"
+            " a replacement pod starts when Kubernetes has evicted this one",
         )
     if pod.unschedulable:
         return Problem(_unschedulable(pod.unschedulable), pod.unschedulable)
@@ -48,9 +49,9 @@ def diagnose(pod: Pod) -> Problem | None:
 
 
 def eviction(pod: Pod) -> Problem:
-    """Return that the kubelet has evicted ``pod``, in its own words."""
-    said = f": {pod.message}" if pod.message else ""
-    return Problem(Reason.EVICTED, f"pod {pod.name} was evicted from node {pod.node}{said}")
+    """Return the problem of an evicted pod, with the kubelet's message."""
+    detail = f": {pod.message}" if pod.message else ""
+    return Problem(Reason.EVICTED, f"Pod {pod.name} was evicted from node {pod.node}{detail}")
 
 
 def _termination(pod: Pod) -> Problem:
@@ -58,10 +59,10 @@ def _termination(pod: Pod) -> Problem:
     if ended is None:
         return Problem(Reason.CRASH_LOOP, pod.waiting_message)
     if ended.reason == "OOMKilled":
-        return Problem(Reason.OUT_OF_MEMORY, f"pod {pod.name} needed more memory than its limit")
-    said = ended.report().get("message") or _last_line(ended.message)
+        return Problem(Reason.OUT_OF_MEMORY, f"Pod {pod.name} exceeded its memory limit")
+    detail = ended.report().get("message") or _last_line(ended.message)
     return Problem(
-        Reason.CRASH_LOOP, f"pod {pod.name} ended with exit code {ended.exit_code}{': ' if said else ''}{said}"
+        Reason.CRASH_LOOP, f"Pod {pod.name} exited with code {ended.exit_code}{': ' if detail else ''}{detail}"
     )
 
 

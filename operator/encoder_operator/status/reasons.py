@@ -1,6 +1,6 @@
-"""Every reason that a condition of an EncoderModel can give.
+"""Reasons of the conditions of an EncoderModel.
 
-``conditions`` says for each what a person does about it.
+`status.conditions` documents each reason and what the user can do about it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """CamelCase words for ``conditions[].reason``."""
+    """Values of `conditions[].reason`."""
 
     # accepted
     ACCEPTED = "Accepted"

@@ -1,7 +1,7 @@
-"""Turns facts and decisions into the status that people and pipelines read. Everything in it follows from the cluster's state.
+"""Compute the status of an EncoderModel from the observed state and the plan.
 
-Each condition speaks for itself; ``Ready`` sums up Available, UpToDate and Verified. Times are those of the last change of a
-condition's status, taken over from the status that is there.
+Each condition is computed on its own, and `Ready` summarizes Available, UpToDate and Verified. lastTransitionTime is
+taken over from the previous status unless the condition's status has changed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict, format_time, parse_time
 from encoder_operator.status import pod_diagnosis
 from encoder_operator.status.conditions import CONDITIONS
+from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
@@ -38,7 +39,7 @@ _PROGRESS_SECONDS = 10.0
 
 
 class ConditionValue(NamedTuple):
-    """A condition without the book-keeping."""
+    """Status, reason and message of a condition."""
 
     is_true: bool
     reason: Reason
@@ -47,7 +48,7 @@ class ConditionValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusInputs:
-    """What there is to tell about."""
+    """Everything that the status is computed from."""
 
     model: EncoderModel
     observed: ObservedState
@@ -59,22 +60,22 @@ class StatusInputs:
 
     @property
     def active(self) -> Revision | None:
-        """Return the revision that answers."""
+        """Return the active revision."""
         return self.rollout.active
 
     @property
     def ready(self) -> tuple[Pod, ...]:
-        """Return the pods that answer, of the active revision."""
+        """Return the ready pods of the active revision."""
         return rollout.ready_pods(self.observed, self.active)
 
     @property
     def target_problem(self) -> pod_diagnosis.Problem | None:
-        """Return the first thing that keeps a pod of the wanted revision, or of the one that is held instead, from running."""
+        """Return the first problem that keeps pods of the target revision, or of the one deployed instead, from running."""
         return self._problem(self.target, self.rollout.deployed)
 
     @property
     def serving_problem(self) -> pod_diagnosis.Problem | None:
-        """Return what keeps any pod that should answer from running: a candidate at work does not hide that the other one fails."""
+        """Return the first problem of any pod that should serve. A starting candidate must not hide a failing active revision."""
         return self._problem(self.target, self.rollout.deployed, self.active)
 
     def _problem(self, *revisions: Revision | None) -> pod_diagnosis.Problem | None:
@@ -92,16 +93,16 @@ class StatusInputs:
         )
         if living is not None or any(pod.ready for pod in pods):
             return living
-        # a pod that has ended for good stays as an object; only that the node needs room may be why none is ready
+        # a terminated pod remains as an object; only an eviction explains why no pod is ready
         return next((pod_diagnosis.diagnose(pod) for pod in pods if pod.reason == "Evicted"), None)
 
     def verdict(self, of: Revision | None) -> Verdict | None:
-        """Return what speaks for a revision."""
+        """Return the verdict to report for a revision."""
         return latest_verdict(self.model, self.observed.verdicts, of.hash) if of else None
 
 
 def build_status(inputs: StatusInputs) -> Json:
-    """Return the whole status."""
+    """Return the complete status."""
     conditions = _conditions(inputs)
     candidate = inputs.target if inputs.target and inputs.target != inputs.active else None
     pods = [pod for pod in inputs.observed.pods if pod.alive and not pod.deleting]
@@ -121,14 +122,18 @@ def build_status(inputs: StatusInputs) -> Json:
 
 
 def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState) -> Json:
-    """Return the status of a resource that can't be acted on: what serves goes on serving, and is still counted."""
+    """Return the status of an EncoderModel that was not accepted. Pods that serve keep serving and are still counted."""
     old = live.get("status", {})
     active = old.get("activeRevision")
     ready = [pod for pod in observed.pods if pod.ready and not pod.deleting]
     serving = (
-        ConditionValue(True, Reason.SERVING, f"{len(ready)} pods of an earlier spec are ready")
+        ConditionValue(
+            True,
+            Reason.SERVING,
+            f"{plural(len(ready), 'pod')} of an earlier spec {'is' if len(ready) == 1 else 'are'} ready",
+        )
         if ready
-        else ConditionValue(False, Reason.NOT_ACCEPTED, "no pod is ready")
+        else ConditionValue(False, Reason.NOT_ACCEPTED, "No pod is ready")
     )
     no = ConditionValue(False, Reason.NOT_ACCEPTED, error.message)
     conditions = {name: no for name in CONDITIONS} | {
@@ -147,16 +152,16 @@ def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState)
     return _assemble(found, conditions, old, live["metadata"].get("generation", 0), observed)
 
 
-def status_on_api_error(shown: Json, old: Json, error: ApiServerError, now: datetime) -> Json:
-    """Return a status that says, beside all else, that the API server refuses what the operator needs."""
+def status_on_api_error(status: Json, old: Json, error: ApiServerError, now: datetime) -> Json:
+    """Return a status that reports, besides everything else, a request that the API server rejected."""
     before = {entry["type"]: entry for entry in old.get("conditions", [])}
 
-    def told(entry: Json) -> Json:
+    def with_error(entry: Json) -> Json:
         if entry["type"] not in ("Progressing", "Degraded"):
             return entry
         spelling = str(entry["type"] == "Degraded")
-        was = before.get(entry["type"], {})
-        since = was.get("lastTransitionTime") if was.get("status") == spelling else None
+        previous = before.get(entry["type"], {})
+        since = previous.get("lastTransitionTime") if previous.get("status") == spelling else None
         return entry | {
             "status": spelling,
             "reason": Reason.WRITE_REFUSED.value,
@@ -164,17 +169,17 @@ def status_on_api_error(shown: Json, old: Json, error: ApiServerError, now: date
             "lastTransitionTime": since or format_time(now),
         }
 
-    # a model that was never looked at has none yet
-    listed = shown.get("conditions") or [{"type": name} for name in ("Progressing", "Degraded")]
-    return shown | {"conditions": [told(entry) for entry in listed]}
+    # an EncoderModel that has never been reconciled has no conditions
+    listed = status.get("conditions") or [{"type": name} for name in ("Progressing", "Degraded")]
+    return status | {"conditions": [with_error(entry) for entry in listed]}
 
 
 def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) -> Json:
-    """Return the status while children of a deleted namesake are still being removed."""
-    what = f"waiting until the children of a deleted EncoderModel of this name are gone: {', '.join(observed.stale_children[:3])}"
+    """Return the status while children of a deleted EncoderModel of the same name still exist."""
+    what = f"Waiting for the deletion of children of a previous EncoderModel with this name: {', '.join(observed.stale_children[:3])}"
     no = ConditionValue(False, Reason.WAITING_FOR_DELETION, what)
     conditions = {name: no for name in CONDITIONS} | {
-        "Accepted": ConditionValue(True, Reason.ACCEPTED, "the spec is understood"),
+        "Accepted": ConditionValue(True, Reason.ACCEPTED, "Spec is valid"),
         "Progressing": ConditionValue(True, Reason.WAITING_FOR_DELETION, what),
     }
     found: Json = {"phase": "Pending", "replicas": 0, "readyReplicas": 0}
@@ -182,15 +187,15 @@ def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) ->
 
 
 def events_for(old: Json, new: Json) -> tuple[Event, ...]:
-    """Return what changed that people may want to know, each fact once."""
+    """Return the Events for the changes between two statuses, one per reason."""
     before = {entry["type"]: (entry["status"], entry["reason"]) for entry in old.get("conditions", [])}
     found: dict[str, Event] = {}
     for entry in new["conditions"]:
-        told = _NORMAL_EVENTS.get(entry["type"], frozenset())
+        normal = _NORMAL_EVENTS.get(entry["type"], frozenset())
         changed = before.get(entry["type"]) != (entry["status"], entry["reason"])
-        if changed and (entry["reason"] in told or entry["reason"] in _WARNING_REASONS):
+        if changed and (entry["reason"] in normal or entry["reason"] in _WARNING_REASONS):
             warning = entry["reason"] in _WARNING_REASONS
-            # several conditions may change for one reason: the first of them tells it
+            # several conditions may change for the same reason; the first one provides the message
             found.setdefault(entry["reason"], Event(warning, Reason(entry["reason"]), entry["message"]))
     return tuple(found.values())
 
@@ -207,20 +212,22 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
         "Progressing": _progressing(inputs),
         "Degraded": _degraded(inputs),
         "UpdateAvailable": ConditionValue(
-            True, Reason.NEW_DEFAULTS, f"today's operator would use {inputs.available_update}"
+            True, Reason.NEW_DEFAULTS, f"Newer operator defaults are available: {inputs.available_update}"
         )
         if inputs.available_update
-        else ConditionValue(False, Reason.CURRENT, "the operator's defaults are in use"),
+        else ConditionValue(False, Reason.CURRENT, "The revision uses the operator's current defaults"),
     }
     needed = ["Available", "UpToDate"] + (["Verified"] if inputs.model.spec.parity.mode == "Enforce" else [])
-    # the cause before its effect: without an artifact there is nothing to verify, unverified there are no ready pods
+    # causes before effects: without an artifact nothing can be verified, and without verification no pod becomes ready
     order = ["ArtifactReady", "Verified", "UpToDate", "Available"]
     missing = next((name for name in order if name in {*needed, "ArtifactReady"} and not found[name].is_true), None)
     if inputs.model.spec.suspend:
         found["Ready"] = ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
     elif missing is None or (missing == "ArtifactReady" and all(found[name].is_true for name in needed)):
         found["Ready"] = ConditionValue(
-            True, Reason.READY, f"{len(inputs.ready)} pods of revision {_hash(inputs.active)} answer"
+            True,
+            Reason.READY,
+            f"{plural(len(inputs.ready), 'pod')} of revision {_hash(inputs.active)} {'serves' if len(inputs.ready) == 1 else 'serve'} traffic",
         )
     else:
         found["Ready"] = found[missing]
@@ -229,15 +236,15 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
 
 def _accepted(model: EncoderModel) -> ConditionValue:
     if model.spec.serving.trust_remote_code:
-        what = "the spec is understood; its trustRemoteCode lets the pods run code from the checkpoint's repository"
+        what = "Spec is valid; trustRemoteCode lets the pods run code from the checkpoint's repository"
         return ConditionValue(True, Reason.REMOTE_CODE_TRUSTED, what)
-    return ConditionValue(True, Reason.ACCEPTED, "the spec is understood")
+    return ConditionValue(True, Reason.ACCEPTED, "Spec is valid")
 
 
 def _verified(inputs: StatusInputs) -> ConditionValue:
     about = inputs.active or inputs.target
     if inputs.model.spec.parity.mode == "Disabled":
-        return ConditionValue(False, Reason.DISABLED, "spec.parity.mode is Disabled: nothing is compared")
+        return ConditionValue(False, Reason.DISABLED, "Parity checks are disabled because spec.parity.mode is Disabled")
     verdict = inputs.verdict(about)
     if about is not None and verdict is not None:
         state = verification_state(inputs.model, inputs.observed.verdicts, about.hash, platform_of(verdict))
@@ -246,18 +253,22 @@ def _verified(inputs: StatusInputs) -> ConditionValue:
             return ConditionValue(verdict.passed, reason, verdict_message(verdict))
     if inputs.verification is not None and about is not None and about == inputs.target:
         if inputs.verification.inconclusive:
-            return ConditionValue(False, Reason.INCONCLUSIVE, f"{inputs.verification.inconclusive}; it is tried again")
+            return ConditionValue(
+                False, Reason.INCONCLUSIVE, f"{inputs.verification.inconclusive}; the parity check will be retried"
+            )
         if inputs.verification.running:
             return ConditionValue(False, Reason.PARITY_RUNNING, inputs.verification.running)
-        return ConditionValue(False, Reason.PARITY_PENDING, "the comparison starts when a pod's engine answers")
-    return ConditionValue(False, Reason.NOT_VERIFIED, "there is no revision to verify yet")
+        return ConditionValue(False, Reason.PARITY_PENDING, "The parity check starts when the engine of a pod is ready")
+    return ConditionValue(False, Reason.NOT_VERIFIED, "There is no revision to verify yet")
 
 
 def _available(inputs: StatusInputs) -> ConditionValue:
     ready, wanted = inputs.ready, inputs.model.spec.serving.replicas
     if ready:
         return ConditionValue(
-            True, Reason.SERVING, f"{len(ready)} of {wanted} pods of revision {_hash(inputs.active)} are ready"
+            True,
+            Reason.SERVING,
+            f"{len(ready)} of {plural(wanted, 'pod')} of revision {_hash(inputs.active)} {'is' if wanted == 1 else 'are'} ready",
         )
     if inputs.model.spec.suspend:
         return ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
@@ -269,7 +280,7 @@ def _available(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(False, *inputs.serving_problem)
     beside = inputs.verification.other if inputs.verification else None
     why = f": {beside.message}" if beside else ""
-    return ConditionValue(False, Reason.NO_READY_PODS, f"no pod of a verified revision is ready{why}")
+    return ConditionValue(False, Reason.NO_READY_PODS, f"No pod of a verified revision is ready{why}")
 
 
 def _up_to_date(inputs: StatusInputs) -> ConditionValue:
@@ -278,7 +289,7 @@ def _up_to_date(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(
             False,
             inputs.artifact_plan.reason,
-            "there is no revision for this spec yet: " + inputs.artifact_plan.message,
+            "No revision exists for the current spec yet: " + inputs.artifact_plan.message,
         )
     if inputs.rollout.rejection:
         return ConditionValue(False, *inputs.rollout.rejection)
@@ -286,16 +297,20 @@ def _up_to_date(inputs: StatusInputs) -> ConditionValue:
         verified = inputs.verification
         why = (verified.inconclusive or verified.running) if verified else ""
         reason = Reason.INCONCLUSIVE if verified and verified.inconclusive else Reason.ROLLOUT_IN_PROGRESS
-        return ConditionValue(False, reason, why or f"revision {target.hash} is not verified yet")
+        return ConditionValue(False, reason, why or f"Revision {target.hash} is not verified yet")
     old = [pod for pod in inputs.observed.pods if pod.ready and not pod.deleting and pod.revision != target.hash]
     if old:
-        return ConditionValue(False, Reason.ROLLOUT_IN_PROGRESS, f"{len(old)} pods of the former revision still answer")
-    return ConditionValue(True, Reason.CURRENT, f"revision {target.hash} is what the spec asks for")
+        return ConditionValue(
+            False,
+            Reason.ROLLOUT_IN_PROGRESS,
+            f"{plural(len(old), 'pod')} of the previous revision still {'serves' if len(old) == 1 else 'serve'} traffic",
+        )
+    return ConditionValue(True, Reason.CURRENT, f"Revision {target.hash} matches the current spec")
 
 
 def _progressing(inputs: StatusInputs) -> ConditionValue:
     if inputs.model.spec.paused:
-        return ConditionValue(False, Reason.PAUSED, "spec.paused is true: nothing is changed")
+        return ConditionValue(False, Reason.PAUSED, "Nothing is changed because spec.paused is true")
     if inputs.model.spec.suspend:
         return ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
     if inputs.artifact_plan.artifact is None:
@@ -306,7 +321,7 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
     if inputs.verification is not None and inputs.verification.other and not inputs.ready:
         return ConditionValue(True, *inputs.verification.other)
     if inputs.rollout.rejection:
-        waits = "waiting for another spec, or for the annotation encoders.dev/retry"
+        waits = "Change the spec or set the annotation encoders.dev/retry to a new value to retry"
         return ConditionValue(False, inputs.rollout.rejection.reason, waits)
     if inputs.verification is not None and (inputs.verification.running or inputs.verification.inconclusive):
         about = inputs.verification.running or inputs.verification.inconclusive
@@ -314,8 +329,12 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(True, reason, about)
     wanted = inputs.rollout.replicas
     if len(inputs.ready) < wanted or inputs.active != inputs.target:
-        return ConditionValue(True, Reason.STARTING, f"{len(inputs.ready)} of {wanted} pods are ready")
-    return ConditionValue(False, Reason.IDLE, "there is nothing to do")
+        return ConditionValue(
+            True,
+            Reason.STARTING,
+            f"{len(inputs.ready)} of {plural(wanted, 'pod')} {'is' if wanted == 1 else 'are'} ready",
+        )
+    return ConditionValue(False, Reason.IDLE, "All resources are up to date")
 
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
@@ -339,9 +358,9 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(True, *inputs.serving_problem)
     if networking.gateway_api_missing(inputs.model, inputs.observed):
         return ConditionValue(
-            True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute: this cluster has no HTTPRoute resource"
+            True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute is set, but the cluster does not serve HTTPRoutes"
         )
-    return ConditionValue(False, Reason.AS_EXPECTED, "nothing needs a person")
+    return ConditionValue(False, Reason.AS_EXPECTED, "No problems detected")
 
 
 def _phase(inputs: StatusInputs, conditions: dict[str, ConditionValue]) -> str:
@@ -355,7 +374,7 @@ def _phase(inputs: StatusInputs, conditions: dict[str, ConditionValue]) -> str:
     if inputs.artifact_plan.artifact is None:
         return "Preparing" if inputs.artifact_plan.reason is Reason.PREPARING else "Pending"
     if inputs.model.spec.serving.replicas == 0:
-        # a person has scaled it to nothing: it waits for nothing else
+        # scaled to zero by the user
         return "Suspended"
     return "Pending" if conditions["Verified"].is_true else "Verifying"
 
@@ -374,17 +393,19 @@ def _artifact(inputs: StatusInputs) -> Json | None:
 
 
 def _progress(inputs: StatusInputs) -> Json | None:
-    """Return how far the preparation is; what is shown stays for a while, so that a busy Job is no stream of writes."""
-    said, shown = inputs.artifact_plan.progress, inputs.model.status.get("artifact", {}).get("progress")
-    if not said:
+    """Return the progress of the preparation. The previous value is kept for a while, to limit the number of writes."""
+    progress, previous = inputs.artifact_plan.progress, inputs.model.status.get("artifact", {}).get("progress")
+    if not progress:
         return None
-    at = parse_time(said.get("at")) or inputs.observed.now
-    # both are times of the Job's own clock
-    if shown and inputs.model.status["artifact"].get("key") == inputs.artifact_plan.key:
-        since = parse_time(shown.get("at"))
+    at = parse_time(progress.get("at")) or inputs.observed.now
+    # both times come from the log of the prep Job
+    if previous and inputs.model.status["artifact"].get("key") == inputs.artifact_plan.key:
+        since = parse_time(previous.get("at"))
         if since and 0 <= (at - since).total_seconds() < _PROGRESS_SECONDS:
-            return dict(shown)
-    named = {key: said[key] for key in ("phase", "bytes", "total", "bytesPerSecond") if said.get(key) is not None}
+            return dict(previous)
+    named = {
+        key: progress[key] for key in ("phase", "bytes", "total", "bytesPerSecond") if progress.get(key) is not None
+    }
     return named | {"at": format_time(at)}
 
 
@@ -410,8 +431,8 @@ def _assemble(
     for name in CONDITIONS:
         entry = conditions[name]
         spelling = "True" if entry.is_true else "False"
-        was = before.get(name, {})
-        since = was.get("lastTransitionTime") if was.get("status") == spelling else None
+        previous = before.get(name, {})
+        since = previous.get("lastTransitionTime") if previous.get("status") == spelling else None
         listed.append(
             {
                 "type": name,
@@ -422,15 +443,15 @@ def _assemble(
                 "lastTransitionTime": since or format_time(observed.now),
             }
         )
-    shown = {key: value for key, value in found.items() if value is not None}
-    return {"observedGeneration": generation} | shown | {"conditions": listed}
+    status = {key: value for key, value in found.items() if value is not None}
+    return {"observedGeneration": generation} | status | {"conditions": listed}
 
 
 def _hash(found: Revision | None) -> str:
     return found.hash if found else "(none)"
 
 
-# what a person must look at
+# reasons that need the user's attention
 _WARNING_REASONS = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -476,7 +497,7 @@ _WARNING_REASONS = frozenset(
         Reason.INCONCLUSIVE,
     }
 )
-# good news worth an Event, by condition
+# reasons of Normal events, by condition
 _NORMAL_EVENTS = {
     "Accepted": frozenset({Reason.REMOTE_CODE_TRUSTED}),
     "ArtifactReady": frozenset({Reason.PREPARED}),

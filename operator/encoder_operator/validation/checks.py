@@ -1,4 +1,4 @@
-"""What an EncoderModel may not ask for, beyond what its schema can say: each refusal names the field and what to do instead."""
+"""Checks of a spec that go beyond its schema. Each error message names the field and an alternative."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from encoder_operator.validation import pod_template, vllm_args
 from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins.plugin import Plugin
 
-# seconds that a serving pod needs to finish what it has begun: its drain (encoder_plugins.drain), and a little to end
+# seconds that a serving pod needs to shut down: the drain of encoder_plugins, and a margin
 GRACE_SECONDS = 90
 
 
 def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
-    """Refuse what can't work, or what is not a tenant's to ask for.
+    """Check that a spec can work and that the administrator's settings allow it.
 
     Raises:
-        NotAccepted: A person must change the spec, or an administrator the operator's settings.
+        NotAccepted: The user must change the spec, or an administrator the operator's settings.
     """
     _check_accelerator(spec.serving, plugin)
     _check_arguments(spec)
@@ -30,23 +30,22 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     if spec.serving.trust_remote_code and not settings.allow_trust_remote_code:
         raise NotAccepted(
             Reason.REMOTE_CODE_DENIED,
-            "spec.serving.trustRemoteCode: this operator does not permit code from repositories (its setting"
-            " allowTrustRemoteCode)",
+            "spec.serving.trustRemoteCode: this operator does not allow code from repositories (setting allowTrustRemoteCode)",
         )
     if spec.serving.pod_template is not None:
         found = pod_template.find_violation(spec.serving.pod_template, GRACE_SECONDS)
         if found is not None:
             raise NotAccepted(
-                Reason.POD_TEMPLATE_DENIED, f"spec.serving.podTemplate: {found.path} is refused: {found.why}"
+                Reason.POD_TEMPLATE_DENIED, f"spec.serving.podTemplate: {found.path} is not allowed: {found.why}"
             )
     _check_images(spec, settings)
 
 
 def check_name(name: str) -> None:
-    """Refuse a model's name that its children's names can't be made from.
+    """Check that the names of all children can be derived from a model's name.
 
     Raises:
-        NotAccepted: The model needs another name.
+        NotAccepted: The EncoderModel needs another name.
     """
     if len(name) > naming.MAX_MODEL_NAME:
         raise NotAccepted(Reason.INVALID_SPEC, naming.NAME_TOO_LONG)
@@ -55,26 +54,26 @@ def check_name(name: str) -> None:
 
 
 def check_volume(spec: Spec, model: str, namespace: str, pvc: PersistentVolumeClaim) -> None:
-    """Refuse what the volume that is there can't do.
+    """Check that the existing volume can do what the spec requests.
 
     Raises:
-        NotAccepted: The model needs another volume, or asks too much of this one.
+        NotAccepted: The EncoderModel needs another volume, or the spec requests too much of this one.
     """
     if pvc.single_pod:
         raise NotAccepted(
             Reason.ONE_POD_ONLY,
-            f"the claim {pvc.name} is ReadWriteOncePod: one pod alone may mount it, but the prep Job, the parity Job and an update's"
-            " pods need it beside the one that serves: take a ReadWriteOnce or ReadWriteMany claim",
+            f"PersistentVolumeClaim {pvc.name} is ReadWriteOncePod, so only one pod can mount it, but preparation, parity checks and"
+            " updates need a second pod: use a ReadWriteOnce or ReadWriteMany claim",
         )
     if not pvc.shared:
         check_single_node(spec, model, namespace)
 
 
 def check_single_node(spec: Spec, model: str, namespace: str) -> None:
-    """Refuse what parts pods that share a volume which is on one node at a time.
+    """Check that the spec does not separate pods that share a ReadWriteOnce volume.
 
     Raises:
-        NotAccepted: The spec asks for both.
+        NotAccepted: The spec requests both.
     """
     serving = spec.serving
     own = serving_labels(spec, model)
@@ -88,19 +87,19 @@ def check_single_node(spec: Spec, model: str, namespace: str) -> None:
             ):
                 raise NotAccepted(
                     Reason.ONE_NODE_ONLY,
-                    f"spec.serving.affinity.podAntiAffinity requires that the model's pods are parted by {term.topology_key}, but"
-                    f" {why}: prefer it instead, or take a ReadWriteMany volume",
+                    f"spec.serving.affinity.podAntiAffinity requires the model's pods to be separated by {term.topology_key}, but"
+                    f" {why}: use a preferred term, or a ReadWriteMany volume",
                 )
     if (
         affinity is not None
         and affinity.pod_affinity is not None
         and affinity.pod_affinity.required_during_scheduling_ignored_during_execution
     ):
-        # the scheduler lets the first pod of a group start only where it matches every required term itself
+        # the scheduler places the first pod of a group only if it matches every required term itself
         raise NotAccepted(
             Reason.ONE_NODE_ONLY,
-            f"spec.serving.affinity.podAffinity can't require anything here, because {why}, by a required term of the"
-            " operator's own: prefer it instead, or take a ReadWriteMany volume",
+            f"spec.serving.affinity.podAffinity must not have required terms, because {why} by a required term of the"
+            " operator: use a preferred term, or a ReadWriteMany volume",
         )
     for constraint in serving.topology_spread_constraints:
         if constraint.when_unsatisfiable == "DoNotSchedule" and (
@@ -108,28 +107,28 @@ def check_single_node(spec: Spec, model: str, namespace: str) -> None:
         ):
             raise NotAccepted(
                 Reason.ONE_NODE_ONLY,
-                f"spec.serving.topologySpreadConstraints requires that the model's pods are spread by {constraint.topology_key},"
-                f" but {why}: say ScheduleAnyway, or take a ReadWriteMany volume",
+                f"spec.serving.topologySpreadConstraints requires the model's pods to be spread by {constraint.topology_key},"
+                f" but {why}: use ScheduleAnyway, or a ReadWriteMany volume",
             )
     for key, value in spec.prepare.node_selector.items():
         other = node_selector(serving).get(key, value)
         if other != value:
             raise NotAccepted(
                 Reason.ONE_NODE_ONLY,
-                f"spec.prepare.nodeSelector asks for {key}: {value} and spec.serving for {other}, but {why}, and the prep Job"
-                " with them: make them agree, or take a ReadWriteMany volume",
+                f"spec.prepare.nodeSelector sets {key}: {value} and spec.serving sets {other}, but {why}, including the prep Job:"
+                " use the same value, or a ReadWriteMany volume",
             )
 
 
 def serving_labels(spec: Spec, model: str) -> dict[str, str]:
-    """Return the labels of a model's serving pods, without the revision."""
+    """Return the labels of a model's serving pods without the revision."""
     added = (spec.serving.pod_template or {}).get("metadata", {}).get("labels", {})
     code = {naming.TRUST_REMOTE_CODE: "true"} if spec.serving.trust_remote_code else {}
     return {**added, **naming.labels(model, "serving"), **code}
 
 
 def node_selector(serving: Serving) -> dict[str, str]:
-    """Return the node labels that serving pods need."""
+    """Return the node selector of the serving pods."""
     product = {GPU_PRODUCT_LABEL: serving.accelerator_product} if serving.accelerator_product else {}
     return dict(sorted({**serving.node_selector, **product}.items()))
 
@@ -138,8 +137,8 @@ def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
     if serving.dtype is None and serving.accelerator not in dict(plugin.dtypes):
         raise NotAccepted(
             Reason.UNSUPPORTED_ACCELERATOR,
-            f"spec.serving.accelerator: plugin {plugin.name} has no default number format for {serving.accelerator};"
-            f" it is made for {', '.join(dict(plugin.dtypes))}",
+            f"spec.serving.accelerator: plugin {plugin.name} has no default dtype for {serving.accelerator};"
+            f" it supports {', '.join(dict(plugin.dtypes))}",
         )
 
 
@@ -149,29 +148,29 @@ def _check_arguments(spec: Spec) -> None:
         if option is not None:
             raise NotAccepted(
                 Reason.ARGUMENT_DENIED,
-                f"spec.serving.args: {argument!r} is refused, it means --{option}: {vllm_args.DENIED[option]}",
+                f"spec.serving.args: {argument!r} sets --{option}, which is not allowed: {vllm_args.DENIED[option]}",
             )
     part: Serving | Prepare
     for field, part in (("serving", spec.serving), ("prepare", spec.prepare)):
         for variable in part.env:
             why = vllm_args.DENIED_ENVIRONMENT.get(variable.name)
             if why is not None:
-                raise NotAccepted(Reason.ENVIRONMENT_DENIED, f"spec.{field}.env: {variable.name} is refused: {why}")
+                raise NotAccepted(Reason.ENVIRONMENT_DENIED, f"spec.{field}.env: {variable.name} is not allowed: {why}")
 
 
 def _check_loading(spec: Spec) -> None:
     wanted, own = spec.serving.load_format, spec.image is not None
     if wanted == "tensorizer":
         why = (
-            "tensorizer reads a serialized model of its own format, and artifacts hold safetensors only: weights from elsewhere"
-            " would escape the artifact's digest"
+            "tensorizer reads its own serialization format, and artifacts contain only safetensors; weights from elsewhere would not"
+            " be covered by the artifact's digest"
         )
     elif wanted == "fastsafetensors" and spec.serving.accelerator != "nvidia":
-        why = "fastsafetensors copies from files to the memory of a GPU; it needs accelerator nvidia"
+        why = "fastsafetensors copies files directly to GPU memory and needs accelerator nvidia"
     elif wanted == "runai_streamer" and spec.serving.accelerator != "nvidia" and not own:
         why = (
-            "runai_streamer needs the package runai-model-streamer, which vLLM's own image for nvidia holds and the engine image for"
-            " CPUs does not: name an image of your own that does in spec.image"
+            "runai_streamer needs the package runai-model-streamer, which the engine image for nvidia contains and the one for CPUs does"
+            " not: set spec.image to an image that contains it"
         )
     else:
         return
@@ -193,7 +192,7 @@ def _check_images(spec: Spec, settings: Settings) -> None:
     if missing:
         raise NotAccepted(
             Reason.NO_IMAGE,
-            f"the operator was installed without an image for {', '.join(missing)}: set it in the chart's values",
+            f"no image is configured for {', '.join(missing)}: set it in the chart's values",
         )
 
 

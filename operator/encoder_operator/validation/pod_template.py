@@ -1,8 +1,9 @@
-"""``spec.serving.podTemplate``: what of a pod template may be added to, and how it is merged in.
+"""Validate and merge `spec.serving.podTemplate`.
 
-A strategic merge, as ``kubectl patch`` does it: maps are merged, lists of named things by their names, other values are replaced.
-What the model's promises rest on (the proof, the probes, the way requests are drained, the restricted profile) is refused by its
-path, and so is what has a field of its own in ``spec.serving``: the prep Job and the storage rules go by those.
+The overlay is a strategic merge, as in `kubectl patch`: maps are merged, lists of named entries are merged by name, and
+other values are replaced. Fields that parity checks, probes, graceful shutdown or the restricted Pod Security Standard
+depend on are rejected by path. So are fields that have an equivalent in `spec.serving`, because the prep Job and the
+volume checks use those.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from encoder_operator.validation import vllm_args
 ENGINE = "engine"
 OWN_VOLUMES = frozenset({"artifacts", "tmp", "shm"})
 
-_HOST = "it would take down the wall between pod and node"
-_PROFILE = "pods keep to the restricted profile of the pod security standards"
-_PROBES = "readiness and the parity gate rest on it"
-_SET = "the operator sets it"
-_TOKEN = "serving pods hold no account of the cluster"
-_OTHER = "it is none of what an overlay may add"
+_HOST = "it would break the isolation between pod and node"
+_PROFILE = "pods must comply with the restricted Pod Security Standard"
+_PROBES = "readiness and the parity gate depend on it"
+_SET = "reserved for the operator"
+_TOKEN = "serving pods have no service account token"
+_OTHER = "a pod template override cannot set this field"
 
-# what an overlay may hold, level by level; everything else is refused, with a reason where there is a particular one
+# fields that an overlay may set, level by level; everything else is rejected, for some fields with a specific reason
 _METADATA = frozenset({"annotations", "labels"})
 _SPEC = frozenset(
     {
@@ -77,20 +78,20 @@ _VOLUMES = frozenset(
 
 # for the reference page
 ALLOWED = (
-    "Labels and annotations that are not the operator's; of the container `engine` `env` and `volumeMounts` (what `valueFrom` or a"
-    " volume reads from a Secret or ConfigMap is no part of the revision: a container that starts again sees its content of that day,"
-    " and is not compared again for it); further containers and init containers, which get the restricted security context and may only read the artifacts; volumes that the"
-    f" restricted profile allows ({', '.join(sorted(_VOLUMES))}); and of the pod "
+    "Labels and annotations other than the operator's; `env` and `volumeMounts` of the container `engine` (content that `valueFrom` or a"
+    " volume reads from a Secret or ConfigMap is not part of the revision: a restarted container sees the current content"
+    " and is not verified again); additional containers and init containers, which get the restricted security context and read-only access to the artifacts; volumes that the"
+    f" restricted Pod Security Standard allows ({', '.join(sorted(_VOLUMES))}); and the pod fields "
     + ", ".join(f"`{name}`" for name in sorted(_SPEC - {"containers", "initContainers", "volumes", "securityContext"}))
-    + f", and `securityContext` with {', '.join(f'`{name}`' for name in sorted(_POD_CONTEXT))} (never 0 for a user or group)."
+    + f", and `securityContext` with {', '.join(f'`{name}`' for name in sorted(_POD_CONTEXT))} (users and groups other than 0)."
 )
 DENIED: Mapping[str, str] = MappingProxyType(
     {
-        "spec.activeDeadlineSeconds": "it would end pods that serve",
+        "spec.activeDeadlineSeconds": "it would end serving pods",
         "spec.affinity": "use spec.serving.affinity",
         "spec.automountServiceAccountToken": _TOKEN,
-        "spec.enableServiceLinks": "a Service called vllm would change the engine's settings",
-        "spec.ephemeralContainers": "a template has none",
+        "spec.enableServiceLinks": "a Service named vllm would change the engine's settings",
+        "spec.ephemeralContainers": "pod templates do not support ephemeral containers",
         "spec.hostIPC": _HOST,
         "spec.hostNetwork": _HOST,
         "spec.hostPID": _HOST,
@@ -101,32 +102,32 @@ DENIED: Mapping[str, str] = MappingProxyType(
         "spec.readinessGates": _PROBES,
         "spec.resourceClaims": "use spec.serving.resourceClaims",
         "spec.resources": "use spec.serving.resources",
-        "spec.restartPolicy": "pods of a Deployment are always restarted",
+        "spec.restartPolicy": "the pods of a Deployment are always restarted",
         "spec.runtimeClassName": "use spec.serving.runtimeClassName",
         "spec.serviceAccount": _TOKEN,
         "spec.serviceAccountName": _TOKEN,
-        "spec.shareProcessNamespace": "other containers could signal the engine",
+        "spec.shareProcessNamespace": "other containers could send signals to the engine",
         "spec.tolerations": "use spec.serving.tolerations, which the prep Job follows too",
         "spec.topologySpreadConstraints": "use spec.serving.topologySpreadConstraints",
         "spec.containers[engine].args": "use spec.serving.args",
         "spec.containers[engine].command": _SET,
-        "spec.containers[engine].envFrom": "it could set any variable, also those that no env may hold: name each one, with valueFrom",
+        "spec.containers[engine].envFrom": "it could set reserved variables: list each variable with valueFrom instead",
         "spec.containers[engine].image": "use spec.image",
-        "spec.containers[engine].imagePullPolicy": "the operator's own setting for all models",
-        "spec.containers[engine].lifecycle": "without the operator's preStop requests are lost when a pod ends",
+        "spec.containers[engine].imagePullPolicy": "the administrator sets it for all EncoderModels",
+        "spec.containers[engine].lifecycle": "without the operator's preStop hook, requests are lost when a pod terminates",
         "spec.containers[engine].livenessProbe": _PROBES,
-        "spec.containers[engine].ports": "requests come in by one port, which the operator sets",
+        "spec.containers[engine].ports": "requests arrive on one port, which the operator sets",
         "spec.containers[engine].readinessProbe": _PROBES,
         "spec.containers[engine].resources": "use spec.serving.resources",
-        "spec.containers[engine].restartPolicy": "pods of a Deployment are always restarted",
+        "spec.containers[engine].restartPolicy": "the pods of a Deployment are always restarted",
         "spec.containers[engine].securityContext": _PROFILE,
         "spec.containers[engine].startupProbe": _PROBES,
-        "spec.containers[engine].terminationMessagePath": "the operator reads the engine's last words there",
-        "spec.containers[engine].terminationMessagePolicy": "the operator reads the engine's last words there",
+        "spec.containers[engine].terminationMessagePath": "the operator reads the engine's termination message",
+        "spec.containers[engine].terminationMessagePolicy": "the operator reads the engine's termination message",
     }
 )
 _FOREIGN_ANNOTATIONS = ("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/")
-# by which field entries of a list are the same; other lists are replaced as a whole
+# merge keys of lists; other lists are replaced as a whole
 _KEYS = MappingProxyType(
     {
         "containers": "name",
@@ -141,24 +142,24 @@ _KEYS = MappingProxyType(
 _WHOLE_DEFAULTS = MappingProxyType({"fieldRef": {"apiVersion": "v1"}, "resourceFieldRef": {"divisor": "0"}})
 _LISTS = MappingProxyType({"add": str, "drop": str, "sources": dict})
 _MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "securityContext", "spec"})
-# an entry of these is one choice of several: merged, a variable would have a value and a source
+# entries that are a choice between several fields: merging would give a variable both a value and a source
 _WHOLE = frozenset({"env", "volumes"})
 
 
 class Violation(NamedTuple):
-    """A path that an overlay may not hold, and why."""
+    """A path that an overlay must not set, and why."""
 
     path: str
     why: str
 
 
 def merge(template: Json, overlay: Json, context: Json) -> Json:
-    """Return ``template`` with ``overlay`` merged in.
+    """Return `template` with `overlay` merged in.
 
     Args:
-        template: The pod template as the operator makes it.
-        overlay: What a person adds; ``refusal`` has found nothing in it.
-        context: The security context of a container of ours, which added containers get too.
+        template: The operator's pod template.
+        overlay: The user's pod template override, in which `find_violation` has found nothing.
+        context: The security context of the operator's containers, which additional containers get too.
     """
     found: Json = _merge_value(template, _with_defaults(overlay), "")
     own = {entry["name"] for entry in template["spec"]["containers"]}
@@ -170,7 +171,7 @@ def merge(template: Json, overlay: Json, context: Json) -> Json:
 
 
 def _with_defaults(value: Any) -> Any:
-    """Add what the API server would to parts that are owned as a whole: left out, each look would find them changed."""
+    """Add the API server's defaults to parts that are owned as a whole, which would otherwise differ in every reconcile."""
     if isinstance(value, list):
         return [_with_defaults(entry) for entry in value]
     if not isinstance(value, dict):
@@ -204,11 +205,11 @@ def _merge_value(base: Any, over: Any, name: str) -> Any:
 
 
 def find_violation(overlay: Json, grace: int) -> Violation | None:
-    """Return the first thing in ``overlay`` that is refused, or None.
+    """Return the first violation in `overlay`, or None.
 
     Args:
-        overlay: What a person adds to the pod template.
-        grace: Seconds that a pod needs to finish what it has begun.
+        overlay: The user's pod template override.
+        grace: Seconds that a pod needs to shut down.
     """
     return next(_check_structure(overlay, ""), None) or next(_check_content(overlay, grace), None)
 
@@ -217,7 +218,7 @@ def _check_structure(value: Any, path: str) -> Iterator[Violation]:
     name = path.rpartition(".")[2]
     labels = path.startswith("metadata.")
     if value is None:
-        yield Violation(path, "an overlay adds and changes, and takes nothing away")
+        yield Violation(path, "an override can add and change fields, but not remove them")
     elif name in _MAPS and not labels and not isinstance(value, dict):
         yield Violation(path, "it must be an object")
     elif (name in _KEYS or name in _LISTS) and not labels and not isinstance(value, list):
@@ -226,17 +227,17 @@ def _check_structure(value: Any, path: str) -> Iterator[Violation]:
         for key, entry in value.items():
             where = f"{path}.{key}" if path else str(key)
             if key.startswith("$"):
-                yield Violation(where, "directives of a patch are not supported: an overlay adds and changes")
+                yield Violation(where, "patch directives are not supported: an override can only add and change fields")
             yield from _check_structure(entry, where)
     elif isinstance(value, list):
-        for place, entry in enumerate(value):
+        for index, entry in enumerate(value):
             key = _KEYS.get(name)
             if key is not None and not (isinstance(entry, dict) and isinstance(entry.get(key), str | int)):
-                yield Violation(f"{path}[{place}]", f"every entry needs {key}, by which it is merged")
+                yield Violation(f"{path}[{index}]", f"every entry needs {key}, which is its merge key")
                 return
             if name in _LISTS and not isinstance(entry, _LISTS[name]):
-                yield Violation(f"{path}[{place}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
-            yield from _check_structure(entry, f"{path}[{entry[key] if key else place}]")
+                yield Violation(f"{path}[{index}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
+            yield from _check_structure(entry, f"{path}[{entry[key] if key else index}]")
 
 
 def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
@@ -248,15 +249,15 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
             yield Violation(f"metadata.{kind}", "it must be an object")
         for key in meta.get(kind, {}):
             if key.split("/")[0].endswith(naming.GROUP) or key == naming.MANAGED_BY:
-                yield Violation(f"metadata.{kind}[{key}]", "the operator finds its objects by it")
+                yield Violation(f"metadata.{kind}[{key}]", "the operator selects its objects by it")
             if kind == "annotations" and key.startswith(_FOREIGN_ANNOTATIONS):
                 yield Violation(f"metadata.{kind}[{key}]", _PROFILE)
     yield from _fields(spec, "spec.", _SPEC)
     if spec.get("hostUsers"):
-        yield Violation("spec.hostUsers", "only false, which parts the pod's users from the node's")
+        yield Violation("spec.hostUsers", "only false is allowed, which enables a user namespace")
     wanted = spec.get("terminationGracePeriodSeconds", grace)
     if not isinstance(wanted, int) or wanted < grace:
-        yield Violation("spec.terminationGracePeriodSeconds", f"requests at work need {grace} seconds to end")
+        yield Violation("spec.terminationGracePeriodSeconds", f"in-flight requests need {grace} seconds to finish")
     yield from _pod_context(spec.get("securityContext", {}))
     for volume in spec.get("volumes", []):
         yield from _volume(volume)
@@ -268,7 +269,7 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
             elif kind == "containers":
                 yield from _fields(container, where, _ENGINE)
             else:
-                yield Violation(where.rstrip("."), "the engine is no init container")
+                yield Violation(where.rstrip("."), "the engine must not be an init container")
             yield from _container(container, where)
 
 
@@ -288,13 +289,13 @@ def _container(container: Json, where: str) -> Iterator[Violation]:
         path = f"{where}volumeMounts[{mount['mountPath']}]"
         own = mount.get("name") in OWN_VOLUMES
         if container["name"] == ENGINE and (own or _is_reserved_path(mount["mountPath"])):
-            yield Violation(path, "artifacts, scratch space and shared memory are mounted by the operator")
+            yield Violation(path, "the operator mounts artifacts, scratch space and shared memory")
         elif own and not (mount["name"] == "artifacts" and mount.get("readOnly") is True):
-            yield Violation(path, "other containers may only read the artifacts (readOnly: true)")
+            yield Violation(path, "other containers may mount the artifacts only read-only (readOnly: true)")
 
 
 def _is_reserved_path(path: str) -> bool:
-    """Whether a mount would hide the artifact, the entry point, or what the operator mounts."""
+    """Return whether a mount would hide the artifact, the entry point, or a mount of the operator."""
     wanted = posixpath.normpath("/" + path.lstrip("/"))
     held = ("/artifacts", "/tmp", "/dev", "/opt", "/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/sys")
     inside = ("/artifacts", "/opt", "/usr", "/bin", "/lib", "/lib64", "/dev", "/proc", "/sys")
@@ -308,7 +309,7 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
         if port.get("hostPort"):
             yield Violation(f"{path}.hostPort", _HOST)
         if port["containerPort"] == 8000 or port.get("name") == "http":
-            yield Violation(path, "the engine's own port")
+            yield Violation(path, "reserved for the engine's port")
     context = container.get("securityContext", {})
     capabilities = context.get("capabilities", {})
     loose = (
@@ -333,10 +334,10 @@ def _pod_context(context: Json) -> Iterator[Violation]:
 def _volume(volume: Json) -> Iterator[Violation]:
     where = f"spec.volumes[{volume['name']}]"
     if volume["name"] in OWN_VOLUMES:
-        yield Violation(where, "artifacts, scratch space and shared memory are the operator's")
+        yield Violation(where, "reserved for artifacts, scratch space and shared memory")
     for kind in volume:
         if kind != "name" and kind not in _VOLUMES:
             yield Violation(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)
-    for place, source in enumerate(volume.get("projected", {}).get("sources", [])):
+    for index, source in enumerate(volume.get("projected", {}).get("sources", [])):
         if "serviceAccountToken" in source or "clusterTrustBundle" in source:
-            yield Violation(f"{where}.projected.sources[{place}].serviceAccountToken", _TOKEN)
+            yield Violation(f"{where}.projected.sources[{index}].serviceAccountToken", _TOKEN)

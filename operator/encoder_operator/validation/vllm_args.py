@@ -1,31 +1,31 @@
-"""Which vLLM arguments an EncoderModel may not pass, and why not.
+"""vLLM arguments and environment variables that an EncoderModel must not set.
 
-Two kinds: those that the operator or the entry point sets, because the service, the probes or the proof rest on them;
-and those that load code from elsewhere.
+There are two groups: arguments that the operator or the entry point sets, because the Service, the probes or the parity
+check depend on them, and arguments that load code from elsewhere.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-_SET = "the operator sets it"
-_CODE = "it loads code that nobody has checked"
-_SPREAD = "a copy of the model is in one pod: use spec.serving.replicas and tensorParallelSize"
-_ELSEWHERE = "it reads from outside the checked artifact"
-_TLS = "the Service speaks plain HTTP"
-_OPEN = "it is another way in: past the limits, or to change or stop the engine"
-_LOGS = "a logging configuration can call any code"
+_SET = "reserved for the operator"
+_CODE = "it loads code that has not been reviewed"
+_SPREAD = "each pod holds one copy of the model: use spec.serving.replicas and tensorParallelSize"
+_ELSEWHERE = "it reads from outside the verified artifact"
+_TLS = "the Service uses plain HTTP"
+_OPEN = "it adds an interface that bypasses the limits or can change or stop the engine"
+_LOGS = "a logging configuration can call arbitrary code"
 _NOT_IN_CEL = frozenset({_SPREAD, _ELSEWHERE, _TLS, _OPEN, _LOGS})
 
 DENIED = MappingProxyType(
     {
         "additional-config": _SET,
         "allowed-local-media-path": _ELSEWHERE,
-        "api-key": "the probes and the parity check would be locked out",
+        "api-key": "it would lock out the probes and the parity check",
         "api-server-count": "use spec.serving.apiServerCount",
         "code-revision": _CODE,
-        "config": "its file could set any other argument",
-        "convert": "the plugin decides what the model answers",
+        "config": "a configuration file could set any other argument",
+        "convert": "the plugin determines the model's output",
         "data-parallel-address": _SPREAD,
         "data-parallel-backend": _SPREAD,
         "data-parallel-external-lb": _SPREAD,
@@ -33,12 +33,12 @@ DENIED = MappingProxyType(
         "data-parallel-multi-port-external-lb": _SPREAD,
         "data-parallel-rank": _SPREAD,
         "data-parallel-rpc-port": _SPREAD,
-        "data-parallel-size": "scale spec.serving.replicas instead",
+        "data-parallel-size": "use spec.serving.replicas",
         "data-parallel-size-local": _SPREAD,
         "data-parallel-start-rank": _SPREAD,
         "data-parallel-supervisor-port": _SPREAD,
         "decode-context-parallel-size": _SPREAD,
-        "device-ids": "the pod gets its GPUs from Kubernetes",
+        "device-ids": "Kubernetes assigns the pod's GPUs",
         "distributed-executor-backend": _CODE,
         "download-dir": "serving pods are offline, and the artifact is complete",
         "dtype": "use spec.serving.dtype",
@@ -52,7 +52,7 @@ DENIED = MappingProxyType(
         "grpc-port": _OPEN,
         "headless": _SET,
         "hf-config-path": _ELSEWHERE,
-        "hf-token": "serving pods are offline and never see a token",
+        "hf-token": "serving pods are offline and have no token",
         "host": _SET,
         "io-processor-plugin": _SET,
         "kv-transfer-config": _CODE,
@@ -76,11 +76,11 @@ DENIED = MappingProxyType(
         "profiler-config": _OPEN,
         "quantization": "use spec.serving.quantization",
         "reasoning-parser-plugin": _CODE,
-        "revision": "the source's revision is the only one",
+        "revision": "use the revision of spec.source",
         "root-path": _SET,
         "runner": _SET,
         "scheduler-cls": _CODE,
-        "scheduling-policy": "the plugin's requests rest on their priorities",
+        "scheduling-policy": "the plugin relies on request priorities",
         "served-model-name": _SET,
         "shutdown-timeout": _SET,
         "speculative-config": _ELSEWHERE,
@@ -91,8 +91,8 @@ DENIED = MappingProxyType(
         "ssl-keyfile": _TLS,
         "task": _SET,
         "tensor-parallel-size": "use spec.serving.tensorParallelSize",
-        "tokenizer": "the artifact holds the tokenizer",
-        "tokenizer-revision": "the artifact holds the tokenizer",
+        "tokenizer": "the artifact contains the tokenizer",
+        "tokenizer-revision": "the artifact contains the tokenizer",
         "tool-parser-plugin": _CODE,
         "tool-server": _CODE,
         "trust-remote-code": "use spec.serving.trustRemoteCode",
@@ -103,7 +103,7 @@ DENIED = MappingProxyType(
     }
 )
 
-# what vLLM also calls some of them
+# vLLM's short options
 SHORT_OPTIONS = MappingProxyType(
     {
         "asc": "api-server-count",
@@ -128,7 +128,7 @@ SHORT_OPTIONS = MappingProxyType(
     }
 )
 
-# variables that say what an argument says, or load what nobody has checked
+# variables with the effect of a denied argument, or that load code
 DENIED_ENVIRONMENT = MappingProxyType(
     {
         "HF_HUB_OFFLINE": _SET,
@@ -142,7 +142,7 @@ DENIED_ENVIRONMENT = MappingProxyType(
         "PYTHONPATH": _CODE,
         "PYTHONSTARTUP": _CODE,
         "TRANSFORMERS_OFFLINE": _SET,
-        "VLLM_API_KEY": "the probes and the parity check would be locked out",
+        "VLLM_API_KEY": "it would lock out the probes and the parity check",
         "VLLM_LOGGING_CONFIG_PATH": _LOGS,
         "VLLM_PLUGINS": _CODE,
         "VLLM_PORT": _SET,
@@ -152,26 +152,27 @@ DENIED_ENVIRONMENT = MappingProxyType(
 
 
 def denied_option(argument: str) -> str | None:
-    """Return the denied option that ``argument`` would set, or None.
+    """Return the denied option that `argument` would set, or None.
 
-    vLLM accepts underscores for dashes, ``--option.key=value``, and any unambiguous abbreviation.
+    vLLM accepts underscores for dashes, `--option.key=value`, and any unambiguous abbreviation.
     """
     if not argument.startswith("--"):
         return SHORT_OPTIONS.get(argument[1:].split("=", 1)[0]) if argument.startswith("-") else None
     name = argument[2:].split("=", 1)[0].split(".", 1)[0].replace("_", "-").lower()
     if name in DENIED:
         return name
-    # an abbreviation of a denied option; the shortest are refused by vLLM itself as ambiguous
+    # an abbreviation of a denied option; vLLM itself rejects the shortest ones as ambiguous
     return next((option for option in DENIED if len(name) > 2 and option.startswith(name)), None)
 
 
 def cel_pattern() -> str:
-    """Return the regular expression by which the API server refuses what people are most likely to try, in the plain spellings.
+    """Return the regular expression by which the API server rejects the most likely denied arguments in their plain spelling.
 
-    Its cost counts against a budget that the API server sets, and grows with its length: the rest is refused by the operator.
+    The API server limits the cost of a rule, which grows with the length of the expression. The operator rejects the
+    rest.
     """
-    said = [option for option, why in DENIED.items() if why not in _NOT_IN_CEL]
-    # a dot is a dash or an underscore, and shorter than saying so
-    options = "|".join(option.replace("-", ".") for option in said)
-    short = "|".join(short for short, option in SHORT_OPTIONS.items() if option in said)
+    denied = [option for option, why in DENIED.items() if why not in _NOT_IN_CEL]
+    # the dot matches a dash or an underscore and is shorter than a character class
+    options = "|".join(option.replace("-", ".") for option in denied)
+    short = "|".join(short for short, option in SHORT_OPTIONS.items() if option in denied)
     return f"^(--({options})([=.].*)?|-({short})(=.*)?)$"

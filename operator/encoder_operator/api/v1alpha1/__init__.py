@@ -1,6 +1,7 @@
-"""The EncoderModel resource: what a person writes, and what the operator answers. The contract; no logic.
+"""Types of the EncoderModel resource, version v1alpha1.
 
-Docstrings below fields become the descriptions of the CustomResourceDefinition (``crd.py``), and rows of docs/encodermodel.md.
+Docstrings of fields are the descriptions in the CustomResourceDefinition (`crd.py`) and in docs/encodermodel.md
+(`docs.py`).
 """
 
 from encoder_operator.api.v1alpha1.base import Accelerator, EnvVar, Resources, Rule, rule

@@ -1,4 +1,4 @@
-"""What every part of the resource is made of: the strict base class, rules with two spellings, and scalar types."""
+"""Base class, rules and scalar types of the resource."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_len
 
 
 def rule(expression: str, message: str) -> dict[str, str]:
-    """Return a CEL rule with the sentence that a person reads when it does not hold."""
+    """Return a CEL rule and the message that the user sees if it fails."""
     return {"rule": expression, "message": message}
 
 
 def rules(*found: dict[str, str]) -> dict[str, Any]:
-    """Return the schema extension that holds CEL rules."""
+    """Return the schema extension for CEL rules."""
     return {"x-kubernetes-validations": list(found)}
 
 
 def keyed(*keys: str) -> dict[str, Any]:
-    """Return the schema extension by which entries of a list are known by some of their fields."""
+    """Return the schema extension of a list whose entries are identified by some of their fields."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold where two fields of one part meet: in CEL for the API server, in Python for who renders without one."""
+    """A constraint between fields: in CEL for the API server, and in Python for `encoder-operator render`."""
 
     expression: str
     message: str
-    # None for a rule about the change from one object to the next, which only the API server sees, and where ``checks`` says it with a
-    # reason of its own
+    # None for a rule about updates, which only the API server can check, and for a rule that `validation.checks`
+    # reports with its own reason
     holds: Callable[[Any], bool] | None
 
 
 class ApiType(BaseModel):
-    """A part of the resource: camelCase outside, strict, closed, immutable."""
+    """A part of the resource: camelCase names, strict types, no unknown fields, immutable."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -82,7 +82,7 @@ class ApiType(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Add the rules in the API server's language."""
+        """Add the CEL rules to the schema."""
         found = handler.resolve_ref_schema(handler(core))
         return found | (rules(*(rule(entry.expression, entry.message) for entry in cls.RULES)) if cls.RULES else {})
 
@@ -94,7 +94,7 @@ Commit = Annotated[
         json_schema_extra=rules(
             rule(
                 "self.matches('^[0-9a-f]{40}$')",
-                "must be a commit of 40 hexadecimal digits: a branch or tag may change under a served model",
+                "must be a commit of 40 hexadecimal digits, because a branch or tag may change while the model is served",
             )
         )
     ),
@@ -107,32 +107,32 @@ class SecretKey(ApiType):
     name: Name
     """Name of the Secret."""
     key: Key = "token"
-    """Key in it."""
+    """Key of the Secret."""
 
 
 class NamedReference(ApiType):
-    """An object of a known kind in the same namespace."""
+    """A reference to an object in the same namespace."""
 
     name: Name
-    """Its name."""
+    """Name of the object."""
 
 
 class Resources(ApiType):
-    """Compute resources, as in a container."""
+    """Compute resources of a container."""
 
     requests: Quantities = Field(default_factory=dict)
-    """What the scheduler sets aside."""
+    """Minimum resources, which the scheduler reserves."""
     limits: Quantities = Field(default_factory=dict)
-    """What the container may use at most."""
+    """Maximum resources."""
 
 
 class EnvVar(ApiType):
-    """An environment variable with a plain value."""
+    """An environment variable with a literal value."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
-    """Its name."""
+    """Name of the variable."""
     value: Annotated[str, StringConstraints(max_length=4096)] = ""
-    """Its value."""
+    """Value of the variable."""
 
 
 _OURS = ", ".join(f"'{name}'" for name in DENIED_ENVIRONMENT)
@@ -144,7 +144,7 @@ Environment = Annotated[
         | rules(
             rule(
                 f"self.all(e, !(e.name in [{_OURS}]))",
-                "env holds a variable that is not yours to set: the operator sets it, or it loads foreign code (see docs/encodermodel.md)",
+                "env contains a variable that is reserved for the operator, or that loads code from elsewhere (see docs/encodermodel.md)",
             )
         ),
     ),
@@ -152,5 +152,5 @@ Environment = Annotated[
 
 
 def exactly_one(part: ApiType, *fields: str) -> bool:
-    """Return whether one of ``fields`` is set, and no other."""
+    """Return whether exactly one of `fields` is set."""
     return sum(getattr(part, field) is not None for field in fields) == 1

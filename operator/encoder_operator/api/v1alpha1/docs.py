@@ -1,4 +1,4 @@
-"""The reference page of the EncoderModel, generated from its schema."""
+"""Generate the reference page of the EncoderModel from its schema."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ def page() -> str:
         GENERATED,
         "# EncoderModel\n",
         f"{schema['description']}\n",
-        "`kubectl explain encodermodel.spec --recursive` shows the same in a cluster. Conditions: [status.md](status.md).\n",
+        "`kubectl explain encodermodel.spec --recursive` shows the same fields in a cluster. For the conditions see [status.md](status.md).\n",
         "## spec\n",
         *_table(schema["properties"]["spec"], "spec"),
         "\n## Rules\n",
-        "The API server refuses what breaks one of these, with the sentence:\n",
-        # parts that stand in several places bring their rules along to each
+        "The API server rejects an EncoderModel that violates one of these rules, with this message:\n",
+        # parts that are used in several places have the same rules in each
         *(f"- {message}" for message in dict.fromkeys(entry["message"] for entry in _rules(schema))),
-        "\n## Arguments that `spec.serving.args` may not hold\n",
+        "\n## Arguments that `spec.serving.args` must not contain\n",
         "| argument | why |",
         "|---|---|",
         *(f"| `--{name}` | {why} |" for name, why in vllm_args.DENIED.items()),
-        "\nThe short forms of vLLM (`-tp`, `-q`, …) are refused with them, and so are abbreviations and underscores.\n",
-        "## Environment variables that no `env` may hold\n",
+        "\nvLLM's short options (`-tp`, `-q`, …), abbreviations and spellings with underscores are rejected as well.\n",
+        "## Environment variables that `env` must not contain\n",
         "| variable | why |",
         "|---|---|",
         *(f"| `{name}` | {why} |" for name, why in vllm_args.DENIED_ENVIRONMENT.items()),
-        "\n## What `spec.serving.podTemplate` may hold\n",
+        "\n## Pod template overrides\n",
         f"{pod_template.ALLOWED}\n",
-        "What else a pod template has is refused by its path. In particular:\n",
+        "`spec.serving.podTemplate` must not set any other field. In particular:\n",
         "| path | why |",
         "|---|---|",
         *(f"| `{path}` | {why} |" for path, why in pod_template.DENIED.items()),
         "\n## Annotations\n",
-        "| annotation | a new value |",
+        "| annotation | effect of a new value |",
         "|---|---|",
-        "| `encoders.dev/retry` | tries again what has failed for good, a preparation or a comparison; looks up again what a branch, a bucket or a volume's folder holds |",
-        "| `encoders.dev/update` | makes a new revision with the operator's images and defaults of today |",
+        "| `encoders.dev/retry` | retries a preparation or a parity check that failed permanently, and resolves a branch, a bucket or a volume's folder again |",
+        "| `encoders.dev/update` | creates a new revision with the operator's current images and defaults |",
         "\n## status\n",
         *_table(schema["properties"]["status"], "status"),
     ]
@@ -70,7 +70,7 @@ def _kind(field: Json) -> str:
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
-        return "number or percent" if "%" in field["pattern"] else "quantity"
+        return "integer or percentage" if "%" in field["pattern"] else "quantity"
     if "items" in field:
         return f"list of {_kind(field['items'])}"
     if isinstance(field.get("additionalProperties"), dict):

@@ -1,4 +1,4 @@
-"""Quantities such as `500m` and `1Gi`, as numbers."""
+"""Parse Kubernetes quantities such as `500m` and `1Gi`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIX_CHARACTERS = "".join(sorted({letter for suffix in _SUFFIXES for letter i
 
 
 def parse_quantity(value: Any) -> Any:
-    """Return a quantity as a number, so that `1Gi` and `1024Mi` are the same; other text as it is."""
+    """Return a quantity as a number, so that `1Gi` equals `1024Mi`. Text that is not a quantity is returned unchanged."""
     text = str(value)
     head = text.rstrip(_SUFFIX_CHARACTERS)
     try:

@@ -1,4 +1,4 @@
-"""Where pods may run: the same fields as a pod's own, typed, so that a typing error is refused when it is made."""
+"""Scheduling constraints. The fields are those of a pod, with types, so that the API server rejects mistakes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Weight = Annotated[int, Field(ge=1, le=100)]
 
 
 class Toleration(ApiType):
-    """A taint that the pods may run on."""
+    """A taint that the pods tolerate."""
 
     RULES = (
         Rule(
             "self.operator == 'Equal' || !has(self.value) || self.value == ''",
-            "a toleration with operator Exists has no value",
+            "a toleration with operator Exists must not have a value",
             lambda part: part.operator == "Equal" or not part.value,
         ),
         Rule(
             "self.operator == 'Exists' || has(self.key)",
-            "a toleration without key needs operator Exists: it is for every taint",
+            "a toleration without a key needs operator Exists, and then matches every taint",
             lambda part: part.operator == "Exists" or part.key is not None,
         ),
         Rule(
@@ -33,15 +33,15 @@ class Toleration(ApiType):
     )
 
     key: LabelKey | None = None
-    """Taint key; absent with operator Exists matches every taint."""
+    """Taint key. If absent, operator must be Exists, and every taint matches."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """How key and value are compared."""
+    """How the key relates to the value."""
     value: str | None = None
-    """Taint value, for Equal."""
+    """Taint value for operator Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Taint effect; absent for any."""
+    """Taint effect; every effect by default."""
     toleration_seconds: int | None = None
-    """How long a NoExecute taint is put up with."""
+    """Toleration period for NoExecute taints, in seconds."""
 
 
 Tolerations = Annotated[list[Toleration], Field(max_length=32)]
@@ -49,12 +49,12 @@ NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 
 
 class LabelRequirement(ApiType):
-    """One comparison of a label."""
+    """A requirement on a label."""
 
     RULES = (
         Rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-            "In and NotIn need values, Exists and DoesNotExist have none",
+            "operators In and NotIn need values; Exists and DoesNotExist must not have any",
             lambda part: (part.operator in ("In", "NotIn")) == bool(part.values),
         ),
     )
@@ -62,28 +62,28 @@ class LabelRequirement(ApiType):
     key: LabelKey
     """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How."""
+    """Relation of the label to the values."""
     values: Annotated[list[LabelValue], Field(max_length=64)] = Field(default_factory=list)
-    """For In and NotIn."""
+    """Values for In and NotIn."""
 
 
 class LabelSelector(ApiType):
-    """Which objects are meant, by their labels; an empty one means all."""
+    """A label selector; an empty one selects everything."""
 
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels and their values."""
+    """Required labels and their values."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """All must hold."""
+    """Requirements, which must all be met."""
 
 
 class NodeRequirement(ApiType):
-    """One comparison of a node's label or field."""
+    """A requirement on a label or field of a node."""
 
     RULES = (
         Rule(
             "self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) || self.values.size() == 0 :"
             " has(self.values) && (self.operator in ['Gt', 'Lt'] ? self.values.size() == 1 : self.values.size() > 0)",
-            "In and NotIn need values, Gt and Lt one, Exists and DoesNotExist none",
+            "operators In and NotIn need values, Gt and Lt exactly one, and Exists and DoesNotExist must not have any",
             lambda part: (
                 not part.values
                 if part.operator in ("Exists", "DoesNotExist")
@@ -95,97 +95,97 @@ class NodeRequirement(ApiType):
     key: LabelKey
     """Label key, or metadata.name in matchFields."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    """How it is compared."""
+    """Relation of the label or field to the values."""
     values: Annotated[list[Annotated[str, StringConstraints(max_length=253)]], Field(max_length=64)] = Field(
         default_factory=list
     )
-    """What it is compared with."""
+    """Values to compare with."""
 
 
 class NodeTerm(ApiType):
-    """Nodes for which all of these hold."""
+    """Requirements on a node, which must all be met."""
 
     match_expressions: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Comparisons of labels."""
+    """Requirements on labels."""
     match_fields: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Comparisons of fields."""
+    """Requirements on fields."""
 
 
 class PreferredNodes(ApiType):
-    """Nodes that are better than others."""
+    """Preferred nodes."""
 
     weight: Weight
-    """How much better."""
+    """Weight of the preference."""
     preference: NodeTerm
-    """Which nodes."""
+    """Requirements on the nodes."""
 
 
 class RequiredNodes(ApiType):
-    """Nodes of which it must be one."""
+    """Required nodes."""
 
     node_selector_terms: Annotated[list[NodeTerm], Field(min_length=1, max_length=16)]
-    """Any of these will do."""
+    """Terms of which a node must match at least one."""
 
 
 class NodeAffinity(ApiType):
-    """Which nodes."""
+    """Node affinity."""
 
     required_during_scheduling_ignored_during_execution: RequiredNodes | None = None
-    """Must hold."""
+    """Hard requirements."""
     preferred_during_scheduling_ignored_during_execution: Annotated[list[PreferredNodes], Field(max_length=16)] = Field(
         default_factory=list
     )
-    """Should hold."""
+    """Preferences."""
 
 
 class PodTerm(ApiType):
-    """Near (or far from) which pods."""
+    """A set of pods, and the topology in which to be near them (or apart)."""
 
     topology_key: LabelKey
-    """Node label whose value near nodes share, as kubernetes.io/hostname."""
+    """Node label whose value defines the topology, for instance kubernetes.io/hostname."""
     label_selector: LabelSelector | None = None
-    """Which pods."""
+    """Selects the pods."""
     namespaces: Annotated[list[Name], Field(max_length=16)] = Field(default_factory=list)
-    """Their namespaces; the model's own if absent."""
+    """Namespaces of the pods; the model's own by default."""
     namespace_selector: LabelSelector | None = None
-    """Their namespaces, by label."""
+    """Selects namespaces by label."""
 
 
 class WeightedPodTerm(ApiType):
-    """A term that should hold."""
+    """A weighted term."""
 
     weight: Weight
-    """How important."""
+    """Weight of the term."""
     pod_affinity_term: PodTerm
     """The term."""
 
 
 class PodAffinity(ApiType):
-    """Near which pods, or for podAntiAffinity far from which."""
+    """Pod affinity or anti-affinity."""
 
     required_during_scheduling_ignored_during_execution: Annotated[list[PodTerm], Field(max_length=16)] = Field(
         default_factory=list
     )
-    """Must hold."""
+    """Hard requirements."""
     preferred_during_scheduling_ignored_during_execution: Annotated[list[WeightedPodTerm], Field(max_length=16)] = (
         Field(default_factory=list)
     )
-    """Should hold."""
+    """Preferences."""
 
 
 class Affinity(ApiType):
-    """Rules about nodes and about other pods, as in a pod."""
+    """Affinity rules of the pods."""
 
     node_affinity: NodeAffinity | None = None
-    """Which nodes."""
+    """Node affinity."""
     pod_affinity: PodAffinity | None = None
-    """Near which pods."""
+    """Pod affinity."""
     pod_anti_affinity: PodAffinity | None = None
-    """Far from which pods. Refused where it would part pods that share a ReadWriteOnce volume."""
+    """Pod anti-affinity. Rejected if it would separate pods that share a ReadWriteOnce volume."""
 
 
 class TopologySpreadConstraint(ApiType):
-    """How evenly the model's pods are spread."""
+    """How to spread the model's pods over a topology."""
 
     RULES = (
         Rule(
@@ -196,36 +196,36 @@ class TopologySpreadConstraint(ApiType):
     )
 
     max_skew: Annotated[int, Field(ge=1, le=1000)]
-    """By how many pods two places may differ."""
+    """Maximum difference in the number of pods between two domains."""
     topology_key: LabelKey
-    """Node label that tells places apart, as topology.kubernetes.io/zone."""
+    """Node label that defines the domains, for instance topology.kubernetes.io/zone."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    """DoNotSchedule is refused where pods share a ReadWriteOnce volume."""
+    """What to do if the constraint cannot be met. DoNotSchedule is rejected for pods that share a ReadWriteOnce volume."""
     label_selector: LabelSelector | None = None
-    """Which pods are counted; the model's own serving pods if absent."""
+    """Selects the pods to count; the model's serving pods by default."""
     min_domains: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """How many places there must be, for DoNotSchedule."""
+    """Minimum number of domains, for DoNotSchedule."""
 
 
 class ResourceClaim(ApiType):
-    """A device by dynamic resource allocation: exactly one of `resourceClaimName` and `resourceClaimTemplateName`."""
+    """A device by dynamic resource allocation. Set exactly one of `resourceClaimName` and `resourceClaimTemplateName`."""
 
     RULES = (
         Rule(
             "has(self.resourceClaimName) != has(self.resourceClaimTemplateName)",
-            "a resource claim must name exactly one of resourceClaimName and resourceClaimTemplateName",
+            "a resource claim must set exactly one of resourceClaimName and resourceClaimTemplateName",
             lambda part: exactly_one(part, "resource_claim_name", "resource_claim_template_name"),
         ),
     )
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-    """What the claim is called within the pod."""
+    """Name of the claim within the pod."""
     resource_claim_name: Name | None = None
-    """A ResourceClaim that exists; all pods of the model share it."""
+    """Name of an existing ResourceClaim, which all pods of the model share."""
     resource_claim_template_name: Name | None = None
-    """A ResourceClaimTemplate; each pod gets a claim of its own."""
+    """Name of a ResourceClaimTemplate, from which each pod gets its own claim."""
     request: Annotated[str, StringConstraints(max_length=63)] | None = None
-    """Only this request of the claim; all of it if absent."""
+    """Name of a single request of the claim; the whole claim by default."""
 
 
 ResourceClaims = Annotated[list[ResourceClaim], Field(max_length=8, json_schema_extra=keyed("name"))]

@@ -1,4 +1,4 @@
-"""The pods that answer, and how they are compared with the original library before they may."""
+"""The serving pods and their parity checks."""
 
 from __future__ import annotations
 
@@ -42,75 +42,76 @@ class ConfigMapKey(ApiType):
     name: Name
     """Name of the ConfigMap."""
     key: Key = "inputs.json"
-    """Key in it."""
+    """Key of the ConfigMap."""
 
 
 class Inputs(ApiType):
-    """Cases of your own for the comparison."""
+    """Additional inputs for the parity check."""
 
     config_map_ref: ConfigMapKey
-    """A JSON list of cases, as the plugin's page describes them. The prep Job records the original library's answers to them; changed
-    ones make a new artifact."""
+    """A JSON list of inputs in the format that the plugin's page describes. The prep Job records the original library's
+    outputs for them. A change creates a new artifact."""
 
 
 class Parity(ApiType):
-    """How the served model is compared with the original library before it gets traffic."""
+    """How the served model is compared with the reference outputs before it receives traffic."""
 
     mode: Mode = "Enforce"
-    """Enforce: no traffic without proof. Warn: traffic once it was compared, whatever came out, and a condition that says so. Disabled: no comparison."""
+    """Enforce: pods receive traffic only after a passed parity check. Warn: pods receive traffic after the check
+    whatever its result, and a condition reports a failure. Disabled: no check."""
     thresholds: Annotated[dict[str, Decimal], Field(max_length=16)] = Field(default_factory=dict)
-    """Override the plugin's own thresholds, by metric; decimals as strings. Of no effect while mode is Disabled."""
+    """Overrides of the plugin's thresholds by metric, as decimal strings. Ignored while mode is Disabled."""
     inputs: Inputs | None = None
-    """Compare on these too, beside the plugin's own cases. They are recorded in the artifact also while mode is Disabled."""
+    """Additional inputs beside the plugin's own. Their reference outputs are recorded in the artifact even while mode is Disabled."""
     timeout_seconds: Annotated[int, Field(ge=10, le=7200)] = 300
-    """One comparison may take this long. Of no effect while mode is Disabled."""
+    """Timeout of one parity check in seconds. Ignored while mode is Disabled."""
 
 
 _LIMIT = f"self.resources.limits['{GPU_RESOURCE}']"
-# of a model on one GPU; a limit of more wastes them, and always could
+# for a model on one GPU a higher limit is wasteful, but it was always allowed
 _GPUS = "[1-9][0-9]*"
 
 
 def _enough(resources: Resources | None, size: int) -> bool:
-    asked = str((resources.limits if resources else {}).get(GPU_RESOURCE, size))
-    return asked == str(size) or (size == 1 and re.fullmatch(_GPUS, asked) is not None)
+    requested = str((resources.limits if resources else {}).get(GPU_RESOURCE, size))
+    return requested == str(size) or (size == 1 and re.fullmatch(_GPUS, requested) is not None)
 
 
 class Serving(ApiType):
-    """The pods that answer."""
+    """The serving pods."""
 
     RULES = (
         Rule(
             "!has(self.acceleratorProduct) || self.accelerator == 'nvidia'",
-            "serving.acceleratorProduct needs accelerator nvidia: it is the node label nvidia.com/gpu.product",
+            "serving.acceleratorProduct needs accelerator nvidia, because it is the node label nvidia.com/gpu.product",
             lambda part: part.accelerator_product is None or part.accelerator == "nvidia",
         ),
         Rule(
             "!has(self.quantization) || self.accelerator == 'nvidia'",
-            "serving.quantization needs accelerator nvidia: the CPU engine has no fp8",
+            "serving.quantization needs accelerator nvidia, because the CPU engine does not support fp8",
             lambda part: part.quantization is None or part.accelerator == "nvidia",
         ),
         Rule(
             "self.tensorParallelSize == 1 || self.accelerator == 'nvidia'",
-            "serving.tensorParallelSize above 1 needs accelerator nvidia: it is a number of GPUs",
+            "serving.tensorParallelSize above 1 needs accelerator nvidia, because it is a number of GPUs",
             lambda part: part.tensor_parallel_size == 1 or part.accelerator == "nvidia",
         ),
         Rule(
             "!has(self.enginesPerAccelerator) || self.enginesPerAccelerator == 1"
             " || (has(self.apiServerCount) && self.apiServerCount > 1)",
-            "serving.enginesPerAccelerator above 1 needs apiServerCount above 1: only then do vLLM's servers share one port",
+            "serving.enginesPerAccelerator above 1 needs apiServerCount above 1, because only then do vLLM's servers share one port",
             lambda part: (part.engines_per_accelerator or 1) == 1 or (part.api_server_count or 0) > 1,
         ),
         Rule(
             "!has(self.enginesPerAccelerator) || self.enginesPerAccelerator == 1 || self.tensorParallelSize == 1",
-            "serving.enginesPerAccelerator and tensorParallelSize can't both be above 1: one puts several engines on a GPU, the"
-            " other one engine on several",
+            "serving.enginesPerAccelerator and tensorParallelSize cannot both be above 1: the former runs several engines on one GPU, the"
+            " latter one engine on several GPUs",
             lambda part: (part.engines_per_accelerator or 1) == 1 or part.tensor_parallel_size == 1,
         ),
         Rule(
             f"!has(self.acceleratorProduct) || !has(self.nodeSelector) || !('{GPU_PRODUCT_LABEL}' in self.nodeSelector)"
             f" || self.nodeSelector['{GPU_PRODUCT_LABEL}'] == self.acceleratorProduct",
-            f"serving.nodeSelector asks for another {GPU_PRODUCT_LABEL} than serving.acceleratorProduct: leave it out, it follows",
+            f"serving.nodeSelector sets another {GPU_PRODUCT_LABEL} than serving.acceleratorProduct: remove it from nodeSelector",
             lambda part: (
                 part.accelerator_product in (None, part.node_selector.get(GPU_PRODUCT_LABEL, part.accelerator_product))
             ),
@@ -119,13 +120,13 @@ class Serving(ApiType):
             "self.accelerator != 'nvidia' || !has(self.resources) || !has(self.resources.limits)"
             f" || !('{GPU_RESOURCE}' in self.resources.limits) || string({_LIMIT}) == string(self.tensorParallelSize)"
             f" || (self.tensorParallelSize == 1 && string({_LIMIT}).matches('^{_GPUS}$'))",
-            f"the limit {GPU_RESOURCE} must be tensorParallelSize: leave it out, it follows",
+            f"the limit {GPU_RESOURCE} must equal tensorParallelSize: remove the limit to use that value",
             lambda part: part.accelerator != "nvidia" or _enough(part.resources, part.tensor_parallel_size),
         ),
         Rule(
             "!has(self.resourceClaims) || self.resourceClaims.size() == 0 || !has(self.resources) || !has(self.resources.limits)"
             f" || !self.resources.limits.exists(name, name.startsWith('{GPU_VENDOR}'))",
-            "serving.resourceClaims and a limit of nvidia.com both ask for GPUs: leave one out",
+            "serving.resourceClaims and a limit of nvidia.com both request GPUs: remove one of them",
             lambda part: (
                 not (
                     part.resource_claims
@@ -136,46 +137,48 @@ class Serving(ApiType):
         ),
         Rule(
             "self.loadFormat != 'tensorizer'",
-            "serving.loadFormat tensorizer reads a format of its own, and artifacts hold safetensors only",
+            "serving.loadFormat tensorizer is not supported, because artifacts contain only safetensors",
             None,
         ),
         Rule(
             "self.loadFormat != 'fastsafetensors' || self.accelerator == 'nvidia'",
-            "serving.loadFormat fastsafetensors needs accelerator nvidia: it reads to the memory of a GPU",
+            "serving.loadFormat fastsafetensors needs accelerator nvidia, because it reads into GPU memory",
             None,
         ),
     )
 
     accelerator: Accelerator
-    """What the engine runs on."""
+    """Accelerator that the engine runs on."""
     accelerator_product: Annotated[LabelValue, Field(min_length=1)] | None = None
-    """Run only on this GPU product, as the node label nvidia.com/gpu.product spells it (`NVIDIA-L4`). One product needs one comparison."""
+    """GPU product to run on, as in the node label nvidia.com/gpu.product, for instance `NVIDIA-L4`. One parity check
+    covers all pods on the same product."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Number of pods. `kubectl scale` and autoscalers write it; it is not part of the revision."""
+    """Number of serving pods. `kubectl scale` and autoscalers write this field. It is not part of the revision."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Number format; the plugin's default for the accelerator if absent."""
+    """Data type of weights and activations; the plugin's default for the accelerator if absent."""
     max_model_len: Annotated[int, Field(ge=1, le=1048576)] | None = None
-    """Longest input in tokens; the checkpoint's own limit if absent."""
+    """Maximum input length in tokens; the checkpoint's limit by default."""
     load_format: LoadFormat = "auto"
-    """How vLLM reads the weights, in its own words. auto and safetensors read the artifact as it is; fastsafetensors straight to the GPU,
-    runai_streamer with many threads: both are in the engine image for nvidia, and on a CPU runai_streamer needs an image of your own
-    (spec.image). tensorizer is refused, since artifacts hold safetensors only."""
+    """vLLM's weight loader. auto and safetensors read the artifact as it is; fastsafetensors reads into GPU memory;
+    runai_streamer uses many threads. The engine image for nvidia contains both of the latter; on a CPU, runai_streamer
+    needs spec.image. tensorizer is rejected, because artifacts contain only safetensors."""
     quantization: Literal["fp8"] | None = None
-    """Weights and activations in 8 bits, made when the engine starts; nvidia only. Parity decides whether the model stands it."""
+    """Quantize weights and activations to 8 bits when the engine starts; nvidia only. The parity check shows whether
+    accuracy stays within tolerance."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
-    """GPUs that hold one copy of the model together. Each pod asks for as many."""
+    """Number of GPUs that hold one copy of the model. Each pod requests this many."""
     api_server_count: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Processes of each engine that parse, tokenise and answer; the engine decides from its cores if absent."""
+    """Number of API server processes per engine, which parse, tokenize and respond; derived from the number of cores by default."""
     engines_per_accelerator: Annotated[int, Field(ge=1, le=8)] | None = None
-    """Engines of one pod that share its GPU behind the pod's one port; the engine decides if absent. The pod is ready when all are."""
+    """Number of engines per GPU behind the pod's port; chosen by the entry point by default. The pod is ready when all engines are."""
     max_in_flight: Annotated[int, Field(ge=1, le=100000)] | None = None
-    """Requests that a pod works on at once; more are answered 503 with Retry-After."""
+    """Maximum number of concurrent requests per pod. Further requests are answered with status 503 and Retry-After."""
     trust_remote_code: bool = False
-    """Run Python code from the checkpoint's repository. Needs the operator's permission (its setting allowTrustRemoteCode); pods carry the
-    label encoders.dev/trust-remote-code, and the condition Accepted says so."""
+    """Run Python code from the checkpoint's repository. Requires the operator's setting allowTrustRemoteCode. Pods get
+    the label encoders.dev/trust-remote-code, and the condition Accepted reports it."""
     resources: Resources | None = None
-    """Resources of each pod; the operator's default if absent. nvidia pods get tensorParallelSize GPUs unless a limit or a resource claim
-    says otherwise."""
+    """Resources of each pod; the operator's default if absent. Pods on nvidia request tensorParallelSize GPUs unless a
+    limit or a resource claim is set."""
     resource_claims: ResourceClaims = Field(default_factory=list)
     """Devices by dynamic resource allocation, instead of the limit nvidia.com/gpu."""
     args: Annotated[
@@ -185,36 +188,36 @@ class Serving(ApiType):
             json_schema_extra=rules(
                 rule(
                     f"self.all(a, !a.matches('{cel_pattern()}'))",
-                    "serving.args holds an argument that is not yours to set: the operator sets it, a field of the spec"
-                    " does, or it loads foreign code (see docs/encodermodel.md)",
+                    "serving.args contains an argument that is reserved for the operator, has its own field in the spec, or loads code from"
+                    " elsewhere (see docs/encodermodel.md)",
                 )
             ),
         ),
     ] = Field(default_factory=list)
-    """Further vLLM arguments. Those that the operator sets, or that would load foreign code, are refused."""
+    """Additional vLLM arguments. Arguments that are reserved for the operator or that load code from elsewhere are rejected."""
     env: Environment = Field(default_factory=list)
-    """Extra environment variables."""
+    """Additional environment variables."""
     node_selector: NodeSelector = Field(default_factory=dict)
-    """Node labels that all pods of the model need; the prep Job's too."""
+    """Node selector of all pods of the model, including the prep Job's."""
     tolerations: Tolerations = Field(default_factory=list)
-    """Taints that all pods of the model tolerate; the prep Job's too."""
+    """Tolerations of all pods of the model, including the prep Job's."""
     affinity: Affinity | None = None
-    """Rules about nodes and other pods for the serving pods."""
+    """Affinity rules of the serving pods."""
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
         Field(max_length=8, json_schema_extra=keyed("topologyKey", "whenUnsatisfiable")),
     ] = Field(default_factory=list)
-    """How evenly the serving pods are spread over nodes or zones."""
+    """Topology spread constraints of the serving pods."""
     priority_class_name: Name | None = None
     """PriorityClass of the serving pods."""
     runtime_class_name: Name | None = None
-    """RuntimeClass of the serving pods, as `nvidia` on some clusters."""
+    """RuntimeClass of the serving pods, for instance `nvidia`."""
     image_pull_secrets: Annotated[list[NamedReference], Field(max_length=8, json_schema_extra=keyed("name"))] = Field(
         default_factory=list
     )
-    """Secrets with which the images of all pods of the model are pulled."""
+    """Image pull secrets of all pods of the model."""
     pod_template: Annotated[
         dict[str, Any] | None, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
     ] = None
-    """Merged into the serving pods' template, strategically, as `kubectl patch` does: the container `engine` by its name, variables,
-    volumes and mounts by theirs. What the model's promises rest on is refused by its path (see docs/encodermodel.md)."""
+    """Pod template override: merged into the serving pods' template as by `kubectl patch` (strategic merge). Fields
+    that the operator depends on are rejected by path (see docs/encodermodel.md)."""

@@ -1,4 +1,4 @@
-"""What a person asks for, as a whole."""
+"""The spec of an EncoderModel."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from encoder_operator.api.v1alpha1.source import Prepare, Source, Storage
 
 
 class Rollout(ApiType):
-    """How new pods take the place of old ones. Not part of the revision."""
+    """How new pods replace old ones. Not part of the revision."""
 
     RULES = (
         Rule(
-            # the API server tries the rule on the default, {}, before it fills in the defaults below
+            # the API server evaluates the rule on the default, {}, before it fills in the defaults of the fields
             "!has(self.strategy) || self.strategy == 'Recreate' || !(string(self.maxSurge) in ['0', '0%'] "
             "&& string(self.maxUnavailable) in ['0', '0%'])",
-            "rollout.maxSurge and rollout.maxUnavailable can't both be 0: no pod could ever be replaced",
+            "rollout.maxSurge and rollout.maxUnavailable cannot both be 0, because no pod could ever be replaced",
             lambda part: part.strategy == "Recreate" or {part.max_surge, part.max_unavailable} - {0, "0%"} != set(),
         ),
     )
 
     strategy: Literal["RollingUpdate", "Recreate"] = "RollingUpdate"
-    """RollingUpdate starts a new pod, and takes an old one away once the new one is verified and ready: nobody notices, but it needs room
-    for both. Recreate takes the old ones away first: for a cluster with a single GPU; nothing answers until the new ones are verified."""
+    """RollingUpdate starts a new pod and removes an old one when the new one is verified and ready. It needs room for
+    both. Recreate removes the old pods first, for a cluster with a single GPU; the model is unavailable until the new
+    pods are verified."""
     max_surge: IntOrPercent = 1
-    """Pods above the wanted number during a rolling update, as a number or in percent. Of no effect with Recreate."""
+    """Maximum number of additional pods during a rolling update, as an integer or percentage. Ignored with Recreate."""
     max_unavailable: IntOrPercent = 0
-    """Pods that may be missing during a rolling update, as a number or in percent. Of no effect with Recreate."""
+    """Maximum number of unavailable pods during a rolling update, as an integer or percentage. Ignored with Recreate."""
     min_ready_seconds: Annotated[int, Field(ge=0, le=1800)] = 5
-    """A new pod must have been ready for so long before an old one goes: by then it is known everywhere as an endpoint."""
+    """Seconds that a new pod must be ready before an old one is removed, so that its endpoint can propagate."""
     progress_deadline_seconds: Annotated[int, Field(ge=60, le=86400)] = 1800
-    """A new revision that runs and could be verified, and has not been after so many seconds, is given up, and the last verified one comes
-    back. Waiting for a node, and outages, do not count."""
+    """Seconds after which a new revision whose pods are scheduled but do not start is given up and rolled back to the
+    last verified one. Time without a node, and outages, do not count."""
 
 
 class Spec(ApiType):
-    """What a person asks for."""
+    """Desired state of an EncoderModel."""
 
     RULES = (
         Rule(
             "self.serving.loadFormat != 'runai_streamer' || self.serving.accelerator == 'nvidia' || has(self.image)",
-            "serving.loadFormat runai_streamer on a CPU needs an image that holds the package runai-model-streamer",
+            "serving.loadFormat runai_streamer on a CPU needs spec.image with an image that contains the package runai-model-streamer",
             None,
         ),
     )
@@ -55,28 +56,28 @@ class Spec(ApiType):
         StringConstraints(max_length=63),
         Field(
             json_schema_extra=rules(
-                rule("self == oldSelf", "plugin can't be changed: make another EncoderModel for another plugin")
+                rule("self == oldSelf", "plugin is immutable: create another EncoderModel to use another plugin")
             )
         ),
     ]
     """The encoder family. Immutable."""
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@]*$", max_length=500)] | None = None
-    """Engine image, instead of the operator's own for plugin and accelerator; better with a digest than with a tag."""
+    """Engine image, instead of the operator's image for the plugin and accelerator. A digest is preferable to a tag."""
     source: Source
-    """Where the checkpoint comes from."""
+    """Source of the checkpoint."""
     storage: Storage
-    """Where artifacts are kept."""
+    """Storage of the artifacts."""
     prepare: Prepare = Prepare()
-    """The preparation Job."""
+    """The prep Job."""
     parity: Parity = Parity()
-    """The comparison with the original library."""
+    """Parity checks."""
     serving: Serving
-    """The pods that answer."""
+    """The serving pods."""
     rollout: Rollout = Rollout()
-    """How new pods take the place of old ones."""
+    """How new pods replace old ones."""
     network: Network = Network()
-    """How requests reach the pods."""
+    """Networking."""
     suspend: bool = False
-    """Take all pods away; the artifact and what was proved are kept."""
+    """Remove all serving pods. The artifact and the verdicts are kept."""
     paused: bool = False
-    """The operator changes nothing of this model, and only reports, until this is false again."""
+    """Stop changing the model's resources. The status is still updated."""

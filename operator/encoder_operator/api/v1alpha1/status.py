@@ -1,4 +1,4 @@
-"""What the operator answers."""
+"""The status of an EncoderModel."""
 
 from __future__ import annotations
 
@@ -12,107 +12,107 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Progress(ApiType):
-    """How far a preparation is, by its own words; at most one in ten seconds."""
+    """Progress of the preparation, updated at most every 10 seconds."""
 
     phase: str | None = None
-    """What it does: Downloading, Converting, Recording."""
+    """Current step, as the prep Job reports it."""
     bytes: int | None = None
-    """Bytes done."""
+    """Bytes completed."""
     total: int | None = None
-    """Bytes to do."""
+    """Total bytes."""
     bytes_per_second: int | None = None
-    """How fast, of late."""
+    """Current rate in bytes per second."""
     at: Time | None = None
-    """When it said so."""
+    """Time of the report."""
 
 
 class Artifact(ApiType):
     """The prepared checkpoint."""
 
     key: str | None = None
-    """What it was asked to be made from, as a digest; its folder on the volume."""
+    """Hash of the artifact's inputs, and name of its folder on the volume."""
     resolved_revision: str | None = None
-    """The source's revision: the commit, or a digest of the content."""
+    """Revision of the source: a commit, or a digest of the content."""
     digest: str | None = None
-    """Digest of its manifest, which lists every file's digest."""
+    """Digest of the artifact's manifest, which lists the digest of every file."""
     bytes: int | None = None
-    """Size of all files."""
+    """Total size of the files."""
     progress: Progress | None = None
-    """How far the preparation is, while it runs."""
+    """Progress of the preparation while it runs."""
 
 
 class Metric(ApiType):
-    """One number of a comparison."""
+    """A metric of a parity check."""
 
     name: str
-    """What was measured."""
+    """Name of the metric."""
     value: str
-    """What came out, as a decimal."""
+    """Measured value, as a decimal string."""
     threshold: str | None = None
-    """What was asked for."""
+    """Threshold, as a decimal string."""
 
 
 class ParityStatus(ApiType):
-    """A finished comparison."""
+    """A finished parity check."""
 
     result: Literal["Passed", "Failed"]
-    """Its outcome."""
+    """Result of the parity check."""
     revision: str
-    """Revision that was compared."""
+    """Revision that was verified."""
     accelerator: str
-    """Accelerator product it was compared on."""
+    """Accelerator product that it was verified on."""
     metrics: Annotated[list[Metric], Field(max_length=16)] = Field(default_factory=list)
-    """The numbers."""
+    """Measured metrics."""
     cases: int | None = None
-    """How many inputs were compared."""
+    """Number of inputs that were compared."""
     ran_at: Time | None = None
-    """When it finished."""
+    """Time at which it finished."""
 
 
 class Condition(ApiType):
-    """One statement about the model."""
+    """A condition of the EncoderModel."""
 
     type: Annotated[str, StringConstraints(max_length=316)]
-    """What it is about."""
+    """Type of the condition."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition is True, False or Unknown."""
     reason: Annotated[str, StringConstraints(max_length=1024)]
-    """One word, listed in docs/status.md with what to do about it."""
+    """Reason in CamelCase; docs/status.md lists all reasons and remedies."""
     message: Annotated[str, StringConstraints(max_length=32768)] = ""
-    """A sentence for people."""
+    """Message with details."""
     observed_generation: int | None = None
-    """The metadata.generation that it speaks of."""
+    """The metadata.generation that the condition is based on."""
     last_transition_time: Time
-    """Since when the status has been what it is."""
+    """Time of the last change of the condition's status."""
 
 
 class Status(ApiType):
-    """What the operator answers. Everything in it can be worked out again from the cluster."""
+    """Observed state of an EncoderModel. It can be recomputed from the cluster at any time."""
 
     observed_generation: int | None = None
-    """The metadata.generation that the rest speaks of."""
+    """The metadata.generation that the status is based on."""
     phase: str | None = None
-    """One word for people: Pending, Preparing, Verifying, RollingOut, Serving, Degraded, Failed or Suspended."""
+    """Summary of the conditions: Pending, Preparing, Verifying, RollingOut, Serving, Degraded, Failed or Suspended."""
     endpoint: str | None = None
-    """Where to send requests."""
+    """URL to send requests to."""
     replicas: int | None = None
-    """Pods that exist."""
+    """Number of pods."""
     ready_replicas: int | None = None
-    """Pods that get traffic."""
+    """Number of pods that receive traffic."""
     selector: str | None = None
-    """Labels of the pods, for autoscalers."""
+    """Label selector of the pods, for autoscalers."""
     artifact: Artifact | None = None
-    """The prepared checkpoint of the wanted revision."""
+    """The artifact of the target revision."""
     active_revision: str | None = None
-    """The revision that answers requests."""
+    """The revision that receives traffic."""
     candidate_revision: str | None = None
-    """The wanted revision, while it is not the active one."""
+    """The revision that is being verified or rolled out, if it is not the active one."""
     parity: ParityStatus | None = None
-    """Proof of the active revision."""
+    """Parity check of the active revision."""
     candidate_parity: ParityStatus | None = None
-    """Result for the candidate revision."""
+    """Parity check of the candidate revision."""
     conditions: Annotated[
         list[Condition],
         Field(max_length=16, json_schema_extra=keyed("type")),
     ] = Field(default_factory=list)
-    """Statements by type."""
+    """Conditions by type."""

@@ -88,7 +88,7 @@ async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() ->
         read.set()
         await deleted.wait()
 
-    wakeups = WorkQueue(look, concurrency=1, news=horizon.has_unread_events)
+    wakeups = WorkQueue(look, concurrency=1, has_news=horizon.has_unread_events)
     wakeups.enqueue(key, after=0)
     async with asyncio.timeout(5):
         await read.wait()

@@ -102,7 +102,11 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(terminated=ended(137, "", "OOMKilled")), failed="x"), Reason.OUT_OF_MEMORY, "memory"),
         (job(failed="DeadlineExceeded"), Reason.DEADLINE_EXCEEDED, "activeDeadlineSeconds"),
         (job(pod(reason="Evicted"), failed="x"), Reason.EVICTED, "evicted"),
-        (job(pod(waiting_reason="ImagePullBackOff", waiting_message="no such image")), Reason.IMAGE_PULL_FAILED, "no such"),
+        (
+            job(pod(waiting_reason="ImagePullBackOff", waiting_message="no such image")),
+            Reason.IMAGE_PULL_FAILED,
+            "no such",
+        ),
         (job(pod(mount_problem='secret "hub" not found')), Reason.TOKEN_SECRET_MISSING, "hub"),
         (job(pod(mount_problem="mount.nfs: timed out")), Reason.VOLUME_NOT_MOUNTED, "nfs"),
         (job(pod(unschedulable='persistentvolumeclaim "x" not found')), Reason.CLAIM_MISSING, "x"),
