@@ -170,12 +170,18 @@ def test_records_that_another_controller_made_are_ignored(
     # and one with the right content
     container = serving["status"]["containerStatuses"][0]
     binding = {"uid": serving["metadata"]["uid"], "imageID": container["imageID"], "product": "cpu", "revision": which}
-    data = {"result": "Passed", "product": "cpu", "thresholds": job_thresholds(scene), "retry": "", "binding": binding}
+    data: Body = {
+        "result": "Passed",
+        "product": "cpu",
+        "thresholds": job_thresholds(scene),
+        "retry": "",
+        "binding": binding,
+    }
     data |= {"metrics": [], "cases": 1, "ranAt": "2026-01-01T00:00:00Z"}
     owner = reference({**scene.model(), "apiVersion": "encoders.dev/v1alpha1", "kind": "EncoderModel"})
-    metadata = {"name": "passed", "namespace": scene.name, "labels": labels, "ownerReferences": [owner]}
+    meta: Body = {"name": "passed", "namespace": scene.name, "labels": labels, "ownerReferences": [owner]}
     scene.kube.apply(
-        {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": metadata, "revision": 0, "data": data}
+        {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": meta, "revision": 0, "data": data}
     )
     reconciled(scene)
     assert condition(scene.model(), "Verified")["reason"] == "ParityRunning"

@@ -21,7 +21,9 @@ KEYS = tuple(
     sorted(
         value
         for value in vars(naming).values()
-        if isinstance(value, str) and value.startswith(f"{naming.GROUP}/") and value != naming.API_VERSION
+        if isinstance(value, str)
+        and value.startswith(f"{naming.GROUP}/")
+        and value != f"{naming.GROUP}/{naming.VERSION}"
     )
 )
 
@@ -165,12 +167,12 @@ def creations(namespace: str, owners: Iterable[Body]) -> Iterator[Attempt]:
         collection = path_of(version, plural, namespace)
         for what, metadata in marks():
             for place in places:
-                body = merged(manifest(kind, namespace), _at((*place, "metadata"), metadata))
+                body = merged(manifest(kind, namespace, "forged"), _at((*place, "metadata"), metadata))
                 where = ".".join((*place, "metadata"))
                 yield Attempt("forged children", f"create {kind} with {where} {what}", "POST", collection, body)
         for owner in owners:
             if owner["kind"] == naming.KIND:
-                body = merged(manifest(kind, namespace), {"metadata": {"ownerReferences": [owner]}})
+                body = merged(manifest(kind, namespace, "forged"), {"metadata": {"ownerReferences": [owner]}})
                 what = f"create {kind} with owner {owner['kind']}, controller {owner['controller']}"
                 yield Attempt("forged owners", what, "POST", collection, body)
 
@@ -239,7 +241,7 @@ def reports(pods: Iterable[Body]) -> Iterator[Attempt]:
         for what, status in {
             "the termination message": {"containerStatuses": [{**forged, "state": {"terminated": ended}}]},
             "the phase": {"phase": "Failed" if pod["status"].get("phase") == "Succeeded" else "Succeeded"},
-            "the address": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]},
+            "the address": {"podIP": "10.9.9.9", "podIPs": [{"$patch": "replace"}, {"ip": "10.9.9.9"}]},
             **{
                 f"the condition {kind}": {"conditions": [{"type": kind, "status": "True", "reason": "Forged"}]}
                 for kind in (naming.GATE, "Ready", "ContainersReady")
@@ -256,7 +258,7 @@ def entries(pods: Iterable[Body]) -> Iterator[Attempt]:
     for pod in pods:
         meta = pod["metadata"]
         path = path_of("v1", "pods", meta["namespace"], meta["name"])
-        shell = {"name": "shell", "image": "c:1", "command": ["sh"]}
+        shell = {"name": "shell", "image": "c:1", "command": ["sh"], "securityContext": manifests.LOCKED_CONTAINER}
         for verb in ("exec", "attach"):
             yield Attempt("entered pods", f"{verb} {meta['name']}", "POST", f"{path}/{verb}", dry_run=False)
             yield Attempt("entered pods", f"{verb} (GET) {meta['name']}", "GET", f"{path}/{verb}", dry_run=False)
