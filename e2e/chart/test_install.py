@@ -209,7 +209,7 @@ def test_every_pod_of_the_chart_may_run_where_only_restricted_ones_may(
     objects = helm.render(EVERYTHING)
     found = {
         "operator": chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"],
-        "collect": chart.find(objects, "CronJob", "encoder-operator-collect")["spec"]["jobTemplate"]["spec"][
+        "gc": chart.find(objects, "CronJob", "encoder-operator-gc")["spec"]["jobTemplate"]["spec"][
             "template"
         ]["spec"],
         "test": chart.find(objects, "Pod", "encoder-operator-test")["spec"] | {"serviceAccountName": "default"},

@@ -77,16 +77,16 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
     for claim in collection_targets(models, others):
         log = _LOG.bind(namespace=claim.namespace, claim=claim.name)
         if (claim.namespace, json_digest(claim.name)[:16]) in running:
-            log.info("collect", result="the previous Job is still running")
+            log.info("gc", result="the previous Job is still running")
             continue
         try:
             await client.apply(garbage_collection_job.build(claim, now, settings))
         except ApiServerError as error:
             # a failure on one PVC does not affect the others
-            log.warning("collect", result=str(error))
+            log.warning("gc", result=str(error))
             failed = True
         else:
-            log.info("collect", result="started", keep=len(claim.keep))
+            log.info("gc", result="started", keep=len(claim.keep))
     return 1 if failed else 0
 
 
@@ -103,4 +103,4 @@ def _is_running(found: Json) -> bool:
 
 def _is_collection_job(found: Json) -> bool:
     component: str = found["metadata"].get("labels", {}).get(naming.COMPONENT, "")
-    return component == "collect"
+    return component == "gc"

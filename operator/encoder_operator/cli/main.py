@@ -38,9 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     if parsed.command == "render":
         return _render(parsed, settings)
     logs.configure(settings.log_level)
-    if parsed.command == "collect":
+    if parsed.command == "gc":
         return asyncio.run(_garbage_collect(settings))
-    if parsed.command == "try":
+    if parsed.command == "smoke-test":
         return asyncio.run(_smoke_test(parsed))
     if parsed.command == "doctor":
         return asyncio.run(_doctor(settings))
@@ -54,13 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run the operator: watch EncoderModels and reconcile them")
     commands.add_parser(
-        "collect",
-        help="garbage-collect artifacts: start one Job per PersistentVolumeClaim that deletes unreferenced artifacts",
+        "gc",
+        help="garbage-collect artifacts: start one Job per PersistentVolumeClaim that deletes the unreferenced ones",
     )
     smoke_test = commands.add_parser(
-        "try", help="smoke test: create one EncoderModel, wait until it is Ready, and delete it"
+        "smoke-test", help="create one EncoderModel, wait until it is Ready, and delete it"
     )
-    smoke_test.add_argument("--namespace", required=True, help="where")
+    smoke_test.add_argument("--namespace", required=True, help="namespace of the EncoderModel")
     smoke_test.add_argument(
         "--name", default="encoder-operator-test", help="name of the EncoderModel (default: %(default)s)"
     )
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         type=json.loads,
         help="spec of the EncoderModel as JSON; without it, only the API server's validation is tested",
     )
-    smoke_test.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="default: %(default)s")
+    smoke_test.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="timeout (default: %(default)s)")
     commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
     generate = commands.add_parser(
         "crd", help="write the CustomResourceDefinition and the reference pages generated with it"

@@ -36,12 +36,12 @@ class CollectionTarget:
 def build(target: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
     """Return the Job for the PVC `claim`, whose keys to keep were listed at `listed_at`."""
     pvc_hash = json_digest(target.name)
-    labels = {naming.COMPONENT: "collect", naming.MANAGED_BY: naming.MANAGER, naming.CLAIM: pvc_hash[:16]}
+    labels = {naming.COMPONENT: "gc", naming.MANAGED_BY: naming.MANAGER, naming.CLAIM: pvc_hash[:16]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": f"encoder-collect-{pvc_hash[:10]}-{listed_at:%Y%m%d%H%M%S}",
+            "name": f"encoder-gc-{pvc_hash[:10]}-{listed_at:%Y%m%d%H%M%S}",
             "namespace": target.namespace,
             "labels": labels,
         },
@@ -57,7 +57,7 @@ def build(target: CollectionTarget, listed_at: datetime, settings: Settings) -> 
 
 def _pod(target: CollectionTarget, listed_at: datetime, settings: Settings) -> Json:
     container = {
-        "name": "collect",
+        "name": "gc",
         "image": settings.images.operator,
         "imagePullPolicy": settings.images.pull_policy,
         "command": ["encoder-plugins"],

@@ -34,10 +34,10 @@ def kept(job: Json) -> set[str]:
 
 
 async def collected(world: World, now: datetime = NOW) -> list[Json]:
-    before = {job["metadata"]["name"] for job in world.fake.of("jobs", component="collect")}
+    before = {job["metadata"]["name"] for job in world.fake.of("jobs", component="gc")}
     cluster = Client(config=ClusterFake.config(), transport=world.fake)
     assert await garbage_collect.run(cluster, SETTINGS, now) == 0
-    return [job for job in world.fake.of("jobs", component="collect") if job["metadata"]["name"] not in before]
+    return [job for job in world.fake.of("jobs", component="gc") if job["metadata"]["name"] not in before]
 
 
 def keys(world: World) -> set[str]:
@@ -118,7 +118,7 @@ async def test_a_failing_list_starts_nothing() -> None:
     cluster = Client(config=ClusterFake.config(), transport=world.fake)
     with pytest.raises(ApiServerError):
         await garbage_collect.run(cluster, SETTINGS, NOW)
-    assert world.fake.of("jobs", component="collect") == []
+    assert world.fake.of("jobs", component="gc") == []
 
 
 async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> None:

@@ -1,4 +1,4 @@
-"""`encoder-operator collect` as the chart's CronJob runs it: with the operator's account, against the real API server."""
+"""`encoder-operator gc` as the chart's CronJob runs it: with the operator's account, against the real API server."""
 
 import os
 import subprocess
@@ -11,20 +11,20 @@ from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
-_COLLECT = "import sys; sys.modules['kubernetes'] = None; from encoder_operator.cli.main import main; sys.exit(main(['collect']))"
+_GC = "import sys; sys.modules['kubernetes'] = None; from encoder_operator.cli.main import main; sys.exit(main(['gc']))"
 
 
 def collect(kube: Kube, folder: Path) -> str:
     kubeconfig = folder / "collect.kubeconfig"
     kubeconfig.write_text(kubeconfig_of_the_operator(kube))
     environment = {**os.environ, **chart_environment(kube), "KUBECONFIG": str(kubeconfig)}
-    finished = subprocess.run([sys.executable, "-c", _COLLECT], env=environment, capture_output=True, text=True)
+    finished = subprocess.run([sys.executable, "-c", _GC], env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout + finished.stderr
 
 
 def collecting(scene: Scene) -> list[Body]:
-    return scene.kube.all(JOB, scene.name, "encoders.dev/component=collect")
+    return scene.kube.all(JOB, scene.name, "encoders.dev/component=gc")
 
 
 def test_one_job_for_each_claim_keeps_what_is_mentioned(
@@ -42,7 +42,7 @@ def test_one_job_for_each_claim_keeps_what_is_mentioned(
     assert live["status"]["artifact"]["key"] in arguments
     pods = wait_for(
         "the collecting pod",
-        lambda: scene.kube.all(("v1", "Pod"), scene.name, "encoders.dev/component=collect"),
+        lambda: scene.kube.all(("v1", "Pod"), scene.name, "encoders.dev/component=gc"),
         seconds=60,
     )
     assert pods[0]["spec"]["automountServiceAccountToken"] is False
