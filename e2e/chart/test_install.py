@@ -209,9 +209,7 @@ def test_every_pod_of_the_chart_may_run_where_only_restricted_ones_may(
     objects = helm.render(EVERYTHING)
     found = {
         "operator": chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"],
-        "gc": chart.find(objects, "CronJob", "encoder-operator-gc")["spec"]["jobTemplate"]["spec"][
-            "template"
-        ]["spec"],
+        "gc": chart.find(objects, "CronJob", "encoder-operator-gc")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
         "test": chart.find(objects, "Pod", "encoder-operator-test")["spec"] | {"serviceAccountName": "default"},
     }
     for name, spec in found.items():
@@ -372,7 +370,7 @@ def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, ku
     kube.run("apply", "-f", "-", stdin=json.dumps(pod("mine", None)))
     comparing = [pod_of(model_name, attempt) for model_name in ("minilm", "m" * 38, "m" * 40) for attempt in (1, 9999)]
     assert max(map(len, comparing)) == 63
-    wait_for("the policy at work", lambda: "nobody enters it" in exec_into(comparing[0]), seconds=60)
-    assert [name for name in comparing if "nobody enters it" not in exec_into(name)] == []
+    wait_for("the policy at work", lambda: "belongs to a prep or parity Job" in exec_into(comparing[0]), seconds=60)
+    assert [name for name in comparing if "belongs to a prep or parity Job" not in exec_into(name)] == []
     # there is no node to reach; the policy has let it pass
-    assert "nobody enters it" not in exec_into("mine")
+    assert "belongs to a prep or parity Job" not in exec_into("mine")

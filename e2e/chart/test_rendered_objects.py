@@ -165,13 +165,13 @@ def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
         strategy = {"STRATEGY": deployment["spec"]["strategy"]["type"]}
         return strategy | {entry["name"]: entry["value"] for entry in container["env"]}
 
-    one, two = told({}), told({"replicas": 2})
+    one, two = told({"replicas": 1}), told({})
     assert one["STRATEGY"] == "Recreate"
     assert "ENCODER_LEASE" not in one
     assert two["STRATEGY"] == "RollingUpdate"
     assert two["ENCODER_LEASE"] == "true"
     assert two["ENCODER_LEASE_NAMESPACE"] == chart.NAMESPACE
-    assert told({"leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
+    assert told({"replicas": 1, "leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
 
 
 def serving_template() -> Body:

@@ -20,6 +20,7 @@ MODELS = "apis/encoders.dev/v1alpha1", "encodermodels"
 CHILDREN = (
     ("apps/v1", "ControllerRevision", "controllerrevisions"),
     ("apps/v1", "Deployment", "deployments"),
+    ("apps/v1", "ReplicaSet", "replicasets"),
     ("batch/v1", "Job", "jobs"),
     ("v1", "Service", "services"),
     ("v1", "Pod", "pods"),
@@ -142,18 +143,20 @@ class Pattern:
         rename = self._renaming(namespace, name)
         body = rename({field: self._live[field] for field in ("apiVersion", "kind", "spec")})
         made = await bulk.send("POST", root, {**body, "metadata": {"name": name, "namespace": namespace}})
-        uid = made["metadata"]["uid"]
+        # an owner comes before what it owns
+        uids = {self._live["metadata"]["uid"]: made["metadata"]["uid"]}
         await bulk.send("PATCH", f"{root}/{name}/status", rename({"status": self._live["status"]}), _MERGE)
         for plural, version, live in self._children:
             child = rename(_manifest(live))
-            for owner in child["metadata"].get("ownerReferences", []):
-                if owner["kind"] == "EncoderModel":
-                    owner["uid"] = uid
+            owners = child["metadata"].get("ownerReferences", [])
+            for owner in owners:
+                owner["uid"] = uids[owner["uid"]]
             path = path_of(version, plural, namespace, child["metadata"]["name"])
-            if plural == "pods":
-                await bulk.send("POST", path.rpartition("/")[0], child)
+            if plural in ("jobs", "pods", "replicasets"):
+                created = await bulk.send("POST", path.rpartition("/")[0], child, fieldManager="encoder-operator")
             else:
-                await bulk.send("PATCH", path, child, _APPLY, fieldManager="encoder-operator", force="true")
+                created = await bulk.send("PATCH", path, child, _APPLY, fieldManager="encoder-operator", force="true")
+            uids[live["metadata"]["uid"]] = created["metadata"]["uid"]
             if "status" in live:
                 await bulk.send("PATCH", f"{path}/status", rename({"status": live["status"]}), _MERGE)
 
@@ -181,11 +184,18 @@ def _manifest(live: Body) -> Body:
             "kind": live["kind"],
             "metadata": found["metadata"] | identity,
         }
-    spec = {field: value for field, value in live["spec"].items() if field not in ("volumes",)}
+    kept = {field: meta[field] for field in ("labels", "annotations", "ownerReferences") if field in meta}
+    spec = {field: value for field, value in live["spec"].items() if field != "volumes"}
+    if live["kind"] != "Pod":
+        generated = ("controller-uid", "job-name")
+        spec = {field: value for field, value in live["spec"].items() if live["kind"] != "Job" or field != "selector"}
+        template = spec["template"]["metadata"]
+        if live["kind"] == "Job":
+            template["labels"] = {k: v for k, v in template["labels"].items() if not k.endswith(generated)}
+        return {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity | kept, "spec": spec}
     for container in spec["containers"]:
         container["volumeMounts"] = [
             m for m in container.get("volumeMounts", []) if "serviceaccount" not in m["mountPath"]
         ]
     spec["volumes"] = [v for v in live["spec"].get("volumes", []) if not v["name"].startswith("kube-api-access")]
-    kept = {field: meta[field] for field in ("labels", "annotations") if field in meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": identity | kept, "spec": spec}

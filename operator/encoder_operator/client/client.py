@@ -286,8 +286,7 @@ class Client:
             await self._write("create", kind, lambda: create(body, namespace=meta["namespace"]))
         except Conflict as error:
             found = await self.get(kind, meta["namespace"], meta["name"])
-            owners = {owner["uid"] for owner in meta.get("ownerReferences", [])}
-            if found is None or ownership.controller(found).get("uid") in owners:
+            if found is None or ownership.of_model(found, ownership.controller(manifest).get("uid", "")):
                 raise
             raise RequestRejected(
                 f"{kind} {meta['name']} exists and was not created for this object: delete it to free its name",

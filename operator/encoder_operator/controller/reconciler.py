@@ -7,6 +7,7 @@ decision.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 import structlog
 
@@ -24,7 +25,7 @@ from encoder_operator.planner import planner, verification
 from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
 from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state import desired
-from encoder_operator.state.observed import ObservedState, format_time
+from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import status
@@ -169,7 +170,9 @@ class Reconciler:
             new_status = status.not_accepted_status(live, error, observed)
             requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.gates_to_open(verification.parity_policy_of_manifest(live), observed),
+                actions=verification.gates_to_open(
+                    verification.parity_policy_of_manifest(live, self._settings), observed
+                ),
                 events=status.events_for(live.get("status", {}), new_status),
                 status=new_status,
                 requeue_after=requeue_after,
@@ -188,13 +191,9 @@ class Reconciler:
             case SetGate():
                 gate = action.gate
                 _LOG.info("gate", pod=action.pod, open=gate.open, reason=gate.reason)
-                condition = {
-                    "type": naming.GATE,
-                    "status": "True" if gate.open else "False",
-                    "reason": str(gate.reason),
-                    "message": gate.message,
-                }
-                version = _metadata(snapshot, "Pod", action.pod).get("resourceVersion")
+                live = _live_child(snapshot, "Pod", action.pod)
+                condition = _gate_condition(gate, live, self._client.now)
+                version = live.get("metadata", {}).get("resourceVersion")
                 await self._client.set_pod_condition(namespace, action.pod, action.uid, condition, version)
 
     async def _apply(self, action: Apply) -> None:
@@ -212,10 +211,25 @@ class Reconciler:
 
 
 def _metadata(snapshot: Snapshot, kind: str, name: str) -> Json:
-    for found in (*snapshot.children.get(kind, []), *(c for k, c in snapshot.namesakes.items() if k == kind)):
-        if found["metadata"]["name"] == name:
-            return dict(found["metadata"])
-    return {}
+    return dict(_live_child(snapshot, kind, name).get("metadata", {}))
+
+
+def _live_child(snapshot: Snapshot, kind: str, name: str) -> Json:
+    children = (*snapshot.children.get(kind, []), *(c for k, c in snapshot.namesakes.items() if k == kind))
+    return next((found for found in children if found["metadata"]["name"] == name), {})
+
+
+def _gate_condition(gate: GateCondition, pod: Json, now: datetime) -> Json:
+    status = "True" if gate.open else "False"
+    before = _condition(pod.get("status") or {}, naming.GATE)
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": naming.GATE,
+        "status": status,
+        "reason": str(gate.reason),
+        "message": gate.message,
+        "lastTransitionTime": since or format_time(now),
+    }
 
 
 def _with_component(found: list[Json], component: str) -> list[Json]:

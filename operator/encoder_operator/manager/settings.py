@@ -50,6 +50,14 @@ class Settings(BaseSettings):
     allow_trust_remote_code: bool = False
     """Whether EncoderModels may set spec.serving.trustRemoteCode, which lets their pods run Python code from the
     checkpoint's repository."""
+    allow_custom_images: bool = True
+    """Whether EncoderModels may set spec.image."""
+    allow_pod_template: bool = True
+    """Whether EncoderModels may set spec.serving.podTemplate."""
+    allow_threshold_overrides: bool = True
+    """Whether EncoderModels may replace the thresholds of their plugin with spec.parity.thresholds."""
+    weakest_parity_mode: Literal["Enforce", "Warn", "Disabled"] = "Disabled"
+    """Weakest spec.parity.mode that EncoderModels may set. Disabled allows all, Enforce only itself."""
     max_preps: int = Field(default=4, ge=1)
     """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
     reason Queued."""

@@ -32,6 +32,7 @@ from encoder_operator.status import pod_diagnosis
 from encoder_operator.status.messages import plural
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
+from encoder_operator.validation import tenancy
 
 _INITIAL_BACKOFF = 5.0
 _MAX_BACKOFF = 300.0
@@ -83,11 +84,12 @@ def parity_policy(model: EncoderModel) -> ParityPolicy:
     return ParityPolicy(model.spec.parity.mode, model.thresholds, model.retry)
 
 
-def parity_policy_of_manifest(live: Json) -> ParityPolicy:
-    """Return the parity policy of an EncoderModel that was not accepted, as far as it can be read."""
+def parity_policy_of_manifest(live: Json, settings: Settings) -> ParityPolicy:
+    """Return the parity policy of an EncoderModel that was not accepted, as far as it can be read and is allowed."""
     found = live.get("spec", {}).get("parity") or {}
     annotations = live["metadata"].get("annotations", {})
-    mode, thresholds = str(found.get("mode", "Enforce")), json_digest(found.get("thresholds") or {})[:10]
+    mode = tenancy.effective_mode(str(found.get("mode", "Enforce")), settings)
+    thresholds = json_digest(found.get("thresholds") or {})[:10]
     return ParityPolicy(mode, thresholds, annotations.get(naming.RETRY, ""))
 
 
@@ -207,6 +209,9 @@ def _plan_next(
         of = next((entry for entry in observed.revisions if entry.hash == running.revision), target)
         return _with_message(found, of, target, running=_running_message(observed, running))
     if due is None:
+        found = _with_message(
+            found, target, target, inconclusive=found.inconclusive or _ephemeral(model, observed, target)
+        )
         return replace(found, requeue_after=min(delays, default=None))
     revision, pod, reason = due
     # counts on from all existing attempts, so that no name is used twice
@@ -216,6 +221,16 @@ def _plan_next(
     found = replace(found, actions=(*found.actions, Apply(manifest, None)))
     starting = f"Job {manifest['metadata']['name']} is starting"
     return _with_message(found, revision, target, running=starting, inconclusive=reason)
+
+
+def _ephemeral(model: EncoderModel, observed: ObservedState, target: Revision | None) -> str:
+    """Return which pod of an unverified platform is not compared because of an ephemeral container; empty if there is none."""
+    for pod in observed.pods:
+        if target is not None and pod.revision == target.hash and pod.has_ephemeral_containers and not pod.deleting:
+            state = verification_state(model, observed.verdicts, target.hash, platform_of(pod))
+            if state is VerificationState.NONE:
+                return f"Pod {pod.name} has an ephemeral container and is not compared; delete the pod to replace it"
+    return ""
 
 
 def _with_message(
@@ -275,7 +290,8 @@ def _pods_to_verify(
         open_ = (VerificationState.NONE, VerificationState.STALE) if wanted else (VerificationState.NONE,)
         for pod in sorted(observed.pods, key=lambda pod: (pod.created, pod.name)):
             available = pod.containers_ready and pod.ip and pod.product and not pod.deleting
-            if pod.revision != revision.hash or not available:
+            # an ephemeral container shares the pod's address, so it could answer instead of the engine
+            if pod.revision != revision.hash or not available or pod.has_ephemeral_containers:
                 continue
             if verification_state(model, observed.verdicts, revision.hash, platform_of(pod)) in open_:
                 found.setdefault((revision.hash, platform_of(pod)), (revision, pod))
@@ -364,7 +380,9 @@ def _is_same_pod(observed: ObservedState, revision: Revision, job: Job) -> bool:
     """Return whether the pod that the Job was created for still exists with the same containers."""
     binding = parse_json(job.annotations.get(naming.BINDING, ""))
     live = next((pod for pod in observed.pods if pod.uid == binding.get("uid") and not pod.deleting), None)
-    return live is not None and binding == parity_job.binding(live, revision.hash)
+    if live is None or live.has_ephemeral_containers:
+        return False
+    return binding == parity_job.binding(live, revision.hash)
 
 
 def _is_obsolete(model: EncoderModel, observed: ObservedState, revision: Revision | None, job: Job) -> bool:
@@ -412,6 +430,8 @@ def _inconclusive_reason(observed: ObservedState, revision: Revision, job: Job) 
     if result not in ("Passed", "Failed"):
         text = report.get("message") or pod.terminated.message.strip()[-300:] or f"exit code {pod.terminated.exit_code}"
         return f"Job {job.name} was inconclusive: {text}"
+    if result == "Passed" and pod.terminated.exit_code != 0:
+        return f"Job {job.name} reported Passed but failed with exit code {pod.terminated.exit_code}"
     pinned = revision.pinned["artifact"]
     if report.get("artifact") != pinned["digest"] or report.get("reference") != pinned["reference"]:
         return f"Job {job.name} used another artifact or other reference outputs than the revision"

@@ -70,6 +70,8 @@ class Pod:
     disrupted: bool = False
     # problem with the node of a prep pod
     node_problem: str = ""
+    # whether somebody has added an ephemeral container, which can answer in the place of the engine
+    has_ephemeral_containers: bool = False
     product: str = ""
     # last progress line of a prep pod
     progress: Json | None = None
@@ -264,6 +266,7 @@ def parse_pod(live: Json) -> Pod:
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         message=status.get("message", ""),
+        has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
     )
 

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     LOAD_FORMAT_UNSUPPORTED = "LoadFormatUnsupported"
     REMOTE_CODE_TRUSTED = "RemoteCodeTrusted"
     REMOTE_CODE_DENIED = "RemoteCodeDenied"
+    NOT_PERMITTED = "NotPermitted"
     ONE_NODE_ONLY = "OneNodeOnly"
     ONE_POD_ONLY = "OnePodOnly"
     NO_IMAGE = "NoImage"

@@ -462,6 +462,7 @@ _WARNING_REASONS = frozenset(
         Reason.POD_TEMPLATE_DENIED,
         Reason.LOAD_FORMAT_UNSUPPORTED,
         Reason.REMOTE_CODE_DENIED,
+        Reason.NOT_PERMITTED,
         Reason.ONE_NODE_ONLY,
         Reason.ONE_POD_ONLY,
         Reason.NO_IMAGE,

@@ -10,7 +10,7 @@ from encoder_operator.manager.settings import Settings
 from encoder_operator.naming import GPU_PRODUCT_LABEL
 from encoder_operator.state.observed import PersistentVolumeClaim
 from encoder_operator.status.reasons import Reason
-from encoder_operator.validation import pod_template, vllm_args
+from encoder_operator.validation import pod_template, tenancy, vllm_args
 from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins.plugin import Plugin
 
@@ -24,6 +24,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     Raises:
         NotAccepted: The user must change the spec, or an administrator the operator's settings.
     """
+    tenancy.check(spec, settings)
     _check_accelerator(spec.serving, plugin)
     _check_arguments(spec)
     _check_loading(spec)
