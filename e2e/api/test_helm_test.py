@@ -55,6 +55,6 @@ def test_a_model_that_does_not_come_is_told_and_taken_away(scene: Scene, tmp_pat
 def test_without_a_model_the_api_server_alone_is_asked(scene: Scene, tmp_path: Path) -> None:
     done = helm_test(scene.kube, scene, tmp_path, {})
     assert done.returncode == 0, done.stderr
-    assert "would be accepted" in done.stderr
-    assert "would be refused" in done.stderr
+    assert "the API server accepts a valid EncoderModel" in done.stderr
+    assert "the API server rejects an EncoderModel with two sources" in done.stderr
     assert json.loads(scene.kube.run("-n", scene.name, "get", "em", "-o", "json"))["items"] == []

@@ -110,7 +110,7 @@ def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
     fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
     space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)
     evicted = space.wait_condition("ArtifactReady", "Evicted", "crowded", seconds=240)
-    assert evicted["message"].startswith(f"try 1 of 2 failed, it will be tried again: pod {first} was evicted")
+    assert evicted["message"].startswith(f"Attempt 1 of 2 failed and will be retried: Pod {first} was evicted")
     assert "ephemeral" in evicted["message"]
     install.hub_heal(space.kube, slow)
     model = space.wait_current("ArtifactReady", "crowded", seconds=180)

@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         type=json.loads,
         help="spec of the EncoderModel as JSON; without it, only the API server's validation is tested",
     )
-    smoke_test.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="timeout (default: %(default)s)")
+    smoke_test.add_argument(
+        "--timeout", type=float, default=900, metavar="SECONDS", help="timeout (default: %(default)s)"
+    )
     commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
     generate = commands.add_parser(
         "crd", help="write the CustomResourceDefinition and the reference pages generated with it"

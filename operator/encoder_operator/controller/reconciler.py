@@ -28,6 +28,7 @@ from encoder_operator.state.observed import ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import status
+from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
@@ -170,7 +171,7 @@ class Reconciler:
             requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
                 actions=verification.gates_to_open(verification.parity_policy_of_manifest(live), observed),
-                events=status.events_for(live.get("status", {}), new_status),
+                events=events_for(live.get("status", {}), new_status),
                 status=new_status,
                 requeue_after=requeue_after,
             )

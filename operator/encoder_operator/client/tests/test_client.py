@@ -54,7 +54,7 @@ async def test_an_answer_that_is_no_json_is_unavailable() -> None:
         cluster.list_metadata("EncoderModel", "*"),
         cluster.get("Pod", "demo", "p"),
     ):
-        with pytest.raises(Unavailable, match="can't be read"):
+        with pytest.raises(Unavailable, match="cannot be parsed"):
             await asked
 
 

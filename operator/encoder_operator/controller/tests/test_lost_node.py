@@ -55,9 +55,9 @@ async def said(world: World) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda world: world.fake.remove("nodes", "", "n"), "on node n, which is gone:"),
-        (lambda world: world.fake.put("nodes", node("Unknown", SILENT)), f"which does not answer ({SILENT}):"),
-        (lambda world: world.fake.put("nodes", node("False", "")), "which does not answer:"),
+        (lambda world: world.fake.remove("nodes", "", "n"), "on node n, which is gone;"),
+        (lambda world: world.fake.put("nodes", node("Unknown", SILENT)), f"which is not responding ({SILENT}):"),
+        (lambda world: world.fake.put("nodes", node("False", "")), "which is not responding;"),
     ],
     ids=["deleted", "silent", "not ready"],
 )
@@ -65,7 +65,7 @@ async def test_a_node_that_is_lost_is_said_while_its_pod_looks_alive(
     change: Callable[[World], object], words: str
 ) -> None:
     world = await preparing()
-    assert await said(world) == ("Preparing", "pod prep is at work")
+    assert await said(world) == ("Preparing", "Pod prep is running")
     change(world)
     jobs = [job["metadata"]["uid"] for job in world.fake.of("jobs")]
     reason, message = await said(world)
@@ -92,7 +92,7 @@ async def test_a_node_is_asked_about_once_in_ten_seconds(monkeypatch: pytest.Mon
 async def test_where_nodes_can_not_be_read_the_job_does_without() -> None:
     world = await preparing()
     world.fake.forbidden = {"GET nodes"}
-    assert await said(world) == ("Preparing", "pod prep is at work")
+    assert await said(world) == ("Preparing", "Pod prep is running")
 
 
 async def test_in_one_namespace_a_silent_node_is_told_by_its_pod() -> None:
@@ -105,5 +105,5 @@ async def test_in_one_namespace_a_silent_node_is_told_by_its_pod() -> None:
     world.fake.put("pods", pod)
     assert await said(world) == (
         "NodeLost",
-        "pod prep is on node n, which does not answer: another pod takes its place when Kubernetes has ended this one",
+        "Pod prep is on node n, which is not responding; a replacement pod starts when Kubernetes has evicted this one",
     )

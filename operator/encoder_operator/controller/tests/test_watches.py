@@ -16,13 +16,13 @@ from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
 
 
-class Woken(WorkQueue):
-    """Notes who was woken, and runs nothing."""
+class RecordingQueue(WorkQueue):
+    """Records the enqueued keys and reconciles nothing."""
 
     def __init__(self) -> None:
         self.keys: list[NamespacedName] = []
 
-    def wake(self, key: NamespacedName, after: float = 0.0) -> None:
+    def enqueue(self, key: NamespacedName, after: float = 0.0) -> None:
         self.keys.append(key)
 
 
@@ -56,14 +56,14 @@ def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = watches.kopf_registry(Woken(), WatchProgress())
+    registry = watches.kopf_registry(RecordingQueue(), WatchProgress())
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
 
 
 async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
-    woken, horizon = Woken(), WatchProgress()
+    woken, horizon = RecordingQueue(), WatchProgress()
     functions = handlers_of(woken, horizon)
     meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
     changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
@@ -108,7 +108,7 @@ def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) ->
             listed.update(found)
 
     monkeypatch.setattr(watches, "KopfLogin", Noted)
-    woken, horizon = Woken(), WatchProgress()
+    woken, horizon = RecordingQueue(), WatchProgress()
     watches.kopf_registry(woken, horizon)
     assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
     for plural, tell in listed.items():

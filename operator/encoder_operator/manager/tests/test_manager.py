@@ -73,7 +73,7 @@ async def test_a_stand_by_ends_at_once(fake: ApiServerFake, kubeconfig: Path) ->
         "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15},
     }
     async with operator(kubeconfig, **LEASE) as running:
-        await until(lambda: running.said("stand by"))
+        await until(lambda: running.said("standing by"))
         assert await stopped(running, within=2) == 0
 
 
@@ -86,10 +86,10 @@ async def test_a_stand_by_ends_at_once(fake: ApiServerFake, kubeconfig: Path) ->
 async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiServerFake, kubeconfig: Path) -> None:
     first = (
         "import asyncio, time\n"
-        "from encoder_operator.client.client import Cluster\n"
+        "from encoder_operator.client.client import Client\n"
         "async def hangs_here(self):\n"
         f"    {how}\n"
-        "Cluster.close = hangs_here"
+        "Client.close = hangs_here"
     )
     async with operator(kubeconfig, first) as running:
         await until(lambda: fake.watched == ALL)
@@ -108,9 +108,7 @@ async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: Api
         broken = {"kind": "Status", "code": 500, "message": "etcdserver: no leader"}
         await fake.tell("pods", {"type": "ERROR", "object": broken})
         assert await running.ended(10) == 1
-        assert (
-            "no leader" in running.said("the watches can't go on, so the operator is to be started again")[0]["error"]
-        )
+        assert "no leader" in running.said("a watch failed; the operator exits and must be restarted")[0]["error"]
         assert running.traced == []
         # the next one need not wait
         assert fake.lease is not None
@@ -139,7 +137,7 @@ async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: Api
 
     fake.fault = fault
     async with operator(kubeconfig) as running:
-        await until(lambda: len(refused) > 2 and running.said("the start waits for the API server"))
+        await until(lambda: len(refused) > 2 and running.said("waiting for the API server"))
         fake.fault = lambda request: None
         await until(lambda: fake.watched == ALL)
         assert running.traced == []
@@ -152,7 +150,9 @@ async def test_a_start_waits_for_the_definition_of_encoder_models(fake: ApiServe
     fake.groups = {name: found for name, found in fake.groups.items() if not name.startswith("encoders.dev")}
     async with operator(kubeconfig) as running:
         await until(
-            lambda: running.said("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
+            lambda: running.said(
+                "the API server does not serve EncoderModels; is the CustomResourceDefinition installed?"
+            )
         )
         assert fake.watched == set()
         fake.groups = ApiServerFake().groups

@@ -89,7 +89,7 @@ def test_the_example_for_kube_state_metrics_knows_every_phase() -> None:
     (resource,) = example["spec"]["resources"]
     assert resource["groupVersionKind"] == {"group": naming.GROUP, "version": naming.VERSION, "kind": naming.KIND}
     phases = Status.model_json_schema()["properties"]["phase"]["description"]
-    known = re.findall(r"\b[A-Z]\w+", phases.removeprefix("One word for people:"))
+    known = re.findall(r"\b[A-Z]\w+", phases.removeprefix("Summary of the conditions:"))
     assert len(known) > 5
     (metric,) = resource["metrics"]
     assert metric["each"]["stateSet"]["list"] == known
@@ -121,7 +121,7 @@ def test_what_alerts_watch_is_there_at_zero_before_anything_happens() -> None:
     for plugin in catalog.plugins():
         for result in ("Passed", "Failed", "Inconclusive"):
             assert value("encoder_parity_results_total", plugin=plugin, result=result) is not None, (plugin, result)
-    for result in ("ok", "Bug"):
+    for result in ("ok", "InternalError"):
         assert value("encoder_reconcile_total", result=result) is not None
 
 
@@ -255,11 +255,11 @@ async def test_an_edit_of_somebody_else_that_is_put_back_is_counted() -> None:
     ("error", "result"),
     [
         (None, "ok"),
-        (Conflict("somebody else wrote", status=409), "Changed"),
+        (Conflict("somebody else wrote", status=409), "Conflict"),
         (NotLeader("another one leads"), "NotLeader"),
         (Unavailable("busy", status=503), "Unavailable"),
-        (RequestRejected("forbidden", status=403), "Refused"),
-        (KeyError("a mistake of ours"), "Bug"),
+        (RequestRejected("forbidden", status=403), "RequestRejected"),
+        (KeyError("a mistake of ours"), "InternalError"),
     ],
 )
 async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None, result: str) -> None:

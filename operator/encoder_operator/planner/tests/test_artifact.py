@@ -114,9 +114,9 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(unschedulable="0/3 nodes are available: Insufficient cpu")), Reason.UNSCHEDULABLE, "cpu"),
         (job(pod(node="n", node_problem="is gone")), Reason.NODE_LOST, "on node n, which is gone"),
         (job(pod(phase="Running", deleting=True, node_problem="does not answer")), Reason.NODE_LOST, "does not answer"),
-        (job(pod(phase="Running", deleting=True)), Reason.PREPARING, "is being ended"),
-        (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "makes another pod"),
-        (job(pod(phase="Running")), Reason.PREPARING, "at work"),
+        (job(pod(phase="Running", deleting=True)), Reason.PREPARING, "is terminating"),
+        (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "is creating a replacement pod"),
+        (job(pod(phase="Running")), Reason.PREPARING, "is running"),
         (job(), Reason.PREPARING, "starting"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
     first = pod(name="a", terminated=ended(75, {"code": "RateLimited", "message": "slow down"}))
     found = decided(job(first, pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")))
     assert found.reason is Reason.RATE_LIMITED
-    assert found.message == "try 1 of 5 failed, it will be tried again: slow down"
+    assert found.message == "Attempt 1 of 5 failed and will be retried: slow down"
     assert not found.failed
 
 
@@ -150,15 +150,15 @@ def test_a_pod_that_made_room_is_no_try_and_one_that_took_too_much_is() -> None:
     second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")
     waiting, going_on = decided(job(made_room)), decided(job(made_room, second))
     assert waiting.reason is Reason.EVICTED
-    assert waiting.message == f"the prep Job makes another pod; pod a was evicted from node n: {LOW}"
+    assert waiting.message == f"The prep Job is creating a replacement pod. Pod a was evicted from node n: {LOW}"
     assert going_on.reason is Reason.PREPARING
-    assert going_on.message == f"pod b is at work; pod a was evicted from node n: {LOW}"
+    assert going_on.message == f"Pod b is running. Pod a was evicted from node n: {LOW}"
     # the kubelet says of both how the container ended; only a pod that broke its own limit has no `DisruptionTarget`
     killed = replace(made_room, disrupted=False, message=TOO_MUCH, terminated=ended(137))
     tried, given_up = decided(job(killed, second)), decided(job(killed, failed="BackoffLimitExceeded"))
     assert tried.reason is given_up.reason is Reason.EVICTED
-    assert tried.message == f"try 1 of 5 failed, it will be tried again: pod a was evicted from node n: {TOO_MUCH}"
-    assert given_up.message == f"pod a was evicted from node n: {TOO_MUCH}"
+    assert tried.message == f"Attempt 1 of 5 failed and will be retried: Pod a was evicted from node n: {TOO_MUCH}"
+    assert given_up.message == f"Pod a was evicted from node n: {TOO_MUCH}"
     ended_so = replace(made_room, terminated=ended(137))
     assert decided(job(ended_so, second)).message == going_on.message
 

@@ -119,12 +119,12 @@ def test_what_the_api_server_would_refuse_is_refused_without_one(
     [
         (None, [], 66, "No such file or directory"),
         (b"kind: EncoderModel", ["--inputs", "no-such.json"], 66, "no-such.json: No such file or directory"),
-        (b"kind: [", [], 65, "this is no YAML"),
-        (b"\xff\xfe\x00", [], 65, "this is no YAML"),
+        (b"kind: [", [], 65, "invalid YAML"),
+        (b"\xff\xfe\x00", [], 65, "invalid YAML"),
         (b"- a list", [], 65, "only EncoderModels can be rendered"),
-        (b"kind: EncoderModel", [], 65, "an EncoderModel needs metadata.name"),
-        (b"kind: EncoderModel\nmetadata: {name: 7}", [], 65, "an EncoderModel needs metadata.name"),
-        (b"kind: EncoderModel\nmetadata: {name: m}\nspec:", [], 65, "an EncoderModel needs a spec"),
+        (b"kind: EncoderModel", [], 65, "metadata.name is required"),
+        (b"kind: EncoderModel\nmetadata: {name: 7}", [], 65, "metadata.name is required"),
+        (b"kind: EncoderModel\nmetadata: {name: m}\nspec:", [], 65, "spec is required"),
         (b"kind: EncoderModel\nmetadata: {name: m}\nspec: {parity: null}", [], 65, "InvalidSpec"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_page_holds_every_rule_of_the_api_server_once() -> None:
 @pytest.mark.parametrize(
     ("field", "kind"),
     [
-        ("rollout.maxSurge", "number or percent"),
+        ("rollout.maxSurge", "integer or percentage"),
         ("storage.create.size", "quantity **required**"),
         ("serving.resources.limits", "map of quantity"),
         ("serving.accelerator", "`cpu` or `nvidia` **required**"),

@@ -30,11 +30,11 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "reason", "said"),
     [
-        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "safetensors only"),
+        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "only safetensors"),
         (
             {"spec.serving.loadFormat": "tensorizer", "spec.image": "mine:1"},
             Reason.LOAD_FORMAT_UNSUPPORTED,
-            "safetensors only",
+            "only safetensors",
         ),
         ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
         ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
@@ -48,19 +48,19 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         ),
         ({"spec.serving.args": ["-tp", "2"]}, Reason.ARGUMENT_DENIED, "use spec.serving.tensorParallelSize"),
         ({"spec.serving.args": ["--quantization=fp8"]}, Reason.ARGUMENT_DENIED, "use spec.serving.quantization"),
-        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
-        (gpus("4", 2), Reason.INVALID_SPEC, "leave it out, it follows"),
-        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
+        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
+        (gpus("4", 2), Reason.INVALID_SPEC, "remove the limit"),
+        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
         (
             gpus(1) | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]},
             Reason.INVALID_SPEC,
-            "both ask for GPUs",
+            "both request GPUs",
         ),
         (
             GPU
             | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-H200"}},
             Reason.INVALID_SPEC,
-            "nodeSelector asks for another nvidia.com/gpu.product",
+            "nodeSelector sets another nvidia.com/gpu.product",
         ),
         (
             ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
@@ -70,7 +70,7 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         (
             ONE_NODE | {"spec.serving.affinity": {"podAffinity": {REQUIRED: [OTHER]}}},
             Reason.ONE_NODE_ONLY,
-            "podAffinity can't require",
+            "podAffinity must not have required terms",
         ),
         (ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD]}, Reason.ONE_NODE_ONLY, "spread by zone"),
         (
@@ -166,7 +166,7 @@ def test_a_volume_is_shared_where_several_nodes_may_write_it(asked: str, volume:
 @pytest.mark.parametrize("volume", [(), ("ReadWriteOncePod",)])
 def test_a_claim_for_one_pod_alone_is_refused_by_name(volume: tuple[str, ...]) -> None:
     found = parsed()
-    with pytest.raises(NotAccepted, match="claim artifacts is ReadWriteOncePod") as refused:
+    with pytest.raises(NotAccepted, match="PersistentVolumeClaim artifacts is ReadWriteOncePod") as refused:
         checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOncePod", *volume))
     assert refused.value.reason is Reason.ONE_POD_ONLY
     checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOnce"))
