@@ -16,7 +16,7 @@ from encoder_operator.api.v1alpha1 import Spec
 from encoder_operator.cli import render
 from encoder_operator.client import apply_diff
 from encoder_operator.manager.settings import Settings
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
 from encoder_platform.operator_process import OperatorProcess
@@ -75,7 +75,10 @@ BAD = [
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "cannot both be 0"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
     ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations with the prefix encoders.dev"),
-    ({"prepare": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}, "operator Exists must not have a value"),
+    (
+        {"prepare": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
+        "operator Exists must not have a value",
+    ),
     ({"prepare": {"tolerations": [{}]}}, "without a key needs operator Exists"),
     ({"prepare": {"tolerations": [{"key": "a", "tolerationSeconds": 5}]}}, "needs effect NoExecute"),
     ({"serving": GPU | {"topologySpreadConstraints": [SPREAD | {"minDomains": 2}]}}, "minDomains needs"),
@@ -390,10 +393,12 @@ def test_a_created_volume_grows_where_its_class_allows_that(
         scene.kube.delete(("storage.k8s.io/v1", "StorageClass"), classes["growing"])
 
 
-def test_a_claim_for_one_pod_alone_is_saidby_name(scene: Scene, operator: OperatorProcess) -> None:
+def test_a_single_pod_pvc_is_reported_by_name(scene: Scene, operator: OperatorProcess) -> None:
     alone = manifests.claim("alone", scene.name)
     alone["spec"]["accessModes"] = ["ReadWriteOncePod"]
     scene.kube.apply(alone)
     scene.apply_model(storage={"claimName": "alone"})
-    assert "PersistentVolumeClaim alone is ReadWriteOncePod" in scene.wait_condition("Accepted", "OnePodOnly")["message"]
+    assert (
+        "PersistentVolumeClaim alone is ReadWriteOncePod" in scene.wait_condition("Accepted", "OnePodOnly")["message"]
+    )
     assert scene.jobs("prep") == []

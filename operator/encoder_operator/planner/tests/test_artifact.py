@@ -16,21 +16,23 @@ from encoder_operator.state import desired, observed
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Termination
 from encoder_operator.status.reasons import Reason
-from encoder_operator.tests import world
-from encoder_operator.tests.world import PREPARED, SETTINGS
+from encoder_operator.tests import harness
+from encoder_operator.tests.harness import PREPARED, SETTINGS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def wanted() -> EncoderModel:
-    live = world.model()
+    live = harness.encoder_model()
     live["metadata"]["uid"] = "u"
     return desired.parse_model(live, SETTINGS)
 
 
 MODEL = wanted()
 KEY = revision.artifact_key(MODEL)
-CLAIM = PersistentVolumeClaim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
+CLAIM = PersistentVolumeClaim(
+    name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=harness.existing_pvc()
+)
 
 
 def pod(**changes: Any) -> Pod:
@@ -126,7 +128,7 @@ def test_what_a_job_is_doing_is_a_reason_and_a_sentence(broken: Job, reason: Rea
     assert part in found.message
 
 
-def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
+def test_a_failed_attempt_is_reported_while_the_next_one_runs() -> None:
     first = pod(name="a", terminated=ended(75, {"code": "RateLimited", "message": "slow down"}))
     found = decided(job(first, pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")))
     assert found.reason is Reason.RATE_LIMITED
@@ -134,7 +136,7 @@ def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
     assert not found.failed
 
 
-def test_progress_is_told_of_a_second_try_too() -> None:
+def test_progress_is_reported_for_a_second_attempt() -> None:
     first = pod(name="a", terminated=ended(75, {"code": "Stalled", "message": "no byte"}), phase="Failed")
     second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running", progress={"bytes": 7})
     found = decided(job(first, second))
@@ -177,7 +179,7 @@ def test_a_complete_job_without_a_report_is_made_again(said: str | dict[str, Any
     assert decided(finished).actions == (Delete("Job", finished.name),)
 
 
-def test_a_job_that_asks_for_something_else_than_the_spec_is_made_again() -> None:
+def test_an_outdated_job_is_recreated() -> None:
     other = job(annotations={naming.INPUTS: "other"})
     assert decided(other).actions == (Delete("Job", other.name),)
 
@@ -192,7 +194,7 @@ def test_a_retry_concerns_failed_jobs_only() -> None:
     assert actions(job(failed="x")) == (Delete("Job", job().name),)
 
 
-def test_a_retry_that_was_wiped_asks_for_nothing() -> None:
+def test_a_removed_retry_annotation_has_no_effect() -> None:
     earlier = {naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: "earlier"}
     assert decided(job(failed="x", annotations=earlier)).actions == ()
 
@@ -202,12 +204,12 @@ def test_another_artifacts_job_is_ended() -> None:
     assert Delete("Job", old.name) in decided(old).actions
 
 
-def test_a_pending_pod_is_looked_at_again_for_its_mounts() -> None:
+def test_a_pending_pod_is_polled_for_its_mounts() -> None:
     assert decided(job(pod())).requeue_after == 10.0
 
 
-def test_a_missing_claim_of_yours_is_a_reason_and_starts_nothing() -> None:
-    live = world.model()
+def test_a_missing_user_pvc_is_reported_and_starts_nothing() -> None:
+    live = harness.encoder_model()
     live["metadata"]["uid"] = "u"
     live["spec"]["storage"] = {"claimName": "mine"}
     found = artifact.plan(desired.parse_model(live, SETTINGS), ObservedState(now=NOW), None, SETTINGS)
