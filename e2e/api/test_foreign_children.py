@@ -66,7 +66,7 @@ def theirs(scene: Scene, model: str) -> Body:
     return {**kept, "spec": spec, "ours": naming.MANAGER in managers}
 
 
-def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
+def test_a_foreign_object_is_never_taken_over_and_its_name_is_polled(
     scene: Scene, stand_in: StandIn, gateway_api: None, stopped_operator: OperatorProcess
 ) -> None:
     for model, (kind, spec, _) in FOREIGN.items():
@@ -81,7 +81,9 @@ def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
     for model, (kind, _, _) in FOREIGN.items():
         said = scene.wait_condition("Accepted", "NameConflict", model, seconds=60)
         assert said["status"] == "False"
-        assert said["message"].startswith(f"{kind[1]} {child(model)} exists and is not this model's")
+        assert said["message"].startswith(
+            f"{kind[1]} {child(model)} already exists and does not belong to this EncoderModel"
+        )
         assert condition(scene.model(model), "Ready")["reason"] == "NameConflict"
         assert scene.pods(model) == []
     # deleted, a model takes nothing with it that it never had, whatever its policy says of claims

@@ -27,7 +27,7 @@ def collecting(scene: Scene) -> list[Body]:
     return scene.kube.all(JOB, scene.name, "encoders.dev/component=gc")
 
 
-def test_one_job_for_each_claim_keeps_what_is_mentioned(
+def test_one_job_per_pvc_keeps_referenced_artifacts(
     scene: Scene, operator: OperatorProcess, stand_in: StandIn, tmp_path: Path
 ) -> None:
     collect(scene.kube, tmp_path)

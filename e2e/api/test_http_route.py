@@ -9,7 +9,7 @@ from encoder_operator import naming
 from encoder_operator.cli import render
 from encoder_operator.client import apply_diff
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn

@@ -9,7 +9,7 @@ import pytest
 
 from encoder_node.waiting import wait_for
 from encoder_operator.cli import render
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform.kube import POD, Body, Kube
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
@@ -84,7 +84,7 @@ def bind(scene: Scene, claim: str) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_pods_of_two_models_on_one_claim_share_its_node(scene: Scene) -> None:
+def test_pods_of_two_models_with_one_pvc_share_its_node(scene: Scene) -> None:
     bind(scene, "artifacts")
     one, two = (model(scene, name, {"claimName": "artifacts"}) for name in ("one", "two"))
     made = [
@@ -99,7 +99,7 @@ def test_pods_of_two_models_on_one_claim_share_its_node(scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_pods_of_a_model_share_the_node_of_the_claim_that_was_made_for_it(scene: Scene) -> None:
+def test_pods_of_a_model_share_the_node_of_its_created_pvc(scene: Scene) -> None:
     own = model(scene, "own", {"create": {"size": "1Gi"}})
     claim = next(child for child in own if child["kind"] == "PersistentVolumeClaim")
     scene.kube.apply(claim)

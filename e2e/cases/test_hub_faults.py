@@ -23,19 +23,19 @@ def visible_artifacts(space: Space) -> list[str]:
 
 @pytest.mark.complaint(1)
 @pytest.mark.fault(
-    "the hub cuts connections, answers 429 or 500, a few times",
+    "the hub repeatedly drops connections or responds with 429 or 500",
     "`Preparing`",
-    "the download goes on where it broke; one Job in all",
+    "the download resumes where it stopped, in a single Job",
 )
 @pytest.mark.fault(
-    "the hub sends wrong bytes, again and again",
+    "the hub repeatedly sends wrong bytes",
     "`ChecksumMismatch`",
     "nothing is published",
 )
 @pytest.mark.fault(
-    "the hub stalls, or is down, until the tries are used up",
+    "the hub stalls or is down until the last attempt has failed",
     "`Stalled`, `DownloadFailed`",
-    "nothing is published; when the hub is well again, `encoders.dev/retry` is another Job that ends in an artifact",
+    "nothing is published; when the hub is available again, `encoders.dev/retry` starts another Job that succeeds",
 )
 def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space) -> None:
     # names of this run's own: faults that are told to end stay ended

@@ -128,7 +128,7 @@ def test_a_release_of_another_name_takes_over_what_was_left(either_helm: Helm, c
     helm.run("uninstall", "other", "--namespace", chart.NAMESPACE)
 
 
-def test_without_keep_the_definition_goes_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+def test_without_keep_the_crd_is_deleted_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     helm.upgrade(chart.CHART, values={"crds": {"keep": False}})
     assert kube.get(CRD, CRD_NAME) is not None
@@ -298,8 +298,8 @@ def workload(kind: str, name: str, component: str) -> Body:
 
 @pytest.mark.fault(
     "a tenant with the admin role forges a verdict or changes a verified pod",
-    "`Forbidden`, and who may do it",
-    "the admission policies refuse it; the gate and the verdicts stay as they are",
+    "`Forbidden`, and who is allowed to",
+    "the admission policies reject it; gates and verdicts do not change",
 )
 def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     helm: Helm, cluster: OnCluster, kube: Kube
@@ -351,7 +351,7 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     assert "belong to" in as_tenant("create", "-f", "-", body=record)
 
 
-def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+def test_nobody_execs_into_a_parity_pod(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     cluster(helm).upgrade(chart.CHART)
     kube.run("-n", TEAM, "create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
 

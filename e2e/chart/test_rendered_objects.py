@@ -90,7 +90,7 @@ def test_a_wrong_object_would_be_found(helm: Helm, schemas: Path) -> None:
     assert kinds == ["Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"]
 
 
-def test_the_chart_asks_for_the_oldest_version_that_is_checked() -> None:
+def test_the_charts_kube_version_is_the_oldest_tested_one() -> None:
     oldest = module_sources.OLDEST_KUBERNETES.version.removeprefix("v").rpartition(".")[0]
     assert yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={oldest}.0-0"
 
@@ -112,6 +112,7 @@ def test_in_some_namespaces_the_operator_has_no_right_outside_of_them(helm: Helm
     assert bound == {
         ("team-a", "encoder-operator"),
         ("team-b", "encoder-operator"),
+        ("encoder-operator", "encoder-operator-events"),
         ("encoder-operator", "encoder-operator-lease"),
     }
     assert not [rule for kind, rule in rules(objects) if "nodes" in rule["resources"]]
@@ -141,7 +142,7 @@ def granted(role: Body) -> set[tuple[str, str, str]]:
     }
 
 
-def test_the_operator_is_granted_what_its_doctor_asks_for_and_nothing_else(helm: Helm) -> None:
+def test_the_operators_role_matches_the_permissions_that_doctor_checks(helm: Helm) -> None:
     asked = {(group, resource, verb) for group, resource, verbs in doctor.PERMISSIONS for verb in verbs}
     asked |= {(doctor.ROUTES[0], doctor.ROUTES[1], verb) for verb in doctor.ROUTES[2]}
     # where an admission plugin wants it for owner references; there is nothing to ask about it
@@ -245,7 +246,7 @@ def test_a_scrape_comes_before_the_kubelet_ends_an_operator_whose_watch_is_silen
 
 @pytest.mark.complaint(23)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_webhook_stands_between_people_and_the_api_server(helm: Helm, shape: str) -> None:
+def test_the_chart_installs_no_webhook(helm: Helm, shape: str) -> None:
     kinds = {body["kind"] for body in helm.render(SHAPES[shape])}
     assert kinds
     assert not [kind for kind in kinds if kind.endswith("WebhookConfiguration") or kind == "APIService"]

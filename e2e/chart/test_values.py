@@ -155,8 +155,8 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"crds": {"enabled": True}}, "enabled"),
         ({"setings": {}}, "setings"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
-        ({"serviceAccount": {"create": False}}, "serviceAccount.name must say"),
-        ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "there is no such plugin"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
+        ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
     ],
 )
 def test_what_can_not_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:

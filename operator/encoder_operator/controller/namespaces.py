@@ -103,4 +103,4 @@ class Namespaces:
             "lastTimestamp": now,
             "count": 1,
         }
-        await self._client.post_event(event)
+        await self._client.create_event(event)

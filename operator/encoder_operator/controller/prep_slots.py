@@ -7,7 +7,7 @@ the same slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from encoder_operator import naming
 from encoder_operator.metrics import metrics
@@ -69,9 +69,11 @@ class PrepSlots:
         self._export()
         self._enqueue_waiting()
 
-    def reset(self, jobs: Iterable[Json]) -> None:
-        """Reset all slots from a list of prep Jobs."""
-        found: dict[NamespacedName, set[str]] = {}
+    def reset(self, jobs: Iterable[Json], unread: Collection[str] = ()) -> None:
+        """Reset all slots from a list of prep Jobs. In the namespaces that were not read, everything stays as it is."""
+        found: dict[NamespacedName, set[str]] = {
+            key: set(names) for key, names in self._running.items() if key.namespace in unread
+        }
         for job in jobs:
             if not is_finished(job):
                 meta = job["metadata"]

@@ -29,6 +29,7 @@ from encoder_operator.state.observed import GateCondition, ObservedState, format
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import status
+from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
@@ -173,7 +174,7 @@ class Reconciler:
                 actions=verification.gates_to_open(
                     verification.parity_policy_of_manifest(live, self._settings), observed
                 ),
-                events=status.events_for(live.get("status", {}), new_status),
+                events=events_for(live.get("status", {}), new_status),
                 status=new_status,
                 requeue_after=requeue_after,
             )

@@ -17,6 +17,7 @@ import structlog
 from encoder_operator import naming
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
+from encoder_operator.controller.namespaces import Namespaces
 from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
@@ -118,10 +119,15 @@ async def resync(
     prep_slots: PrepSlots,
     *,
     period: float,
-    namespaces: Iterable[str],
+    namespaces: Namespaces,
 ) -> None:
     """Enqueue every EncoderModel once per period, in batches, including deleted ones whose event was missed. Runs until cancelled."""
     known: set[str] = set()
+
+    async def read(namespace: str) -> tuple[list[Json], list[Json]]:
+        models = await client.list_metadata(naming.KIND, namespace)
+        return models, await client.list("Job", namespace, *UNFINISHED_PREP_JOBS)
+
     while True:
         await asyncio.sleep(period)
         behind = set(watch_progress.behind)
@@ -129,8 +135,7 @@ async def resync(
             _LOG.error("a watch is silent", kinds=sorted(behind))
         known = behind
         try:
-            found = [meta for where in namespaces for meta in await client.list_metadata(naming.KIND, where)]
-            jobs = [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
+            lists = await namespaces.read(read)
         except ApiServerError as error:
             _LOG.warning("resync failed", error=str(error))
             continue
@@ -138,11 +143,13 @@ async def resync(
             # the resync is the last safety net, and one malformed response must not end it
             _LOG.exception("unexpected error during resync")
             continue
+        found = [meta for models, _ in lists for meta in models]
         watch_progress.expect(naming.KIND, found)
-        prep_slots.reset(jobs)
+        prep_slots.reset((job for _, jobs in lists for job in jobs), namespaces.unreadable)
         keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
         # a watch that starts again does not report what was deleted in the meantime
-        keys += watch_progress.models.difference(keys)
+        missing = watch_progress.models.difference(keys)
+        keys += [key for key in missing if key.namespace not in namespaces.unreadable]
         groups = max(1, -(-len(keys) // _RESYNC_BATCH))
         for i, key in enumerate(keys):
             queue.enqueue(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)

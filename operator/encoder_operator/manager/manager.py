@@ -19,6 +19,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.controller import watches
+from encoder_operator.controller.namespaces import Namespaces
 from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
 from encoder_operator.controller.watch_progress import WatchProgress, resync
@@ -131,7 +132,7 @@ async def _run_controller(
     stop: asyncio.Event,
 ) -> bool:
     """Watch and reconcile until shutdown is requested. Return False if a watch failed."""
-    namespaces = settings.namespaces or ["*"]
+    namespaces = Namespaces(client, settings)
     if not await _unless_stopped(stop, _wait_for_crd(client, prep_slots, namespaces)):
         return True
     reconciler = Reconciler(client, settings, watch_progress=watch_progress, prep_slots=prep_slots)
@@ -181,7 +182,7 @@ def _task_error(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
-async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: list[str]) -> None:
+async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: Namespaces) -> None:
     """Wait until the API server serves EncoderModels, then count the running prep Jobs before any new one may start."""
     logged = False
     while True:
@@ -189,9 +190,8 @@ async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: list[
             # Kopf discovers resources only once, and would never watch a CustomResourceDefinition that is installed
             # later
             if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
-                prep_slots.reset(
-                    [job for where in namespaces for job in await client.list("Job", where, *UNFINISHED_PREP_JOBS)]
-                )
+                lists = await namespaces.read(lambda name: client.list("Job", name, *UNFINISHED_PREP_JOBS))
+                prep_slots.reset(job for jobs in lists for job in jobs)
                 return
             if not logged:
                 _LOG.error("the API server does not serve EncoderModels; is the CustomResourceDefinition installed?")

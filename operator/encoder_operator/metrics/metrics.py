@@ -37,6 +37,13 @@ QUEUED = Gauge("encoder_queue_depth", "EncoderModels that wait to be reconciled.
 BEHIND = Gauge(
     "encoder_watch_behind", "Kinds whose watch delivers no events although there are changes.", registry=REGISTRY
 )
+# the served namespaces are a setting, so the number of series does not grow with the number of models
+NAMESPACE_UNREADABLE = Gauge(
+    "encoder_namespace_unreadable",
+    "1 while the operator cannot read a namespace that it serves. Set only if the served namespaces are listed.",
+    ["namespace"],
+    registry=REGISTRY,
+)
 LEADER = Gauge(
     "encoder_leader", "1 while this operator holds the Lease, or if leader election is disabled.", registry=REGISTRY
 )

@@ -221,7 +221,7 @@ def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedSta
         # the Job does not count evicted pods as failures
         cause = pod_diagnosis.eviction(evicted)
         reason = cause.reason if evicted is last else plan_for_pod.reason
-        return replace(plan_for_pod, reason=reason, message=f"{plan_for_pod.message}; {cause.message}")
+        return replace(plan_for_pod, reason=reason, message=f"{plan_for_pod.message}. {cause.message}")
     return plan_for_pod
 
 

@@ -19,6 +19,7 @@ from encoder_operator.revisions import revision
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import ObservedState, Revision
 from encoder_operator.status import status
+from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import checks
 
@@ -84,7 +85,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
             # last, because the API server rejects it if the StorageClass does not allow volume expansion
             *artifact.volume_expansion(model, observed),
         ),
-        events=status.events_for(model.status, new_status),
+        events=events_for(model.status, new_status),
         status=new_status,
         requeue_after=earliest(
             [
@@ -148,7 +149,7 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
     new_status = status.build_status(inputs)
     return Plan(
         actions=verification.gates_to_open(verification.parity_policy(model), observed),
-        events=status.events_for(model.status, new_status),
+        events=events_for(model.status, new_status),
         status=new_status,
         requeue_after=None,
     )

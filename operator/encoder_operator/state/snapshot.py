@@ -12,10 +12,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from encoder_operator import naming
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import ApiServerError
+from encoder_operator.client.errors import ApiServerError, RequestRejected
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
@@ -45,6 +46,9 @@ class Snapshot:
     pvc: Json | None
     gateway_api: bool
     versions: Mapping[str, str]
+
+
+_Batch: TypeAlias = dict[NamespacedName, "asyncio.Future[Snapshot | None]"]
 
 
 class SnapshotReader:
@@ -81,15 +85,19 @@ class SnapshotReader:
         self._running.discard(task)
         self._start()
 
-    async def _run(self, batch: Mapping[NamespacedName, asyncio.Future[Snapshot | None]]) -> None:
+    async def _run(self, batch: _Batch) -> None:
         try:
             found = await self._views(list(batch))
+        except RequestRejected as error:
+            # what is rejected in one namespace must not fail the models of the others
+            parts = _split_by_namespace(batch)
+            if len(parts) > 1:
+                await asyncio.gather(*(self._run(part) for part in parts))
+            else:
+                _fail(batch, error)
+            return
         except BaseException as error:
-            for future in batch.values():
-                if not future.done():
-                    future.set_exception(_retryable(error))
-                    # the caller may have been cancelled
-                    future.exception()
+            _fail(batch, error)
             if not isinstance(error, Exception):
                 raise
             return
@@ -231,6 +239,21 @@ def _is_requested(kind: str, spec: Json) -> bool:
 
 def _parse_version(version: str) -> int:
     return int(version) if version.isdigit() else 0
+
+
+def _split_by_namespace(batch: _Batch) -> list[_Batch]:
+    found: dict[str, _Batch] = defaultdict(dict)
+    for key, future in batch.items():
+        found[key.namespace][key] = future
+    return list(found.values())
+
+
+def _fail(batch: _Batch, error: BaseException) -> None:
+    for future in batch.values():
+        if not future.done():
+            future.set_exception(_retryable(error))
+            # the caller may have been cancelled
+            future.exception()
 
 
 def _retryable(error: BaseException) -> BaseException:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from encoder_operator import naming
 from encoder_operator.client.errors import ApiServerError
 from encoder_operator.planner import networking, rollout
-from encoder_operator.planner.actions import Event
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.rollout import RolloutPlan
 from encoder_operator.planner.verification import (
@@ -30,6 +29,7 @@ from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict, format_time, parse_time
 from encoder_operator.status import pod_diagnosis
 from encoder_operator.status.conditions import CONDITIONS
+from encoder_operator.status.events import WARNING_REASONS
 from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
@@ -186,20 +186,6 @@ def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) ->
     return _assemble(found, conditions, model.status, model.generation, observed)
 
 
-def events_for(old: Json, new: Json) -> tuple[Event, ...]:
-    """Return the Events for the changes between two statuses, one per reason."""
-    before = {entry["type"]: (entry["status"], entry["reason"]) for entry in old.get("conditions", [])}
-    found: dict[str, Event] = {}
-    for entry in new["conditions"]:
-        normal = _NORMAL_EVENTS.get(entry["type"], frozenset())
-        changed = before.get(entry["type"]) != (entry["status"], entry["reason"])
-        if changed and (entry["reason"] in normal or entry["reason"] in _WARNING_REASONS):
-            warning = entry["reason"] in _WARNING_REASONS
-            # several conditions may change for the same reason; the first one provides the message
-            found.setdefault(entry["reason"], Event(warning, Reason(entry["reason"]), entry["message"]))
-    return tuple(found.values())
-
-
 def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
     found = {
         "Accepted": _accepted(inputs.model),
@@ -354,7 +340,7 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(True, *inputs.rollout.rejection)
     if inputs.artifact_plan.failed:
         return ConditionValue(True, inputs.artifact_plan.reason, inputs.artifact_plan.message)
-    if inputs.serving_problem is not None and inputs.serving_problem.reason in _WARNING_REASONS:
+    if inputs.serving_problem is not None and inputs.serving_problem.reason in WARNING_REASONS:
         return ConditionValue(True, *inputs.serving_problem)
     if networking.gateway_api_missing(inputs.model, inputs.observed):
         return ConditionValue(
@@ -449,59 +435,3 @@ def _assemble(
 
 def _hash(found: Revision | None) -> str:
     return found.hash if found else "(none)"
-
-
-# reasons that need the user's attention
-_WARNING_REASONS = frozenset(
-    {
-        Reason.INVALID_SPEC,
-        Reason.UNKNOWN_PLUGIN,
-        Reason.UNSUPPORTED_ACCELERATOR,
-        Reason.ARGUMENT_DENIED,
-        Reason.ENVIRONMENT_DENIED,
-        Reason.POD_TEMPLATE_DENIED,
-        Reason.LOAD_FORMAT_UNSUPPORTED,
-        Reason.REMOTE_CODE_DENIED,
-        Reason.NOT_PERMITTED,
-        Reason.ONE_NODE_ONLY,
-        Reason.ONE_POD_ONLY,
-        Reason.NO_IMAGE,
-        Reason.NAME_CONFLICT,
-        Reason.CLAIM_MISSING,
-        Reason.INPUTS_MISSING,
-        Reason.TOKEN_SECRET_MISSING,
-        Reason.VOLUME_NOT_MOUNTED,
-        Reason.AUTH_FAILED,
-        Reason.REPOSITORY_NOT_FOUND,
-        Reason.REVISION_NOT_FOUND,
-        Reason.FILE_NOT_FOUND,
-        Reason.INSUFFICIENT_SPACE,
-        Reason.CHECKSUM_MISMATCH,
-        Reason.UNSUPPORTED,
-        Reason.UNSUPPORTED_FILESYSTEM,
-        Reason.PICKLE_REFUSED,
-        Reason.REMOTE_CODE_REFUSED,
-        Reason.STALLED,
-        Reason.RATE_LIMITED,
-        Reason.DOWNLOAD_FAILED,
-        Reason.OUT_OF_MEMORY,
-        Reason.DEADLINE_EXCEEDED,
-        Reason.PREPARATION_FAILED,
-        Reason.IMAGE_PULL_FAILED,
-        Reason.INSUFFICIENT_GPU,
-        Reason.CRASH_LOOP,
-        Reason.PODS_REFUSED,
-        Reason.WRITE_REFUSED,
-        Reason.PROGRESS_DEADLINE_EXCEEDED,
-        Reason.GATEWAY_API_MISSING,
-        Reason.PARITY_FAILED,
-        Reason.INCONCLUSIVE,
-    }
-)
-# reasons of Normal events, by condition
-_NORMAL_EVENTS = {
-    "Accepted": frozenset({Reason.REMOTE_CODE_TRUSTED}),
-    "ArtifactReady": frozenset({Reason.PREPARED}),
-    "Verified": frozenset({Reason.PARITY_PASSED}),
-    "Ready": frozenset({Reason.READY}),
-}

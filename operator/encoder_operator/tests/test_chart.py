@@ -92,7 +92,7 @@ def test_defaults_of_the_chart_are_the_defaults_of_the_operator() -> None:
         assert ours[f"{name}Resources"] == getattr(settings, f"{name}_resources").model_dump(exclude_defaults=True)
 
 
-def test_the_operator_asks_for_the_memory_that_was_measured() -> None:
+def test_the_memory_request_matches_the_benchmark() -> None:
     table = (ROOT / "docs" / "benchmarks.md").read_text()
     (measured,) = re.findall(r"^\| resident \| \**([\d.]+) MiB", table, re.MULTILINE)
     memory = {kind: int(VALUES["resources"][kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits")}
@@ -164,7 +164,7 @@ def _labels() -> dict[str, set[str]]:
     return found
 
 
-def test_alerts_and_panels_tell_series_apart_by_labels_that_they_have() -> None:
+def test_alerts_and_panels_use_existing_labels() -> None:
     known = _labels()
     rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     board = json.loads((CHART / "files" / "dashboard.json").read_text())

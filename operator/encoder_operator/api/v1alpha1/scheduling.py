@@ -33,7 +33,7 @@ class Toleration(ApiType):
     )
 
     key: LabelKey | None = None
-    """Taint key. If absent, operator must be Exists, and every taint matches."""
+    """Taint key; if absent, operator must be Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """How the key relates to the value."""
     value: str | None = None
@@ -54,7 +54,7 @@ class LabelRequirement(ApiType):
     RULES = (
         Rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-            "operators In and NotIn need values; Exists and DoesNotExist must not have any",
+            "In and NotIn need values, Exists and DoesNotExist must have none",
             lambda part: (part.operator in ("In", "NotIn")) == bool(part.values),
         ),
     )
@@ -62,28 +62,28 @@ class LabelRequirement(ApiType):
     key: LabelKey
     """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """Relation of the label to the values."""
+    """Operator."""
     values: Annotated[list[LabelValue], Field(max_length=64)] = Field(default_factory=list)
-    """Values for In and NotIn."""
+    """For In and NotIn."""
 
 
 class LabelSelector(ApiType):
     """A label selector; an empty one selects everything."""
 
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Required labels and their values."""
+    """Required labels."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Requirements, which must all be met."""
+    """Further requirements."""
 
 
 class NodeRequirement(ApiType):
-    """A requirement on a label or field of a node."""
+    """A requirement on a node."""
 
     RULES = (
         Rule(
             "self.operator in ['Exists', 'DoesNotExist'] ? !has(self.values) || self.values.size() == 0 :"
             " has(self.values) && (self.operator in ['Gt', 'Lt'] ? self.values.size() == 1 : self.values.size() > 0)",
-            "operators In and NotIn need values, Gt and Lt exactly one, and Exists and DoesNotExist must not have any",
+            "In and NotIn need values, Gt and Lt one, Exists and DoesNotExist must have none",
             lambda part: (
                 not part.values
                 if part.operator in ("Exists", "DoesNotExist")
@@ -93,22 +93,22 @@ class NodeRequirement(ApiType):
     )
 
     key: LabelKey
-    """Label key, or metadata.name in matchFields."""
+    """Label key, or metadata.name."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    """Relation of the label or field to the values."""
+    """Operator."""
     values: Annotated[list[Annotated[str, StringConstraints(max_length=253)]], Field(max_length=64)] = Field(
         default_factory=list
     )
-    """Values to compare with."""
+    """Values."""
 
 
 class NodeTerm(ApiType):
-    """Requirements on a node, which must all be met."""
+    """Requirements, which a node must all meet."""
 
     match_expressions: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Requirements on labels."""
+    """On labels."""
     match_fields: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
-    """Requirements on fields."""
+    """On fields."""
 
 
 class PreferredNodes(ApiType):
@@ -139,14 +139,14 @@ class NodeAffinity(ApiType):
 
 
 class PodTerm(ApiType):
-    """A set of pods, and the topology in which to be near them (or apart)."""
+    """Selects pods within a topology."""
 
     topology_key: LabelKey
-    """Node label whose value defines the topology, for instance kubernetes.io/hostname."""
+    """Node label that defines the topology."""
     label_selector: LabelSelector | None = None
     """Selects the pods."""
     namespaces: Annotated[list[Name], Field(max_length=16)] = Field(default_factory=list)
-    """Namespaces of the pods; the model's own by default."""
+    """Namespaces; the model's own by default."""
     namespace_selector: LabelSelector | None = None
     """Selects namespaces by label."""
 

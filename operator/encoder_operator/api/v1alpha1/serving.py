@@ -49,8 +49,8 @@ class Inputs(ApiType):
     """Additional inputs for the parity check."""
 
     config_map_ref: ConfigMapKey
-    """A JSON list of inputs in the format that the plugin's page describes. The prep Job records the original library's
-    outputs for them. A change creates a new artifact."""
+    """A JSON list of inputs in the plugin's format. The prep Job records the original library's outputs for them. A
+    change creates a new artifact."""
 
 
 class Parity(ApiType):
@@ -159,16 +159,16 @@ class Serving(ApiType):
     max_model_len: Annotated[int, Field(ge=1, le=1048576)] | None = None
     """Maximum input length in tokens; the checkpoint's limit by default."""
     load_format: LoadFormat = "auto"
-    """vLLM's weight loader. auto and safetensors read the artifact as it is; fastsafetensors reads into GPU memory;
-    runai_streamer uses many threads. The engine image for nvidia contains both of the latter; on a CPU, runai_streamer
-    needs spec.image. tensorizer is rejected, because artifacts contain only safetensors."""
+    """vLLM's weight loader. fastsafetensors reads into GPU memory, runai_streamer uses many threads; both are in the
+    engine image for nvidia, and on a CPU runai_streamer needs spec.image. tensorizer is rejected, because artifacts
+    contain only safetensors."""
     quantization: Literal["fp8"] | None = None
     """Quantize weights and activations to 8 bits when the engine starts; nvidia only. The parity check shows whether
     accuracy stays within tolerance."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """Number of GPUs that hold one copy of the model. Each pod requests this many."""
     api_server_count: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Number of API server processes per engine, which parse, tokenize and respond; derived from the number of cores by default."""
+    """Number of API server processes per engine; derived from the number of cores by default."""
     engines_per_accelerator: Annotated[int, Field(ge=1, le=8)] | None = None
     """Number of engines per GPU behind the pod's port; chosen by the entry point by default. The pod is ready when all engines are."""
     max_in_flight: Annotated[int, Field(ge=1, le=100000)] | None = None
@@ -219,5 +219,5 @@ class Serving(ApiType):
     pod_template: Annotated[
         dict[str, Any] | None, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
     ] = None
-    """Pod template override: merged into the serving pods' template as by `kubectl patch` (strategic merge). Fields
-    that the operator depends on are rejected by path (see docs/encodermodel.md)."""
+    """Pod template override, merged as by `kubectl patch` (strategic merge). Fields that the operator depends on are
+    rejected by path (see docs/encodermodel.md)."""

@@ -32,7 +32,7 @@ class CaBundle(ApiType):
     name: Name
     """Name of the ConfigMap."""
     key: Key = "ca.crt"
-    """Key of the ConfigMap, with certificates in PEM format."""
+    """Key of the ConfigMap (PEM format)."""
 
 
 class HuggingFace(ApiType):
@@ -52,9 +52,8 @@ class HuggingFace(ApiType):
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", max_length=200)]
     """The commit, 40 hexadecimal digits; with allowMutableRevision also a branch or tag."""
     allow_mutable_revision: bool = False
-    """Accept a branch or tag. It is resolved once, when the artifact is prepared, and the commit is recorded in
-    status.artifact.resolvedRevision. Later commits are not picked up. Set the annotation encoders.dev/retry to a new
-    value to resolve it again."""
+    """Accept a branch or tag. It is resolved once, and the commit is recorded in status.artifact.resolvedRevision.
+    Later commits are not picked up until the annotation encoders.dev/retry has a new value."""
     endpoint: Address | None = None
     """URL of a mirror. Not part of the artifact's identity."""
     token_secret_ref: SecretKey | None = None
@@ -69,9 +68,8 @@ class S3(ApiType):
     uri: Annotated[
         str, StringConstraints(pattern=r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[^\s?#]*)?$", max_length=1000)
     ]
-    """Bucket and prefix, for instance `s3://models/search/v3`. It is read once, when the artifact is prepared; the
-    digest of its content is the artifact's revision. Set the annotation encoders.dev/retry to a new value to read it
-    again."""
+    """Bucket and prefix, for instance `s3://models/search/v3`. They are read once, and again if the annotation
+    encoders.dev/retry has a new value. The digest of the content is the artifact's revision."""
     endpoint: Address | None = None
     """URL of the object store; AWS by default."""
     region: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9]*$", max_length=64)] | None = None
@@ -107,7 +105,7 @@ class ClaimSource(ApiType):
 
     claim_name: Name
     """Name of the PersistentVolumeClaim. It is mounted read-only and must be readable by user 10001. The folder is read
-    once, when the artifact is prepared. Set the annotation encoders.dev/retry to a new value to read it again."""
+    once, and again if the annotation encoders.dev/retry has a new value."""
     path: Annotated[str, StringConstraints(max_length=500)] = ""
     """The checkpoint's folder relative to the root of the volume; empty for the root."""
 
@@ -143,7 +141,8 @@ class Source(ApiType):
     auxiliary: Annotated[list[Auxiliary], Field(max_length=4, json_schema_extra=keyed("repo"))] = Field(
         default_factory=list
     )
-    """Additional repositories that the checkpoint needs, for instance for its encoder's configuration and tokenizer. Weights are not downloaded."""
+    """Additional repositories that the checkpoint needs, for instance for its encoder's configuration and tokenizer,
+    without weights."""
 
 
 class NewClaim(ApiType):
@@ -196,14 +195,13 @@ class Prepare(ApiType):
     """The prep Job, which downloads, checks and converts the checkpoint and records reference outputs with the original library."""
 
     allow_pickle: bool = False
-    """Allow checkpoints in PyTorch's pickle format, which are loaded with weights_only. safetensors are always allowed."""
+    """Allow checkpoints in PyTorch's pickle format, which are loaded with weights_only."""
     resources: Resources | None = None
     """Resources of the prep Job; the operator's default if absent."""
     env: Environment = Field(default_factory=list)
     """Additional environment variables, for instance HTTPS_PROXY."""
     node_selector: NodeSelector = Field(default_factory=dict)
-    """Node selector of the prep Job, instead of the serving pods' one. With a ReadWriteOnce volume it is combined with
-    theirs, because the Job must run where the model is served."""
+    """Node selector of the prep Job, instead of the serving pods' one. With a ReadWriteOnce volume both apply."""
     tolerations: Tolerations = Field(default_factory=list)
     """Tolerations of the prep Job in addition to those of the serving pods."""
     active_deadline_seconds: Annotated[int, Field(ge=60, le=604800)] = 7200

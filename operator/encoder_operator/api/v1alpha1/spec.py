@@ -26,9 +26,8 @@ class Rollout(ApiType):
     )
 
     strategy: Literal["RollingUpdate", "Recreate"] = "RollingUpdate"
-    """RollingUpdate starts a new pod and removes an old one when the new one is verified and ready. It needs room for
-    both. Recreate removes the old pods first, for a cluster with a single GPU; the model is unavailable until the new
-    pods are verified."""
+    """RollingUpdate removes an old pod when a new one is verified and ready, and needs room for both. Recreate removes
+    the old pods first, for a cluster with a single GPU; the model is unavailable until the new pods are verified."""
     max_surge: IntOrPercent = 1
     """Maximum number of additional pods during a rolling update, as an integer or percentage. Ignored with Recreate."""
     max_unavailable: IntOrPercent = 0
@@ -36,8 +35,8 @@ class Rollout(ApiType):
     min_ready_seconds: Annotated[int, Field(ge=0, le=1800)] = 5
     """Seconds that a new pod must be ready before an old one is removed, so that its endpoint can propagate."""
     progress_deadline_seconds: Annotated[int, Field(ge=60, le=86400)] = 1800
-    """Seconds after which a new revision whose pods are scheduled but do not start is given up and rolled back to the
-    last verified one. Time without a node, and outages, do not count."""
+    """Seconds after which a new revision whose scheduled pods do not start is rolled back to the last verified one.
+    Time without a node, and outages, do not count."""
 
 
 class Spec(ApiType):

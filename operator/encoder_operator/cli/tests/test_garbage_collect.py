@@ -15,8 +15,8 @@ from encoder_operator.client.errors import ApiServerError
 from encoder_operator.resources import garbage_collection_job
 from encoder_operator.resources.garbage_collection_job import CollectionTarget
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.cluster_fake import ClusterFake
-from encoder_operator.tests.world import SETTINGS, World
+from encoder_operator.tests.fake_cluster import FakeCluster
+from encoder_operator.tests.harness import SETTINGS, Harness
 from encoder_plugins.__main__ import _parser
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -33,98 +33,98 @@ def kept(job: Json) -> set[str]:
     return {value for name, value in itertools.pairwise(found) if name == "--keep"}
 
 
-async def collected(world: World, now: datetime = NOW) -> list[Json]:
-    before = {job["metadata"]["name"] for job in world.fake.of("jobs", component="gc")}
-    cluster = Client(config=ClusterFake.config(), transport=world.fake)
+async def collected(harness: Harness, now: datetime = NOW) -> list[Json]:
+    before = {job["metadata"]["name"] for job in harness.fake.of("jobs", component="gc")}
+    cluster = Client(config=FakeCluster.config(), transport=harness.fake)
     assert await garbage_collect.run(cluster, SETTINGS, now) == 0
-    return [job for job in world.fake.of("jobs", component="gc") if job["metadata"]["name"] not in before]
+    return [job for job in harness.fake.of("jobs", component="gc") if job["metadata"]["name"] not in before]
 
 
-def keys(world: World) -> set[str]:
+def keys(harness: Harness) -> set[str]:
     return {
         record["data"]["pinned"]["artifact"]["key"]
-        for record in world.fake.of("controllerrevisions", component="revision")
+        for record in harness.fake.of("controllerrevisions", component="revision")
     }
 
 
 async def test_every_artifact_that_a_revision_pins_is_kept() -> None:
-    world = World()
-    await world.settle()
-    first = keys(world)
-    world.edit(lambda live: live["spec"].update(prepare={"allowPickle": True}))
-    await world.settle()
-    (job,) = await collected(world)
-    assert keys(world) > first
-    assert kept(job) >= keys(world)
+    harness = Harness()
+    await harness.settle()
+    first = keys(harness)
+    harness.edit(lambda live: live["spec"].update(prepare={"allowPickle": True}))
+    await harness.settle()
+    (job,) = await collected(harness)
+    assert keys(harness) > first
+    assert kept(job) >= keys(harness)
 
 
 async def test_an_artifact_that_nothing_mentions_is_not_kept() -> None:
-    world = World()
-    await world.settle()
-    (job,) = await collected(world)
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
     assert "f" * 64 not in kept(job)
-    world.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="key " + "f" * 64))
-    finish(world, job)
-    (job,) = await collected(world, NOW + timedelta(days=1))
+    harness.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="key " + "f" * 64))
+    finish(harness, job)
+    (job,) = await collected(harness, NOW + timedelta(days=1))
     assert "f" * 64 in kept(job)
 
 
-def finish(world: World, job: Json) -> None:
+def finish(harness: Harness, job: Json) -> None:
     ended = copy.deepcopy(job)
     ended["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
-    world.fake.put("jobs", ended)
+    harness.fake.put("jobs", ended)
 
 
 async def test_what_an_earlier_job_kept_is_not_kept_for_that() -> None:
-    world = World()
-    await world.settle()
-    world.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="f" * 64))
-    (job,) = await collected(world)
-    finish(world, job)
-    world.edit(lambda live: live["metadata"]["annotations"].clear())
-    (job,) = await collected(world, NOW + timedelta(minutes=5))
+    harness = Harness()
+    await harness.settle()
+    harness.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="f" * 64))
+    (job,) = await collected(harness)
+    finish(harness, job)
+    harness.edit(lambda live: live["metadata"]["annotations"].clear())
+    (job,) = await collected(harness, NOW + timedelta(minutes=5))
     assert "f" * 64 not in kept(job)
 
 
-async def test_one_job_at_a_time_works_on_a_claim() -> None:
-    world = World()
-    await world.settle()
-    (job,) = await collected(world)
-    assert await collected(world, NOW + timedelta(hours=1)) == []
-    finish(world, job)
-    assert len(await collected(world, NOW + timedelta(hours=2))) == 1
+async def test_one_job_at_a_time_per_pvc() -> None:
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
+    assert await collected(harness, NOW + timedelta(hours=1)) == []
+    finish(harness, job)
+    assert len(await collected(harness, NOW + timedelta(hours=2))) == 1
 
 
-async def test_a_claim_on_which_nothing_was_prepared_is_not_mounted() -> None:
+async def test_a_pvc_without_artifacts_is_not_mounted() -> None:
     # the first pod that mounts it decides on which node its volume is made
-    assert await collected(World()) == []
+    assert await collected(Harness()) == []
 
 
-async def test_the_claim_of_a_deleted_model_is_left_alone() -> None:
-    world = World()
-    await world.settle()
-    records = copy.deepcopy(world.fake.of("controllerrevisions"))
-    world.fake.remove(naming.PLURAL, NAMESPACE, world.live["metadata"]["name"])
+async def test_the_pvc_of_a_deleted_model_is_left_alone() -> None:
+    harness = Harness()
+    await harness.settle()
+    records = copy.deepcopy(harness.fake.of("controllerrevisions"))
+    harness.fake.remove(naming.PLURAL, NAMESPACE, harness.live["metadata"]["name"])
     for record in records:
         # not yet gone
-        world.fake.put("controllerrevisions", record)
-    assert await collected(world) == []
+        harness.fake.put("controllerrevisions", record)
+    assert await collected(harness) == []
 
 
 async def test_a_failing_list_starts_nothing() -> None:
-    world = World()
-    await world.settle()
-    world.fake.fail_next = [(500, {})] * 20  # a busy API server is asked again
-    cluster = Client(config=ClusterFake.config(), transport=world.fake)
+    harness = Harness()
+    await harness.settle()
+    harness.fake.fail_next = [(500, {})] * 20  # a busy API server is asked again
+    cluster = Client(config=FakeCluster.config(), transport=harness.fake)
     with pytest.raises(ApiServerError):
         await garbage_collect.run(cluster, SETTINGS, NOW)
-    assert world.fake.of("jobs", component="gc") == []
+    assert harness.fake.of("jobs", component="gc") == []
 
 
 async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> None:
-    world = World()
-    await world.settle()
-    (job,) = await collected(world)
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
     pod = job["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True

@@ -10,7 +10,7 @@ import yaml
 
 from encoder_operator.cli import render
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS, changed
+from encoder_operator.tests.harness import SETTINGS, with_fields
 
 PAGE = Path(__file__).parents[4] / "docs" / "recipes.md"
 RECIPES: list[Json] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)]
@@ -18,11 +18,11 @@ RECIPES: list[Json] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe))
 def test_a_recipe_is_accepted_and_changes_what_is_applied(recipe: Json) -> None:
-    live = changed({f"spec.{part}": value for part, value in recipe.items()})
+    live = with_fields({f"spec.{part}": value for part, value in recipe.items()})
     found = render.render_children(live, SETTINGS)
     assert {"Job", "Deployment", "Service"} <= {child["kind"] for child in found}
     # paused shows in no manifest: nothing is written
-    assert found != render.render_children(changed({}), SETTINGS) or recipe == {"paused": True}
+    assert found != render.render_children(with_fields({}), SETTINGS) or recipe == {"paused": True}
 
 
 def test_the_page_has_recipes() -> None:

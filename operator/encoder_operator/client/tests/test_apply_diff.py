@@ -6,7 +6,7 @@ import pytest
 
 from encoder_operator.client import apply_diff
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.cluster_fake import _applied
+from encoder_operator.tests.fake_cluster import _applied
 
 MANIFEST: Json = {
     "apiVersion": "apps/v1",
@@ -48,7 +48,7 @@ def test_a_missing_object_does_not_match() -> None:
     assert not apply_diff.is_up_to_date(MANIFEST, None)
 
 
-def test_an_object_that_somebody_else_made_does_not_match() -> None:
+def test_an_object_of_another_manager_differs() -> None:
     assert not apply_diff.is_up_to_date(MANIFEST, {"metadata": {"name": "m"}, "spec": MANIFEST["spec"]})
 
 
@@ -83,7 +83,7 @@ def test_a_field_that_we_no_longer_want_does_not_match() -> None:
     assert not apply_diff.is_up_to_date(wanted, live())
 
 
-def test_a_field_that_somebody_removed_does_not_match() -> None:
+def test_a_removed_field_differs() -> None:
     found = live()
     del container(found)["env"][0]
     assert not apply_diff.is_up_to_date(MANIFEST, found)

@@ -9,7 +9,7 @@ import pytest
 
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected, Unavailable
-from encoder_operator.tests.cluster_fake import ClusterFake
+from encoder_operator.tests.fake_cluster import FakeCluster
 
 
 def answering(
@@ -20,7 +20,7 @@ def answering(
     def answer(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(code, headers={"Content-Type": "application/json"} | (headers or {}), content=body)
 
-    return Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    return Client(config=FakeCluster.config(), transport=httpx2.MockTransport(answer))
 
 
 @pytest.mark.parametrize("code", [401, 408, 409, 410, 429, 500, 503])
@@ -54,12 +54,12 @@ async def test_an_answer_that_is_no_json_is_unavailable() -> None:
         cluster.list_metadata("EncoderModel", "*"),
         cluster.get("Pod", "demo", "p"),
     ):
-        with pytest.raises(Unavailable, match="can't be read"):
+        with pytest.raises(Unavailable, match="cannot be parsed"):
             await asked
 
 
 @pytest.mark.fault(
-    "etcd compacted between two pages of a list (410)", "nothing", "the list is read again from its start"
+    "etcd is compacted between two pages of a list (410)", "nothing", "the list is read again from its start"
 )
 async def test_a_list_whose_next_page_is_too_old_is_read_again_from_the_start() -> None:
     """etcd was compacted between two pages: what was read of the first one is not used."""
@@ -76,7 +76,7 @@ async def test_a_list_whose_next_page_is_too_old_is_read_again_from_the_start() 
         body = {"items": [{"metadata": {"name": page}}], "metadata": {"resourceVersion": "1", **more}}
         return httpx2.Response(200, json=body)
 
-    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    cluster = Client(config=FakeCluster.config(), transport=httpx2.MockTransport(answer))
     found = await cluster.list_with_version("Pod", "demo", {})
     assert asked == ["start", "continue", "start", "continue"]
     assert [entry["metadata"]["name"] for entry in found.items] == ["a3", "b"]
@@ -106,13 +106,13 @@ async def late(cluster: Client, plural: str, seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.fault(
-    "a write that comes after the object has changed, or was made anew", "nothing", "it is refused, and changes nothing"
+    "a write arrives after the object has changed or was recreated", "nothing", "it is rejected and changes nothing"
 )
 @pytest.mark.parametrize("plural", LIVE)
 @pytest.mark.parametrize("how", ["changed", "replaced"])
 async def test_a_write_that_comes_late_changes_nothing(plural: str, how: str) -> None:
-    fake = ClusterFake()
-    cluster = Client(config=ClusterFake.config(), transport=fake)
+    fake = FakeCluster()
+    cluster = Client(config=FakeCluster.config(), transport=fake)
     metadata: dict[str, Any] = {"name": "m", "namespace": "demo"}
     seen = copy.deepcopy(fake.put(plural, {**copy.deepcopy(LIVE[plural]), "metadata": dict(metadata)}))
     if how == "replaced":
@@ -134,7 +134,7 @@ async def test_no_connection_is_unavailable() -> None:
     def broken(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused", request=request)
 
-    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(broken))
+    cluster = Client(config=FakeCluster.config(), transport=httpx2.MockTransport(broken))
     with pytest.raises(Unavailable, match="ConnectError"):
         await cluster.get("Pod", "demo", "p")
 
@@ -143,7 +143,7 @@ async def test_an_error_without_a_content_type_is_unavailable() -> None:
     def bare(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(503)
 
-    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(bare))
+    cluster = Client(config=FakeCluster.config(), transport=httpx2.MockTransport(bare))
     with pytest.raises(Unavailable):
         await cluster.get("Pod", "demo", "p")
 
@@ -153,7 +153,7 @@ async def test_a_missing_object_is_none_and_deleting_it_is_fine() -> None:
     await answering(404).delete("Job", "demo", "j")
 
 
-async def test_a_gone_pods_gate_and_a_told_event_are_no_failures() -> None:
+async def test_a_deleted_pods_gate_and_an_existing_event_are_no_failures() -> None:
     await answering(409).set_pod_condition("demo", "p", "uid", {})
     await answering(409).create_event({"metadata": {"name": "e", "namespace": "demo"}})
 
@@ -161,8 +161,8 @@ async def test_a_gone_pods_gate_and_a_told_event_are_no_failures() -> None:
 async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[Any] = []
     monkeypatch.setattr("os.kill", lambda *found: killed.append(found))
-    fake = ClusterFake()
-    cluster = Client(config=ClusterFake.config(), transport=fake, crash_after_write=2)
+    fake = FakeCluster()
+    cluster = Client(config=FakeCluster.config(), transport=fake, crash_after_write=2)
     manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "demo"}}
     await cluster.apply(manifest)
     await cluster.get("Service", "demo", "s")

@@ -73,7 +73,7 @@ async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tup
         ("api/v1/namespaces", "100", [], [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]),
     ],
 )
-async def test_what_a_list_of_what_is_watched_holds_is_told_and_kopf_goes_on_from_its_version(
+async def test_items_of_a_watched_list_are_passed_on_and_kopf_watches_from_its_version(
     asked: list[tuple[str, str, str]], path: str, limit: str, told: list[str], left: list[Any]
 ) -> None:
     names: list[str] = []

@@ -14,8 +14,8 @@ from encoder_operator.revisions import revision
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import desired
 from encoder_operator.state.desired import EncoderModel
-from encoder_operator.tests import world
-from encoder_operator.tests.world import SETTINGS, World
+from encoder_operator.tests import harness
+from encoder_operator.tests.harness import SETTINGS, Harness
 from encoder_operator.validation.errors import NotAccepted
 
 BASE = {"repo": "microsoft/deberta-v3-small", "revision": "a" * 40}
@@ -23,7 +23,7 @@ SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def manifest(auxiliary: list[Json] | None = None, inputs: Json | None = None) -> Json:
-    live = world.model()
+    live = harness.encoder_model()
     live["metadata"]["uid"] = "u"
     if auxiliary is not None:
         live["spec"]["source"]["auxiliary"] = auxiliary
@@ -107,10 +107,10 @@ def config_map(content: str) -> Json:
     return {"metadata": {"name": "cases", "namespace": "demo"}, "data": {"inputs.json": content}}
 
 
-def with_inputs() -> World:
+def with_inputs() -> Harness:
     found = manifest(inputs={"configMapRef": {"name": "cases"}})
     del found["metadata"]["uid"]
-    return World(found)
+    return Harness(found)
 
 
 async def test_without_the_config_map_nothing_is_prepared_and_the_condition_names_it() -> None:
@@ -121,7 +121,7 @@ async def test_without_the_config_map_nothing_is_prepared_and_the_condition_name
     assert "cases" in entry["message"]
     assert "inputs.json" in entry["message"]
     assert cluster.fake.of("jobs") == []
-    assert await cluster.look() is not None
+    assert await cluster.reconcile() is not None
 
 
 async def test_changed_cases_make_a_new_revision_and_lost_ones_take_nothing_away() -> None:

@@ -16,26 +16,26 @@ from typing import Any
 import pytest
 
 from encoder_operator.client.errors import ApiServerError
-from encoder_operator.tests.cluster_fake import Fault, Json, Killed
-from encoder_operator.tests.world import World, annotate, fails, model, passes
+from encoder_operator.tests.fake_cluster import Fault, Json, Killed
+from encoder_operator.tests.harness import Harness, annotate, encoder_model, failing_report, passing_report
 
 
-class Storm(World):
+class Storm(Harness):
     """A world whose operator is started again when it dies, and looks again when a look fails."""
 
-    async def look(self) -> float | None:
+    async def reconcile(self) -> float | None:
         try:
-            return await super().look()
+            return await super().reconcile()
         except Killed:
             self.reconciler = self.operator()
         except ApiServerError:
             pass
-        return await super().look()
+        return await super().reconcile()
 
     async def turn(self, count: int = 1) -> None:
         """Let everybody do ``count`` steps."""
         for _ in range(count):
-            await self.look()
+            await self.reconcile()
             self.jobs()
             self.deployment()
 
@@ -44,92 +44,92 @@ def spec(**changes: Any) -> Callable[[Json], None]:
     return lambda live: live["spec"].update(changes)
 
 
-async def create(world: Storm) -> None:
-    await world.settle()
+async def create(harness: Storm) -> None:
+    await harness.settle()
 
 
-async def create_and_fail(world: Storm) -> None:
-    world.parity = fails
-    await world.settle()
+async def create_and_fail(harness: Storm) -> None:
+    harness.parity = failing_report
+    await harness.settle()
 
 
-async def update(world: Storm) -> None:
-    await world.settle()
-    world.change(maxModelLen=64)
-    await world.settle()
+async def update(harness: Storm) -> None:
+    await harness.settle()
+    harness.change(maxModelLen=64)
+    await harness.settle()
 
 
-async def failed_update(world: Storm) -> None:
-    await world.settle()
-    world.parity = fails
-    world.change(maxModelLen=64)
-    await world.settle()
+async def failed_update(harness: Storm) -> None:
+    await harness.settle()
+    harness.parity = failing_report
+    harness.change(maxModelLen=64)
+    await harness.settle()
 
 
-async def revert_in_the_middle(world: Storm) -> None:
-    await world.settle()
-    world.change(maxModelLen=64)
-    await world.turn(2)
-    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
-    await world.settle()
+async def revert_in_the_middle(harness: Storm) -> None:
+    await harness.settle()
+    harness.change(maxModelLen=64)
+    await harness.turn(2)
+    harness.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
+    await harness.settle()
 
 
-async def many_edits(world: Storm) -> None:
-    await world.settle()
+async def many_edits(harness: Storm) -> None:
+    await harness.settle()
     for length in range(20):
-        world.change(maxModelLen=64 + length)
-        await world.look()
+        harness.change(maxModelLen=64 + length)
+        await harness.reconcile()
         if length % 3 == 0:
-            world.deployment()
-    await world.settle()
+            harness.deployment()
+    await harness.settle()
 
 
-async def suspend_and_resume(world: Storm) -> None:
-    await world.settle()
-    world.edit(spec(suspend=True))
-    await world.settle()
-    world.edit(spec(suspend=False))
-    await world.settle()
+async def suspend_and_resume(harness: Storm) -> None:
+    await harness.settle()
+    harness.edit(spec(suspend=True))
+    await harness.settle()
+    harness.edit(spec(suspend=False))
+    await harness.settle()
 
 
-async def retry(world: Storm) -> None:
-    world.parity = fails
-    await world.settle()
-    world.parity = passes
-    world.edit(annotate(retry="1"))
-    await world.settle()
+async def retry(harness: Storm) -> None:
+    harness.parity = failing_report
+    await harness.settle()
+    harness.parity = passing_report
+    harness.edit(annotate(retry="1"))
+    await harness.settle()
 
 
-async def retried_preparation(world: Storm) -> None:
-    prepared = world.prep
-    world.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
-    await world.settle()
-    world.prep = prepared
-    world.edit(annotate(retry="1"))
-    await world.settle()
+async def retried_preparation(harness: Storm) -> None:
+    prepared = harness.prep
+    harness.prep = lambda job: (28, {"code": "InsufficientSpace", "message": "10 GB too little"})
+    await harness.settle()
+    harness.prep = prepared
+    harness.edit(annotate(retry="1"))
+    await harness.settle()
 
 
-async def scale(world: Storm) -> None:
-    await world.settle()
-    world.change(replicas=3)
-    await world.settle()
-    world.change(replicas=1)
-    await world.settle()
+async def scale(harness: Storm) -> None:
+    await harness.settle()
+    harness.change(replicas=3)
+    await harness.settle()
+    harness.change(replicas=1)
+    await harness.settle()
 
 
-async def another_source(world: Storm) -> None:
-    await world.turn()
-    world.edit(lambda live: live["spec"]["source"]["huggingFace"].update(revision="2" * 40))
-    await world.settle()
+async def another_source(harness: Storm) -> None:
+    await harness.turn()
+    harness.edit(lambda live: live["spec"]["source"]["huggingFace"].update(revision="2" * 40))
+    await harness.settle()
 
 
-async def delete_and_make_again(world: Storm) -> None:
-    await world.settle()
-    world.fake.remove("encodermodels", "demo", "minilm")
-    await world.look()
-    assert {kind for kind, _, _ in world.fake.objects} <= {"persistentvolumeclaims", "events"}
-    world.fake.put("encodermodels", model())
-    await world.settle()
+async def delete_and_make_again(harness: Storm) -> None:
+    await harness.settle()
+    harness.fake.remove("encodermodels", "demo", "minilm")
+    await harness.reconcile()
+    assert {kind for kind, _, _ in harness.fake.objects} <= {"persistentvolumeclaims", "events"}
+    harness.fake.put("encodermodels", encoder_model())
+    await harness.settle()
 
 
 SCENARIOS: list[Callable[[Storm], Awaitable[None]]] = [
@@ -153,8 +153,8 @@ EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scena
 
 @pytest.mark.fault(
     "the operator is killed, or a write fails, before or after any single write",
-    "what the next look finds",
-    "the same objects in the end, none twice, none orphaned",
+    "the state before the next reconcile",
+    "the same objects in the end, without duplicates or orphans",
 )
 @EACH
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -181,27 +181,27 @@ async def disturbed(scenario: Callable[[Storm], Awaitable[None]], when: Any, *, 
     wanted, made, total = essence(calm), Counter(calm.fake.created), len(calm.fake.writes)
     assert total > 5
     for write in range(first, total + 1, step):
-        world = Storm()
+        harness = Storm()
         # the operator keeps nothing between two looks, so that one of the two is enough for each write
-        world.fake.fault = Fault(write, "fails" if write // step % 2 else "killed", when)
-        await scenario(world)
-        assert essence(world) == wanted, write
-        twice = Counter(world.fake.created) - made
+        harness.fake.fault = Fault(write, "fails" if write // step % 2 else "killed", when)
+        await scenario(harness)
+        assert essence(harness) == wanted, write
+        twice = Counter(harness.fake.created) - made
         assert not {name for kind, name in twice if kind in ("jobs", "controllerrevisions")}, (write, twice)
-        assert max((told(world) - told(calm)).values(), default=1) == 1, write
-        nothing_is_orphaned(world)
+        assert max((told(harness) - told(calm)).values(), default=1) == 1, write
+        nothing_is_orphaned(harness)
 
 
-def essence(world: World) -> Json:
+def essence(harness: Harness) -> Json:
     """Return what must be the same: all but names that are drawn by lot, times, and how history came about."""
     found: Json = {}
     for plural in ("deployments", "services", "persistentvolumeclaims"):
-        found[plural] = [{k: live.get(k) for k in ("spec",)} for live in world.fake.of(plural)]
+        found[plural] = [{k: live.get(k) for k in ("spec",)} for live in harness.fake.of(plural)]
     for component in ("prep", "parity"):
-        jobs = world.fake.of("jobs", component=component)
+        jobs = harness.fake.of("jobs", component=component)
         found[component] = [] if component == "parity" else [(j["metadata"]["name"], j["spec"]) for j in jobs]
     deployed = {
-        d["spec"]["template"]["metadata"]["labels"]["encoders.dev/revision"] for d in world.fake.of("deployments")
+        d["spec"]["template"]["metadata"]["labels"]["encoders.dev/revision"] for d in harness.fake.of("deployments")
     }
     found["records"] = [
         (
@@ -209,12 +209,12 @@ def essence(world: World) -> Json:
             {k: v for k, v in live["metadata"]["labels"].items() if k != "encoders.dev/claim-uid"},
             {k: v for k, v in live["data"].items() if k != "binding"},
         )
-        for live in world.fake.of("controllerrevisions")
+        for live in harness.fake.of("controllerrevisions")
         if live["metadata"]["labels"]["encoders.dev/revision"] in deployed
     ]
-    found["endpoints"] = world.endpoints()
-    found["pods"] = len(world.fake.of("pods", component="serving"))
-    status = copy.deepcopy(world.status)
+    found["endpoints"] = harness.endpoints()
+    found["pods"] = len(harness.fake.of("pods", component="serving"))
+    status = copy.deepcopy(harness.status)
     found["status"] = status
     text = json.dumps(found, sort_keys=True, default=str)
     text = re.sub(r"\d{4}-\d\d-\d\dT[^\"]*", "time", text)
@@ -222,21 +222,21 @@ def essence(world: World) -> Json:
     return dict(json.loads(text))
 
 
-def nothing_is_orphaned(world: World) -> None:
-    uid = world.live["metadata"]["uid"]
-    records = world.fake.of("controllerrevisions")
-    for live in [*world.fake.of("jobs"), *records, *world.fake.of("deployments"), *world.fake.of("services")]:
+def nothing_is_orphaned(harness: Harness) -> None:
+    uid = harness.live["metadata"]["uid"]
+    records = harness.fake.of("controllerrevisions")
+    for live in [*harness.fake.of("jobs"), *records, *harness.fake.of("deployments"), *harness.fake.of("services")]:
         assert [owner["uid"] for owner in live["metadata"]["ownerReferences"]] == [uid]
     revisions = {
         r["metadata"]["labels"]["encoders.dev/revision"]
-        for r in world.fake.of("controllerrevisions", component="revision")
+        for r in harness.fake.of("controllerrevisions", component="revision")
     }
     assert {live["metadata"]["labels"]["encoders.dev/revision"] for live in records} == revisions
-    assert len([job for job in world.fake.of("jobs", component="parity") if "status" not in job]) == 0
+    assert len([job for job in harness.fake.of("jobs", component="parity") if "status" not in job]) == 0
     assert len(revisions) <= 7
-    if "activeRevision" in world.status:
-        assert world.status["activeRevision"] in revisions
+    if "activeRevision" in harness.status:
+        assert harness.status["activeRevision"] in revisions
 
 
-def told(world: World) -> Counter[tuple[str, str]]:
-    return Counter((event["reason"], event["message"]) for event in world.fake.of("events"))
+def told(harness: Harness) -> Counter[tuple[str, str]]:
+    return Counter((event["reason"], event["message"]) for event in harness.fake.of("events"))

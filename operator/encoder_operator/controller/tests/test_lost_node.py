@@ -9,7 +9,7 @@ import pytest
 
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS, World, controller
+from encoder_operator.tests.harness import SETTINGS, Harness, controller
 
 SILENT = "Kubelet stopped posting node status."
 
@@ -19,13 +19,13 @@ def node(ready: str, message: str = "") -> Json:
     return {"metadata": {"name": "n"}, "status": {"conditions": conditions}}
 
 
-async def preparing(settings: Settings = SETTINGS) -> World:
+async def preparing(settings: Settings = SETTINGS) -> Harness:
     """Return a cluster with a prep pod at work on the node n."""
-    world = World()
-    world.operator_settings = settings
-    world.reconciler = world.operator()
-    await world.look()
-    job = world.fake.of("jobs")[0]
+    harness = Harness()
+    harness.operator_settings = settings
+    harness.reconciler = harness.operator()
+    await harness.reconcile()
+    job = harness.fake.of("jobs")[0]
     pod = {
         "metadata": {
             "name": "prep",
@@ -40,70 +40,70 @@ async def preparing(settings: Settings = SETTINGS) -> World:
             "containerStatuses": [{"name": "prepare", "state": {"running": {}}}],
         },
     }
-    world.fake.put("pods", pod)
-    world.fake.put("nodes", node("True"))
-    return world
+    harness.fake.put("pods", pod)
+    harness.fake.put("nodes", node("True"))
+    return harness
 
 
-async def said(world: World) -> tuple[str, str]:
+async def said(harness: Harness) -> tuple[str, str]:
     # an operator that has just started: the other one remembers for some seconds
-    world.reconciler = world.operator()
-    await world.look()
-    return world.condition("ArtifactReady")[1], world.said("ArtifactReady")
+    harness.reconciler = harness.operator()
+    await harness.reconcile()
+    return harness.condition("ArtifactReady")[1], harness.message("ArtifactReady")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda world: world.fake.remove("nodes", "", "n"), "on node n, which is gone:"),
-        (lambda world: world.fake.put("nodes", node("Unknown", SILENT)), f"which does not answer ({SILENT}):"),
-        (lambda world: world.fake.put("nodes", node("False", "")), "which does not answer:"),
+        (lambda harness: harness.fake.remove("nodes", "", "n"), "on node n, which is gone;"),
+        (lambda harness: harness.fake.put("nodes", node("Unknown", SILENT)), f"which is not responding ({SILENT}):"),
+        (lambda harness: harness.fake.put("nodes", node("False", "")), "which is not responding;"),
     ],
     ids=["deleted", "silent", "not ready"],
 )
-async def test_a_node_that_is_lost_is_said_while_its_pod_looks_alive(
-    change: Callable[[World], object], words: str
+async def test_a_lost_node_is_reported_while_its_pod_seems_alive(
+    change: Callable[[Harness], object], words: str
 ) -> None:
-    world = await preparing()
-    assert await said(world) == ("Preparing", "pod prep is at work")
-    change(world)
-    jobs = [job["metadata"]["uid"] for job in world.fake.of("jobs")]
-    reason, message = await said(world)
+    harness = await preparing()
+    assert await said(harness) == ("Preparing", "Pod prep is running")
+    change(harness)
+    jobs = [job["metadata"]["uid"] for job in harness.fake.of("jobs")]
+    reason, message = await said(harness)
     assert reason == "NodeLost"
     assert words in message
     # the Job's controller goes on by itself: nothing is made, nothing is deleted
-    assert [job["metadata"]["uid"] for job in world.fake.of("jobs")] == jobs
-    world.fake.put("nodes", node("True"))
-    assert (await said(world))[0] == "Preparing"
+    assert [job["metadata"]["uid"] for job in harness.fake.of("jobs")] == jobs
+    harness.fake.put("nodes", node("True"))
+    assert (await said(harness))[0] == "Preparing"
 
 
-async def test_a_node_is_asked_about_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, clock = await preparing(), [1000.0]
+async def test_a_node_is_read_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, clock = await preparing(), [1000.0]
     monkeypatch.setattr("encoder_operator.state.observer.time.monotonic", lambda: clock[0])
-    await said(world)
-    world.fake.remove("nodes", "", "n")
-    await world.look()
-    assert world.condition("ArtifactReady")[1] == "Preparing"
+    await said(harness)
+    harness.fake.remove("nodes", "", "n")
+    await harness.reconcile()
+    assert harness.condition("ArtifactReady")[1] == "Preparing"
     clock[0] += 10.0
-    await world.look()
-    assert world.condition("ArtifactReady")[1] == "NodeLost"
+    await harness.reconcile()
+    assert harness.condition("ArtifactReady")[1] == "NodeLost"
 
 
 async def test_where_nodes_can_not_be_read_the_job_does_without() -> None:
-    world = await preparing()
-    world.fake.forbidden = {"GET nodes"}
-    assert await said(world) == ("Preparing", "pod prep is at work")
+    harness = await preparing()
+    harness.fake.forbidden = {"GET nodes"}
+    assert await said(harness) == ("Preparing", "Pod prep is running")
 
 
-async def test_in_one_namespace_a_silent_node_is_told_by_its_pod() -> None:
-    world = await preparing(SETTINGS.model_copy(update={"namespaces": ("demo",)}))
-    world.fake.remove("nodes", "", "n")
-    assert (await said(world))[0] == "Preparing"
+async def test_in_namespaced_mode_a_silent_node_is_detected_by_its_pod() -> None:
+    harness = await preparing(SETTINGS.model_copy(update={"namespaces": ("demo",)}))
+    harness.fake.remove("nodes", "", "n")
+    assert (await said(harness))[0] == "Preparing"
     # what the controller manager does to the pods of a node that is silent
-    pod = copy.deepcopy(world.fake.of("pods")[0])
+    pod = copy.deepcopy(harness.fake.of("pods")[0])
     pod["status"]["conditions"][1]["status"] = "False"
-    world.fake.put("pods", pod)
-    assert await said(world) == (
+    harness.fake.put("pods", pod)
+    assert await said(harness) == (
         "NodeLost",
-        "pod prep is on node n, which does not answer: another pod takes its place when Kubernetes has ended this one",
+        "Pod prep is on node n, which is not responding; a replacement pod starts when Kubernetes has evicted this one",
     )

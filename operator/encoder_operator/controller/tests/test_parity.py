@@ -8,157 +8,165 @@ from datetime import timedelta
 
 import pytest
 
-from encoder_operator.tests.cluster_fake import Json
-from encoder_operator.tests.world import World, annotate, controller, fails, model, passes, report
+from encoder_operator.tests.fake_cluster import Json
+from encoder_operator.tests.harness import (
+    Harness,
+    annotate,
+    controller,
+    encoder_model,
+    failing_report,
+    passing_report,
+    report,
+)
 
 
 @pytest.mark.complaint(17)
 async def test_a_first_revision_that_fails_never_serves_and_leaves_no_pod() -> None:
-    world = World()
-    world.parity = fails
-    await world.settle()
-    assert world.condition("Verified") == ("False", "ParityFailed")
-    assert world.condition("Ready") == ("False", "ParityFailed")
-    assert "0.8123" in next(e["message"] for e in world.status["conditions"] if e["type"] == "Verified")
-    assert world.status["phase"] == "Failed"
-    assert world.status["candidateParity"]["result"] == "Failed"
-    assert world.fake.of("pods", component="serving") == []
-    assert [event["reason"] for event in world.fake.of("events")].count("ParityFailed") == 1
+    harness = Harness()
+    harness.parity = failing_report
+    await harness.settle()
+    assert harness.condition("Verified") == ("False", "ParityFailed")
+    assert harness.condition("Ready") == ("False", "ParityFailed")
+    assert "0.8123" in next(e["message"] for e in harness.status["conditions"] if e["type"] == "Verified")
+    assert harness.status["phase"] == "Failed"
+    assert harness.status["candidateParity"]["result"] == "Failed"
+    assert harness.fake.of("pods", component="serving") == []
+    assert [event["reason"] for event in harness.fake.of("events")].count("ParityFailed") == 1
 
 
 async def test_a_failed_update_goes_back_to_the_verified_template_byte_for_byte() -> None:
-    world = World(model(replicas=2))
-    await world.settle()
-    first = world.status["activeRevision"]
-    template = copy.deepcopy(world.fake.of("deployments")[0]["spec"]["template"])
-    world.change(maxModelLen=64)
-    world.parity = fails
+    harness = Harness(encoder_model(replicas=2))
+    await harness.settle()
+    first = harness.status["activeRevision"]
+    template = copy.deepcopy(harness.fake.of("deployments")[0]["spec"]["template"])
+    harness.change(maxModelLen=64)
+    harness.parity = failing_report
     for _ in range(30):
-        await world.look()
-        world.jobs()
-        world.deployment()
-        assert set(world.endpoints()) == {first}
-    assert world.fake.of("deployments")[0]["spec"]["template"] == template
-    assert world.condition("Available") == ("True", "Serving")
-    assert world.condition("UpToDate") == ("False", "ParityFailed")
-    assert world.condition("Verified") == ("True", "ParityPassed")
-    assert world.condition("Degraded") == ("True", "ParityFailed")
-    assert world.status["phase"] == "Degraded"
-    assert world.status["activeRevision"] == first
-    assert world.status["candidateRevision"] != first
+        await harness.reconcile()
+        harness.jobs()
+        harness.deployment()
+        assert set(harness.endpoints()) == {first}
+    assert harness.fake.of("deployments")[0]["spec"]["template"] == template
+    assert harness.condition("Available") == ("True", "Serving")
+    assert harness.condition("UpToDate") == ("False", "ParityFailed")
+    assert harness.condition("Verified") == ("True", "ParityPassed")
+    assert harness.condition("Degraded") == ("True", "ParityFailed")
+    assert harness.status["phase"] == "Degraded"
+    assert harness.status["activeRevision"] == first
+    assert harness.status["candidateRevision"] != first
 
 
-async def test_many_failed_edits_push_out_neither_what_serves_nor_its_proof() -> None:
-    world = World()
-    await world.settle()
-    first, pods = world.status["activeRevision"], world.serving()
-    world.parity = fails
+async def test_many_failed_edits_keep_the_serving_revision_and_its_verdict() -> None:
+    harness = Harness()
+    await harness.settle()
+    first, pods = harness.status["activeRevision"], harness.serving()
+    harness.parity = failing_report
     for length in range(64, 76):
-        world.change(maxModelLen=length)
-        await world.settle()
-        assert world.endpoints() == [first]
-        kept = records(world, "revision")
+        harness.change(maxModelLen=length)
+        await harness.settle()
+        assert harness.endpoints() == [first]
+        kept = records(harness, "revision")
         assert first in kept
-        assert first in records(world, "verdict")
+        assert first in records(harness, "verdict")
         assert len(kept) <= 5
-    world.reconciler = world.operator()
-    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
-    compared = len(world.fake.of("jobs", component="parity"))
-    await world.look()
-    assert world.condition("Ready") == ("True", "Ready")
-    await world.settle()
-    assert (world.status["activeRevision"], world.serving()) == (first, pods)
-    assert len(world.fake.of("jobs", component="parity")) == compared
+    harness.reconciler = harness.operator()
+    harness.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
+    compared = len(harness.fake.of("jobs", component="parity"))
+    await harness.reconcile()
+    assert harness.condition("Ready") == ("True", "Ready")
+    await harness.settle()
+    assert (harness.status["activeRevision"], harness.serving()) == (first, pods)
+    assert len(harness.fake.of("jobs", component="parity")) == compared
 
 
 async def test_many_failed_edits_push_out_no_earlier_revision_that_passed() -> None:
-    world = World()
+    harness = Harness()
     passed = []
     for length in (32, 33, 34):
-        world.change(maxModelLen=length)
-        await world.settle()
-        passed.append(world.status["activeRevision"])
-    world.parity = fails
+        harness.change(maxModelLen=length)
+        await harness.settle()
+        passed.append(harness.status["activeRevision"])
+    harness.parity = failing_report
     for length in range(64, 76):
-        world.change(maxModelLen=length)
-        await world.settle()
-        assert set(passed) <= records(world, "revision") & records(world, "verdict")
-    compared = len(world.fake.of("jobs", component="parity"))
-    world.change(maxModelLen=32)
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-    assert world.status["activeRevision"] == passed[0]
-    assert len(world.fake.of("jobs", component="parity")) == compared
+        harness.change(maxModelLen=length)
+        await harness.settle()
+        assert set(passed) <= records(harness, "revision") & records(harness, "verdict")
+    compared = len(harness.fake.of("jobs", component="parity"))
+    harness.change(maxModelLen=32)
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert harness.status["activeRevision"] == passed[0]
+    assert len(harness.fake.of("jobs", component="parity")) == compared
 
 
-def records(world: World, component: str) -> set[str]:
+def records(harness: Harness, component: str) -> set[str]:
     """Return the revisions that records of a kind speak of."""
-    found = world.fake.of("controllerrevisions", component=component)
+    found = harness.fake.of("controllerrevisions", component=component)
     return {record["metadata"]["labels"]["encoders.dev/revision"] for record in found}
 
 
-async def test_going_back_to_an_earlier_spec_needs_no_new_proof() -> None:
-    world = World()
-    await world.settle()
-    first = world.status["activeRevision"]
-    world.change(maxModelLen=64)
-    await world.settle()
-    world.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
-    world.parity = fails
-    await world.settle()
-    assert world.status["activeRevision"] == first
-    assert world.condition("Ready") == ("True", "Ready")
-    assert len(world.fake.of("jobs", component="parity")) == 2
+async def test_reverting_to_an_earlier_spec_needs_no_new_parity_check() -> None:
+    harness = Harness()
+    await harness.settle()
+    first = harness.status["activeRevision"]
+    harness.change(maxModelLen=64)
+    await harness.settle()
+    harness.edit(lambda live: live["spec"]["serving"].pop("maxModelLen"))
+    harness.parity = failing_report
+    await harness.settle()
+    assert harness.status["activeRevision"] == first
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert len(harness.fake.of("jobs", component="parity")) == 2
 
 
 async def test_scaling_up_and_down_reuses_the_verdict() -> None:
-    world = World()
-    await world.settle()
-    world.change(replicas=3)
-    await world.settle()
-    assert world.status["readyReplicas"] == 3
-    world.change(replicas=1)
-    await world.settle()
-    assert world.status["readyReplicas"] == 1
-    assert len(world.fake.of("jobs", component="parity")) == 1
+    harness = Harness()
+    await harness.settle()
+    harness.change(replicas=3)
+    await harness.settle()
+    assert harness.status["readyReplicas"] == 3
+    harness.change(replicas=1)
+    await harness.settle()
+    assert harness.status["readyReplicas"] == 1
+    assert len(harness.fake.of("jobs", component="parity")) == 1
 
 
 async def test_an_unverified_first_revision_runs_one_pod() -> None:
-    world = World(model(replicas=3))
-    world.parity = lambda job: {"result": "Inconclusive", "message": "the pod did not answer"}
-    await world.settle()
-    assert world.fake.of("deployments")[0]["spec"]["replicas"] == 1
-    assert world.condition("Verified") == ("False", "Inconclusive")
-    assert world.condition("Degraded") == ("False", "AsExpected")
+    harness = Harness(encoder_model(replicas=3))
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "the pod did not answer"}
+    await harness.settle()
+    assert harness.fake.of("deployments")[0]["spec"]["replicas"] == 1
+    assert harness.condition("Verified") == ("False", "Inconclusive")
+    assert harness.condition("Degraded") == ("False", "AsExpected")
 
 
 async def test_an_inconclusive_comparison_is_tried_again_later_and_never_promotes() -> None:
-    world = World()
-    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
-    await world.settle()
-    assert world.endpoints() == []
-    for job in world.fake.of("jobs", component="parity"):
+    harness = Harness()
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    await harness.settle()
+    assert harness.endpoints() == []
+    for job in harness.fake.of("jobs", component="parity"):
         job["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
-    world.parity = passes
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
+    harness.parity = passing_report
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
 
 
 async def test_comparisons_that_prove_nothing_are_tried_ever_more_rarely() -> None:
-    world = World()
-    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    harness = Harness()
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
     for tries, delay in enumerate((5, 10, 20, 40, 80, 160, 300, 300), start=1):
-        await world.settle()
-        assert len(world.fake.of("jobs", component="parity")) == tries
-        left = await world.look() or 0
+        await harness.settle()
+        assert len(harness.fake.of("jobs", component="parity")) == tries
+        left = await harness.reconcile() or 0
         assert left == pytest.approx(delay, abs=4)
-        world.fake.ahead += timedelta(seconds=left - 2)
-        await world.settle()
-        assert len(world.fake.of("jobs", component="parity")) == tries
-        world.fake.ahead += timedelta(seconds=4)
-    assert world.endpoints() == []
-    assert world.condition("Degraded") == ("False", "AsExpected")
-    assert world.fake.of("controllerrevisions", component="verdict") == []
+        harness.fake.ahead += timedelta(seconds=left - 2)
+        await harness.settle()
+        assert len(harness.fake.of("jobs", component="parity")) == tries
+        harness.fake.ahead += timedelta(seconds=4)
+    assert harness.endpoints() == []
+    assert harness.condition("Degraded") == ("False", "AsExpected")
+    assert harness.fake.of("controllerrevisions", component="verdict") == []
 
 
 @pytest.mark.complaint(15)
@@ -194,145 +202,147 @@ async def test_every_part_of_what_a_verdict_is_bound_to_must_match(change: Json)
 
 async def refused(change: Callable[[Json], Json]) -> None:
     """Let every comparison pass, on something else than what was asked about."""
-    world = World()
-    world.parity = lambda job: change(passes(job))
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.fake.of("controllerrevisions", component="verdict") == []
-    assert world.condition("Verified") == ("False", "Inconclusive")
+    harness = Harness()
+    harness.parity = lambda job: change(passing_report(job))
+    await harness.settle()
+    assert harness.endpoints() == []
+    assert harness.fake.of("controllerrevisions", component="verdict") == []
+    assert harness.condition("Verified") == ("False", "Inconclusive")
 
 
 @pytest.mark.complaint(15)
-async def test_a_pod_that_restarted_during_the_comparison_proves_nothing() -> None:
-    world = World()
+async def test_a_pod_that_restarted_during_the_parity_check_is_inconclusive() -> None:
+    harness = Harness()
 
     def restarted(job: Json) -> Json:
-        pod = world.fake.of("pods", component="serving")[0]
+        pod = harness.fake.of("pods", component="serving")[0]
         pod["status"]["containerStatuses"][0]["containerID"] = "containerd://another"
-        return passes(job)
+        return passing_report(job)
 
-    world.parity = restarted
-    await world.look()
-    world.jobs()
-    await world.look()
-    world.deployment()
-    await world.look()
-    world.jobs()
-    await world.look()
-    assert world.endpoints() == []
-    assert world.fake.of("controllerrevisions", component="verdict") == []
+    harness.parity = restarted
+    await harness.reconcile()
+    harness.jobs()
+    await harness.reconcile()
+    harness.deployment()
+    await harness.reconcile()
+    harness.jobs()
+    await harness.reconcile()
+    assert harness.endpoints() == []
+    assert harness.fake.of("controllerrevisions", component="verdict") == []
 
 
 async def test_a_retry_annotation_gives_a_failed_revision_another_chance() -> None:
-    world = World()
-    world.parity = fails
-    await world.settle()
-    await world.settle()
-    assert len(world.fake.of("jobs", component="parity")) == 1
-    world.parity = passes
-    world.edit(annotate(retry="1"))
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-    assert [v["data"]["result"] for v in world.fake.of("controllerrevisions", component="verdict")] == ["Passed"]
+    harness = Harness()
+    harness.parity = failing_report
+    await harness.settle()
+    await harness.settle()
+    assert len(harness.fake.of("jobs", component="parity")) == 1
+    harness.parity = passing_report
+    harness.edit(annotate(retry="1"))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert [v["data"]["result"] for v in harness.fake.of("controllerrevisions", component="verdict")] == ["Passed"]
 
 
-async def test_disabled_parity_serves_and_says_so() -> None:
-    manifest = model()
+async def test_disabled_parity_serves_and_reports_it() -> None:
+    manifest = encoder_model()
     manifest["spec"]["parity"] = {"mode": "Disabled"}
-    world = World(manifest)
-    await world.settle()
-    assert world.condition("Verified") == ("False", "Disabled")
-    assert world.condition("Ready") == ("True", "Ready")
-    assert world.fake.of("jobs", component="parity") == []
+    harness = Harness(manifest)
+    await harness.settle()
+    assert harness.condition("Verified") == ("False", "Disabled")
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert harness.fake.of("jobs", component="parity") == []
 
 
-async def test_enforcing_later_closes_the_gate_until_there_is_proof() -> None:
-    manifest = model()
+async def test_enforcing_later_closes_the_gate_until_verified() -> None:
+    manifest = encoder_model()
     manifest["spec"]["parity"] = {"mode": "Disabled"}
-    world = World(manifest)
-    await world.settle()
-    world.parity = fails
-    world.edit(lambda live: live["spec"].update(parity={"mode": "Enforce"}))
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.condition("Verified") == ("False", "ParityFailed")
+    harness = Harness(manifest)
+    await harness.settle()
+    harness.parity = failing_report
+    harness.edit(lambda live: live["spec"].update(parity={"mode": "Enforce"}))
+    await harness.settle()
+    assert harness.endpoints() == []
+    assert harness.condition("Verified") == ("False", "ParityFailed")
 
 
-async def test_warn_serves_a_failed_revision_and_says_so() -> None:
-    manifest = model()
+async def test_warn_serves_a_failed_revision_and_reports_it() -> None:
+    manifest = encoder_model()
     manifest["spec"]["parity"] = {"mode": "Warn"}
-    world = World(manifest)
-    world.parity = fails
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    assert world.condition("Verified") == ("False", "ParityFailed")
-    assert world.condition("Ready") == ("True", "Ready")
+    harness = Harness(manifest)
+    harness.parity = failing_report
+    await harness.settle()
+    assert len(harness.endpoints()) == 1
+    assert harness.condition("Verified") == ("False", "ParityFailed")
+    assert harness.condition("Ready") == ("True", "Ready")
 
 
 async def test_tighter_thresholds_are_checked_while_the_model_serves_on() -> None:
-    world = World()
-    await world.settle()
-    world.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
-    await world.look()
-    assert len(world.fake.of("jobs", component="parity")) == 2
-    assert len(world.endpoints()) == 1
-    world.parity = fails
-    await world.settle()
-    assert world.endpoints() == []
-    assert world.condition("Verified") == ("False", "ParityFailed")
+    harness = Harness()
+    await harness.settle()
+    harness.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
+    await harness.reconcile()
+    assert len(harness.fake.of("jobs", component="parity")) == 2
+    assert len(harness.endpoints()) == 1
+    harness.parity = failing_report
+    await harness.settle()
+    assert harness.endpoints() == []
+    assert harness.condition("Verified") == ("False", "ParityFailed")
 
 
 async def test_a_gate_opened_by_hand_is_closed_again() -> None:
-    world = World()
-    world.parity = lambda job: {"result": "Inconclusive", "message": "busy"}
-    await world.settle()
-    pod = copy.deepcopy(world.fake.of("pods", component="serving")[0])
+    harness = Harness()
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "busy"}
+    await harness.settle()
+    pod = copy.deepcopy(harness.fake.of("pods", component="serving")[0])
     pod["status"]["conditions"].append({"type": "encoders.dev/parity", "status": "True", "reason": "Me"})
-    world.fake.put("pods", pod)
-    await world.look()
-    conditions = {e["type"]: e["status"] for e in world.fake.of("pods", component="serving")[0]["status"]["conditions"]}
+    harness.fake.put("pods", pod)
+    await harness.reconcile()
+    conditions = {
+        e["type"]: e["status"] for e in harness.fake.of("pods", component="serving")[0]["status"]["conditions"]
+    }
     assert conditions["encoders.dev/parity"] == "False"
 
 
 async def test_a_new_spec_during_a_comparison_replaces_the_candidate() -> None:
-    world = World()
-    await world.settle()
-    world.change(maxModelLen=64)
-    await world.look()
-    world.deployment()
-    world.deployment()
-    await world.look()
-    unfinished = [job for job in world.fake.of("jobs", component="parity") if "status" not in job]
+    harness = Harness()
+    await harness.settle()
+    harness.change(maxModelLen=64)
+    await harness.reconcile()
+    harness.deployment()
+    harness.deployment()
+    await harness.reconcile()
+    unfinished = [job for job in harness.fake.of("jobs", component="parity") if "status" not in job]
     assert len(unfinished) == 1
-    world.change(maxModelLen=65)
-    await world.look()
-    assert [job for job in world.fake.of("jobs", component="parity") if "status" not in job] == []
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
+    harness.change(maxModelLen=65)
+    await harness.reconcile()
+    assert [job for job in harness.fake.of("jobs", component="parity") if "status" not in job] == []
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
 
 
-async def test_each_gpu_product_needs_its_own_proof() -> None:
-    world = World(model(accelerator="nvidia"))
+async def test_each_gpu_product_is_verified_separately() -> None:
+    harness = Harness(encoder_model(accelerator="nvidia"))
     for node, product in (("node", "NVIDIA-H200"), ("other", "NVIDIA-L4")):
-        world.fake.put("nodes", {"metadata": {"name": node, "labels": {"nvidia.com/gpu.product": product}}})
-    await world.settle()
-    assert world.status["parity"]["accelerator"] == "NVIDIA-H200"
-    world.change(replicas=2)
-    await world.look()
-    pod = copy.deepcopy(world.start_pod(world.fake.of("deployments")[0]["spec"]["template"]))
+        harness.fake.put("nodes", {"metadata": {"name": node, "labels": {"nvidia.com/gpu.product": product}}})
+    await harness.settle()
+    assert harness.status["parity"]["accelerator"] == "NVIDIA-H200"
+    harness.change(replicas=2)
+    await harness.reconcile()
+    pod = copy.deepcopy(harness.start_pod(harness.fake.of("deployments")[0]["spec"]["template"]))
     pod["spec"]["nodeName"] = "other"
-    world.fake.put("pods", pod)
-    world.parity = lambda job: report(job, "Failed", "0.5")
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    assert world.condition("Available") == ("True", "Serving")
-    assert world.condition("Degraded") == ("True", "ParityFailed")
+    harness.fake.put("pods", pod)
+    harness.parity = lambda job: report(job, "Failed", "0.5")
+    await harness.settle()
+    assert len(harness.endpoints()) == 1
+    assert harness.condition("Available") == ("True", "Serving")
+    assert harness.condition("Degraded") == ("True", "ParityFailed")
 
 
-def lose(world: World) -> None:
+def lose(harness: Harness) -> None:
     """Take the serving pods away as a drain does."""
-    for pod in world.fake.of("pods", component="serving"):
-        world.fake.remove("pods", "demo", pod["metadata"]["name"])
+    for pod in harness.fake.of("pods", component="serving"):
+        harness.fake.remove("pods", "demo", pod["metadata"]["name"])
 
 
 @pytest.mark.parametrize("parity", [{"mode": "Disabled"}, {"mode": "Warn"}], ids=lambda parity: parity["mode"])
@@ -340,42 +350,42 @@ def lose(world: World) -> None:
 async def test_what_may_serve_without_a_pass_serves_on_while_the_model_is_left_alone(
     parity: Json, change: Json
 ) -> None:
-    manifest = model()
+    manifest = encoder_model()
     manifest["spec"]["parity"] = parity
-    world = World(manifest)
-    world.parity = fails
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    world.edit(lambda live: live["spec"].update(change))
-    await world.settle()
-    lose(world)
-    await world.settle()
-    assert len(world.endpoints()) == 1
-    assert world.condition("Available") == ("True", "Serving")
+    harness = Harness(manifest)
+    harness.parity = failing_report
+    await harness.settle()
+    assert len(harness.endpoints()) == 1
+    harness.edit(lambda live: live["spec"].update(change))
+    await harness.settle()
+    lose(harness)
+    await harness.settle()
+    assert len(harness.endpoints()) == 1
+    assert harness.condition("Available") == ("True", "Serving")
 
 
 @pytest.mark.parametrize("change", [{"paused": True}, {"image": 7}], ids=["paused", "not accepted"])
 async def test_what_failed_under_todays_thresholds_is_not_let_in_while_the_model_is_left_alone(change: Json) -> None:
-    world = World()
-    await world.settle()
-    world.parity = fails
-    world.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
-    await world.settle()
-    assert world.condition("Verified") == ("False", "ParityFailed")
-    template = world.fake.of("deployments")[0]["spec"]["template"]
-    world.edit(lambda live: live["spec"].update(change))
-    world.start_pod(template)
+    harness = Harness()
+    await harness.settle()
+    harness.parity = failing_report
+    harness.edit(lambda live: live["spec"].update(parity={"thresholds": {"cosine": "0.99999999"}}))
+    await harness.settle()
+    assert harness.condition("Verified") == ("False", "ParityFailed")
+    template = harness.fake.of("deployments")[0]["spec"]["template"]
+    harness.edit(lambda live: live["spec"].update(change))
+    harness.start_pod(template)
     for _ in range(2):
-        await world.look()
-        for pod in world.fake.of("pods", component="serving"):
-            world._kubelet(pod)
-    assert world.endpoints() == []
+        await harness.reconcile()
+        for pod in harness.fake.of("pods", component="serving"):
+            harness._kubelet(pod)
+    assert harness.endpoints() == []
 
 
 @pytest.mark.fault(
-    "the parity pod's image can't be pulled, or no node takes it",
-    "`ParityRunning` with the kubelet's or the scheduler's words",
-    "the comparison goes on when it can",
+    "the parity pod's image cannot be pulled, or no node can run it",
+    "`ParityRunning` with the message of the kubelet or the scheduler",
+    "the parity check continues when it can",
 )
 @pytest.mark.parametrize(
     ("status", "said"),
@@ -398,23 +408,23 @@ async def test_what_failed_under_todays_thresholds_is_not_let_in_while_the_model
         ),
     ],
 )
-async def test_a_comparison_that_can_not_start_says_why(status: Json, said: str) -> None:
-    world = World()
-    await world.look()
-    world.jobs()
-    await world.look()
-    world.deployment()
-    await world.look()
-    (job,) = world.fake.of("jobs", component="parity")
+async def test_a_parity_check_that_cannot_start_reports_why(status: Json, said: str) -> None:
+    harness = Harness()
+    await harness.reconcile()
+    harness.jobs()
+    await harness.reconcile()
+    harness.deployment()
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="parity")
     labels = {**job["spec"]["template"]["metadata"]["labels"]}
     owner = [controller("Job", job)]
     meta = {"name": "asks", "namespace": "demo", "labels": labels, "ownerReferences": owner}
-    world.fake.put("pods", {"metadata": meta, "status": {"phase": "Pending", **status}})
-    await world.look()
+    harness.fake.put("pods", {"metadata": meta, "status": {"phase": "Pending", **status}})
+    await harness.reconcile()
     for name in ("Verified", "Progressing"):
-        assert world.condition(name)[1] == "ParityRunning"
-        assert said in world.said(name)
-    assert len(world.fake.of("jobs", component="parity")) == 1
-    world.fake.remove("pods", "demo", "asks")
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
+        assert harness.condition(name)[1] == "ParityRunning"
+        assert said in harness.message(name)
+    assert len(harness.fake.of("jobs", component="parity")) == 1
+    harness.fake.remove("pods", "demo", "asks")
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")

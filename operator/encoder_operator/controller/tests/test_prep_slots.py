@@ -13,7 +13,7 @@ def places(limit: int) -> tuple[PrepSlots, list[NamespacedName]]:
     return found, woken
 
 
-def test_a_place_that_is_about_to_be_used_is_taken() -> None:
+def test_a_reserved_slot_is_in_use() -> None:
     preps, _ = places(2)
     preps.reserve(ONE)
     preps.reserve(TWO)
@@ -23,7 +23,7 @@ def test_a_place_that_is_about_to_be_used_is_taken() -> None:
     assert (preps.used_by_others(ONE), preps.used_by_others(THREE)) == (0, 2)
 
 
-def test_the_next_in_line_is_woken_when_a_place_is_free_and_only_that_one() -> None:
+def test_a_free_slot_enqueues_only_the_next_model() -> None:
     preps, woken = places(1)
     preps.reserve(ONE)
     preps.set_jobs(ONE, ["one-prep"])
@@ -39,7 +39,7 @@ def test_the_next_in_line_is_woken_when_a_place_is_free_and_only_that_one() -> N
     assert preps.used_by_others(THREE) == 1
 
 
-def test_one_that_queues_when_a_place_has_just_become_free_does_not_wait_for_ever() -> None:
+def test_a_model_that_queues_just_after_a_slot_became_free_is_enqueued() -> None:
     preps, woken = places(1)
     preps.wait(TWO)
     assert woken == [TWO]
@@ -59,7 +59,7 @@ def test_a_list_of_all_jobs_sets_the_count_right() -> None:
     assert (preps.used_by_others(TWO), woken) == (0, [TWO])
 
 
-def test_a_model_that_needs_no_place_any_more_leaves_the_queue() -> None:
+def test_a_model_that_no_longer_needs_a_slot_leaves_the_queue() -> None:
     preps, woken = places(1)
     preps.set_jobs(ONE, ["one-prep"])
     preps.wait(TWO)

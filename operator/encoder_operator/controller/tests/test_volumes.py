@@ -8,59 +8,59 @@ from typing import Any
 import pytest
 
 from encoder_operator.client.errors import RequestRejected
-from encoder_operator.tests.world import PREPARED, World, annotate, model, passes
+from encoder_operator.tests.harness import PREPARED, Harness, annotate, encoder_model, passing_report
 
 
-async def test_a_volumes_folder_is_read_again_when_a_person_asks_and_not_before() -> None:
-    manifest = model()
+async def test_a_volumes_folder_is_read_again_only_on_request() -> None:
+    manifest = encoder_model()
     manifest["spec"]["source"] = {"pvc": {"claimName": "checkpoints", "path": "search"}}
-    world = World(manifest)
-    await world.settle()
-    (by_name,) = {job["metadata"]["name"] for job in world.fake.of("jobs", component="prep")}
-    first = world.status["activeRevision"]
+    harness = Harness(manifest)
+    await harness.settle()
+    (by_name,) = {job["metadata"]["name"] for job in harness.fake.of("jobs", component="prep")}
+    first = harness.status["activeRevision"]
     # somebody has put another checkpoint there
-    world.prep = lambda job: (0, PREPARED | {"digest": "sha256:" + "c" * 64})
-    world.parity = lambda job: passes(job) | {"artifact": "sha256:" + "c" * 64}
-    world.change(maxModelLen=64)
-    await world.settle()
-    assert {job["metadata"]["name"] for job in world.fake.of("jobs", component="prep")} == {by_name}
-    world.change(maxModelLen=None)
-    world.edit(annotate(retry="1"))
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
-    assert world.status["artifact"]["digest"] == "sha256:" + "c" * 64
-    assert world.status["activeRevision"] != first
-    (again,) = {job["metadata"]["name"] for job in world.fake.of("jobs", component="prep")}
+    harness.prep = lambda job: (0, PREPARED | {"digest": "sha256:" + "c" * 64})
+    harness.parity = lambda job: passing_report(job) | {"artifact": "sha256:" + "c" * 64}
+    harness.change(maxModelLen=64)
+    await harness.settle()
+    assert {job["metadata"]["name"] for job in harness.fake.of("jobs", component="prep")} == {by_name}
+    harness.change(maxModelLen=None)
+    harness.edit(annotate(retry="1"))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert harness.status["artifact"]["digest"] == "sha256:" + "c" * 64
+    assert harness.status["activeRevision"] != first
+    (again,) = {job["metadata"]["name"] for job in harness.fake.of("jobs", component="prep")}
     assert again != by_name
-    served, world.reconciler = world.serving(), world.operator()
-    world.edit(lambda live: live["metadata"].pop("annotations"))
-    await world.settle()
-    assert world.serving() == served
-    assert {job["metadata"]["name"] for job in world.fake.of("jobs", component="prep")} == {again}
+    served, harness.reconciler = harness.serving(), harness.operator()
+    harness.edit(lambda live: live["metadata"].pop("annotations"))
+    await harness.settle()
+    assert harness.serving() == served
+    assert {job["metadata"]["name"] for job in harness.fake.of("jobs", component="prep")} == {again}
 
 
-async def test_a_claim_for_one_pod_alone_is_refused_before_anything_waits_for_it() -> None:
-    manifest = model()
+async def test_a_single_pod_pvc_is_rejected_before_anything_waits_for_it() -> None:
+    manifest = encoder_model()
     manifest["spec"]["storage"] = {"claimName": "artifacts"}
-    world = World(manifest)
+    harness = Harness(manifest)
     spec = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "1Gi"}}}
-    world.fake.put("persistentvolumeclaims", {"metadata": {"name": "artifacts", "namespace": "demo"}, "spec": spec})
-    await world.settle()
-    assert world.condition("Accepted") == ("False", "OnePodOnly")
-    assert world.fake.of("jobs") == []
+    harness.fake.put("persistentvolumeclaims", {"metadata": {"name": "artifacts", "namespace": "demo"}, "spec": spec})
+    await harness.settle()
+    assert harness.condition("Accepted") == ("False", "OnePodOnly")
+    assert harness.fake.of("jobs") == []
 
 
 async def test_a_source_volume_is_read_only_as_a_whole_unless_the_artifacts_are_on_it_too() -> None:
-    manifest = model()
+    manifest = encoder_model()
     manifest["spec"]["storage"] = {"claimName": "models"}
     worlds = {}
     for claim in ("checkpoints", "models"):
         manifest["spec"]["source"] = {"pvc": {"claimName": claim}}
-        world = World(copy.deepcopy(manifest))
+        harness = Harness(copy.deepcopy(manifest))
         spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        world.fake.put("persistentvolumeclaims", {"metadata": {"name": "models", "namespace": "demo"}, "spec": spec})
-        await world.look()
-        worlds[claim] = world.fake.of("jobs", component="prep")[0]["spec"]["template"]["spec"]
+        harness.fake.put("persistentvolumeclaims", {"metadata": {"name": "models", "namespace": "demo"}, "spec": spec})
+        await harness.reconcile()
+        worlds[claim] = harness.fake.of("jobs", component="prep")[0]["spec"]["template"]["spec"]
 
     def claims(pod: dict[str, Any]) -> dict[str, Any]:
         return {v["name"]: v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v}
@@ -80,64 +80,64 @@ async def test_a_source_volume_is_read_only_as_a_whole_unless_the_artifacts_are_
     )
 
 
-def bound(world: World, size: str) -> None:
-    claim = copy.deepcopy(world.fake.of("persistentvolumeclaims")[0])
+def bound(harness: Harness, size: str) -> None:
+    claim = copy.deepcopy(harness.fake.of("persistentvolumeclaims")[0])
     claim["spec"]["resources"]["requests"]["storage"] = size
     claim["status"] = {"phase": "Bound", "accessModes": ["ReadWriteMany"]}
-    world.fake.put("persistentvolumeclaims", claim)
+    harness.fake.put("persistentvolumeclaims", claim)
 
 
 def sized(size: str) -> Any:
     return lambda live: live["spec"]["storage"]["create"].update(size=size)
 
 
-def asked(world: World) -> str:
-    return str(world.fake.of("persistentvolumeclaims")[0]["spec"]["resources"]["requests"]["storage"])
+def asked(harness: Harness) -> str:
+    return str(harness.fake.of("persistentvolumeclaims")[0]["spec"]["resources"]["requests"]["storage"])
 
 
-async def test_a_created_claim_grows_with_the_spec_and_never_shrinks() -> None:
-    world = World()
-    await world.settle()
-    world.edit(sized("2Gi"))
-    await world.settle()
+async def test_a_created_pvc_grows_with_the_spec_and_never_shrinks() -> None:
+    harness = Harness()
+    await harness.settle()
+    harness.edit(sized("2Gi"))
+    await harness.settle()
     # the API server lets no claim grow that has no volume yet
-    assert asked(world) == "1Gi"
-    bound(world, "1Gi")
-    pods, world.fake.writes = world.serving(), []
-    await world.settle()
-    assert asked(world) == "2Gi"
-    assert [write for write in world.fake.writes if "events" not in write] == [
+    assert asked(harness) == "1Gi"
+    bound(harness, "1Gi")
+    pods, harness.fake.writes = harness.serving(), []
+    await harness.settle()
+    assert asked(harness) == "2Gi"
+    assert [write for write in harness.fake.writes if "events" not in write] == [
         "PATCH persistentvolumeclaims minilm-artifacts"
     ]
     # an administrator's size, and one that takes the raise back
-    bound(world, "3072Mi")
+    bound(harness, "3072Mi")
     for size in ("3Gi", "2Gi", "500Mi"):
-        world.edit(sized(size))
-        await world.settle()
-        assert asked(world) == "3072Mi"
-    assert world.serving() == pods
-    world.edit(lambda live: live["spec"]["storage"].update(policy="Delete", create={"size": "4Gi"}))
-    await world.settle()
-    assert asked(world) == "4Gi"
-    assert world.fake.of("persistentvolumeclaims")[0]["metadata"]["ownerReferences"]
+        harness.edit(sized(size))
+        await harness.settle()
+        assert asked(harness) == "3072Mi"
+    assert harness.serving() == pods
+    harness.edit(lambda live: live["spec"]["storage"].update(policy="Delete", create={"size": "4Gi"}))
+    await harness.settle()
+    assert asked(harness) == "4Gi"
+    assert harness.fake.of("persistentvolumeclaims")[0]["metadata"]["ownerReferences"]
 
 
-async def test_a_claim_that_may_not_grow_says_so_and_keeps_nothing_else_waiting() -> None:
-    world = World()
-    await world.settle()
-    bound(world, "1Gi")
-    world.fake.forbidden = {"PATCH persistentvolumeclaims"}
-    world.edit(sized("2Gi"))
-    world.change(maxModelLen=64)
+async def test_a_pvc_that_cannot_be_expanded_is_reported_and_blocks_nothing_else() -> None:
+    harness = Harness()
+    await harness.settle()
+    bound(harness, "1Gi")
+    harness.fake.forbidden = {"PATCH persistentvolumeclaims"}
+    harness.edit(sized("2Gi"))
+    harness.change(maxModelLen=64)
     for _ in range(12):
         with pytest.raises(RequestRejected, match="persistentvolumeclaims is forbidden"):
-            await world.look()
-        world.jobs()
-        world.deployment()
-    assert world.condition("Degraded") == ("True", "WriteRefused")
-    assert world.condition("Ready") == ("True", "Ready")
-    assert set(world.endpoints()) == {world.status["activeRevision"]}
-    assert len(world.fake.of("controllerrevisions", component="revision")) == 2
-    world.edit(sized("1Gi"))
-    await world.settle()
-    assert world.condition("Degraded") == ("False", "AsExpected")
+            await harness.reconcile()
+        harness.jobs()
+        harness.deployment()
+    assert harness.condition("Degraded") == ("True", "WriteRefused")
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert set(harness.endpoints()) == {harness.status["activeRevision"]}
+    assert len(harness.fake.of("controllerrevisions", component="revision")) == 2
+    harness.edit(sized("1Gi"))
+    await harness.settle()
+    assert harness.condition("Degraded") == ("False", "AsExpected")

@@ -7,11 +7,13 @@ import aiohttp
 import pytest
 
 from encoder_operator.client.errors import Unavailable
+from encoder_operator.controller.namespaces import Namespaces
 from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress, resync
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health
 from encoder_operator.naming import NamespacedName
+from encoder_operator.tests.harness import SETTINGS
 
 KEY = NamespacedName("demo", "minilm")
 
@@ -30,13 +32,13 @@ def read_at(version: str) -> dict[str, str]:
     return dict.fromkeys(WATCHED_KINDS, version)
 
 
-def horizon() -> tuple[WatchProgress, Clock]:
+def progress() -> tuple[WatchProgress, Clock]:
     clock = Clock()
     return WatchProgress(grace=30, clock=clock), clock
 
 
-def test_an_event_that_a_look_has_read_already_is_no_news() -> None:
-    found, _ = horizon()
+def test_an_event_that_was_already_read_needs_no_reconcile() -> None:
+    found, _ = progress()
     assert found.record_event(KEY, "Pod", "5")
     found.record_read(KEY, read_at("7"))
     assert not found.record_event(KEY, "Pod", "7")
@@ -44,8 +46,8 @@ def test_an_event_that_a_look_has_read_already_is_no_news() -> None:
     assert found.record_event(NamespacedName("demo", "other"), "Pod", "6")
 
 
-def test_the_echo_of_a_write_of_our_own_is_no_news_and_a_later_change_is() -> None:
-    found, _ = horizon()
+def test_the_event_of_an_own_write_needs_no_reconcile_and_a_later_change_does() -> None:
+    found, _ = progress()
     found.record_read(KEY, read_at("7"))
     found.record_write(KEY, "EncoderModel", "9")
     assert not found.record_event(KEY, "EncoderModel", "9")
@@ -53,15 +55,15 @@ def test_the_echo_of_a_write_of_our_own_is_no_news_and_a_later_change_is() -> No
     assert found.record_event(KEY, "EncoderModel", "10")
 
 
-def test_after_a_look_that_failed_everything_is_news() -> None:
-    found, _ = horizon()
+def test_after_a_failed_reconcile_every_event_needs_a_reconcile() -> None:
+    found, _ = progress()
     found.record_read(KEY, read_at("7"))
     found.forget(KEY)
     assert found.record_event(KEY, "Pod", "3")
 
 
 def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
-    found, clock = horizon()
+    found, clock = progress()
     found.record_event(KEY, "Pod", "5")
     found.expect("Pod", [{"resourceVersion": "6"}])
     assert list(found.behind) == []
@@ -71,8 +73,8 @@ def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
     assert list(found.behind) == []
 
 
-def test_a_watch_that_brings_something_is_not_silent() -> None:
-    found, clock = horizon()
+def test_a_watch_that_delivers_events_is_not_silent() -> None:
+    found, clock = progress()
     found.expect("Pod", [{"resourceVersion": "60"}])
     clock.time += 29
     found.record_event(KEY, "Pod", "5")
@@ -83,15 +85,15 @@ def test_a_watch_that_brings_something_is_not_silent() -> None:
 
 
 def test_reading_more_that_is_new_does_not_excuse_a_silent_watch() -> None:
-    found, clock = horizon()
+    found, clock = progress()
     for version in range(6, 12):
         found.expect("Job", [{"resourceVersion": str(version)}])
         clock.time += 10
     assert found.behind == ("Job",)
 
 
-def test_what_the_watch_has_brought_is_not_waited_for() -> None:
-    found, clock = horizon()
+def test_delivered_versions_are_not_expected() -> None:
+    found, clock = progress()
     found.record_event(KEY, "Pod", "9")
     found.expect("Pod", [{"resourceVersion": "6"}, {"resourceVersion": "9"}])
     found.expect("Pod", [])
@@ -100,7 +102,7 @@ def test_what_the_watch_has_brought_is_not_waited_for() -> None:
 
 
 async def test_probes_follow_the_watch() -> None:
-    found, clock = horizon()
+    found, clock = progress()
     ready = False
     async with health.serve_health(0, found, lambda: ready) as port, aiohttp.ClientSession() as client:
 
@@ -117,8 +119,8 @@ async def test_probes_follow_the_watch() -> None:
         assert await status("healthz") == 503
 
 
-def test_what_came_during_a_look_is_news_only_where_the_look_has_not_read_it() -> None:
-    found, _ = horizon()
+def test_events_during_a_reconcile_count_only_if_it_has_not_read_them() -> None:
+    found, _ = progress()
     found.record_event(KEY, "Pod", "5")
     assert found.has_unread_events(KEY)
     found.record_read(KEY, read_at("5"))
@@ -137,7 +139,7 @@ class Lists:
     def __init__(self, *answers: Exception | list[dict[str, str]]) -> None:
         self._answers = list(answers)
 
-    async def versions(self, kind: str, namespace: str) -> list[dict[str, str]]:
+    async def list_metadata(self, kind: str, namespace: str) -> list[dict[str, str]]:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -156,15 +158,17 @@ async def test_a_resync_that_fails_is_tried_again_whatever_was_wrong(error: Exce
         assert key == KEY
         looked.set()
 
-    wakeups = WorkQueue(look, concurrency=1)
-    task = asyncio.create_task(resync(cluster, wakeups, WatchProgress(), PrepSlots(1), period=0.01, namespaces=["*"]))
+    queue = WorkQueue(look, concurrency=1)
+    task = asyncio.create_task(
+        resync(cluster, queue, WatchProgress(), PrepSlots(1), period=0.01, namespaces=Namespaces(cluster, SETTINGS))
+    )
     async with asyncio.timeout(5):
         await looked.wait()
     task.cancel()
-    await wakeups.close()
+    await queue.close()
 
 
-async def test_a_resync_wakes_a_model_whose_deletion_nobody_told() -> None:
+async def test_a_resync_enqueues_a_deleted_model_whose_event_was_missed() -> None:
     found, looked = WatchProgress(), asyncio.Event()
     found.record_read(KEY, read_at("7"))
 
@@ -172,10 +176,12 @@ async def test_a_resync_wakes_a_model_whose_deletion_nobody_told() -> None:
         assert key == KEY
         looked.set()
 
-    wakeups = WorkQueue(look, concurrency=1)
+    queue = WorkQueue(look, concurrency=1)
     cluster: Any = Lists([])
-    task = asyncio.create_task(resync(cluster, wakeups, found, PrepSlots(1), period=0.01, namespaces=["*"]))
+    task = asyncio.create_task(
+        resync(cluster, queue, found, PrepSlots(1), period=0.01, namespaces=Namespaces(cluster, SETTINGS))
+    )
     async with asyncio.timeout(5):
         await looked.wait()
     task.cancel()
-    await wakeups.close()
+    await queue.close()

@@ -16,19 +16,19 @@ from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
 
 
-class Woken(WorkQueue):
-    """Notes who was woken, and runs nothing."""
+class RecordingQueue(WorkQueue):
+    """Records the enqueued keys and reconciles nothing."""
 
     def __init__(self) -> None:
         self.keys: list[NamespacedName] = []
 
-    def wake(self, key: NamespacedName, after: float = 0.0) -> None:
+    def enqueue(self, key: NamespacedName, after: float = 0.0) -> None:
         self.keys.append(key)
 
 
-def handlers_of(wakeups: WorkQueue, horizon: WatchProgress) -> dict[str, Any]:
+def handlers_of(queue: WorkQueue, progress: WatchProgress) -> dict[str, Any]:
     """The handlers by their names, without their fields."""
-    found = watches.kopf_registry(wakeups, horizon)._watching.get_all_handlers()
+    found = watches.kopf_registry(queue, progress)._watching.get_all_handlers()
     return {str(entry.id).split("/")[0]: entry.fn for entry in found}
 
 
@@ -45,7 +45,7 @@ def test_kopf_posts_and_scans_nothing() -> None:
     assert found.scanning.disabled is True
 
 
-def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
+def test_kopf_retries_requests_without_end_with_bounded_delays() -> None:
     pauses: Any = watches.kopf_settings().networking.error_backoffs
     # every request begins anew
     for _ in range(2):
@@ -56,27 +56,27 @@ def test_kopf_gives_no_request_up_and_asks_neither_at_once_nor_late() -> None:
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = watches.kopf_registry(Woken(), WatchProgress())
+    registry = watches.kopf_registry(RecordingQueue(), WatchProgress())
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
 
 
-async def test_events_wake_the_model_that_they_are_about_unless_it_was_read_since() -> None:
-    woken, horizon = Woken(), WatchProgress()
-    functions = handlers_of(woken, horizon)
+async def test_events_enqueue_their_model_unless_it_was_read_since() -> None:
+    woken, progress = RecordingQueue(), WatchProgress()
+    functions = handlers_of(woken, progress)
     meta = {"namespace": "n", "name": "m", "resourceVersion": "7"}
     changed: dict[str, Any] = {"event": {"type": "MODIFIED"}, "meta": meta}
     await functions["model_changed"](**changed)
     pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
     await functions["pods_changed"](**pod)
-    horizon.record_read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
+    progress.record_read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
     await functions["pods_changed"](**pod)
     assert woken.keys == [NamespacedName("n", "m"), NamespacedName("n", "other")]
 
 
-async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() -> None:
-    horizon, key, looks = WatchProgress(), NamespacedName("n", "m"), 0
+async def test_a_model_deleted_during_a_reconcile_is_reconciled_once_more() -> None:
+    progress, key, looks = WatchProgress(), NamespacedName("n", "m"), 0
     read, deleted, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def look(found: NamespacedName) -> None:
@@ -84,22 +84,22 @@ async def test_a_model_deleted_while_it_is_looked_at_is_looked_at_once_more() ->
         looks += 1
         if looks > 1:
             return again.set()
-        horizon.record_read(found, dict.fromkeys(WATCHED_KINDS, "7"))
+        progress.record_read(found, dict.fromkeys(WATCHED_KINDS, "7"))
         read.set()
         await deleted.wait()
 
-    wakeups = WorkQueue(look, concurrency=1, has_news=horizon.has_unread_events)
-    wakeups.enqueue(key, after=0)
+    queue = WorkQueue(look, concurrency=1, has_news=progress.has_unread_events)
+    queue.enqueue(key, after=0)
     async with asyncio.timeout(5):
         await read.wait()
         meta = {"namespace": "n", "name": "m", "resourceVersion": "9"}
-        await handlers_of(wakeups, horizon)["model_changed"](event={"type": "DELETED"}, meta=meta)
+        await handlers_of(queue, progress)["model_changed"](event={"type": "DELETED"}, meta=meta)
         deleted.set()
         await again.wait()
-    await wakeups.close()
+    await queue.close()
 
 
-def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_items_enqueue_models_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
     listed: dict[str, Any] = {}
 
     class Noted(KopfLogin):
@@ -108,15 +108,15 @@ def test_what_lists_bring_wakes_as_events_do(monkeypatch: pytest.MonkeyPatch) ->
             listed.update(found)
 
     monkeypatch.setattr(watches, "KopfLogin", Noted)
-    woken, horizon = Woken(), WatchProgress()
-    watches.kopf_registry(woken, horizon)
+    woken, progress = RecordingQueue(), WatchProgress()
+    watches.kopf_registry(woken, progress)
     assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
     for plural, tell in listed.items():
         child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}
         own = {"name": plural} if plural == "encodermodels" else child
         for _ in range(2):
             tell({"namespace": "n", "resourceVersion": "7", **own})
-            horizon.record_read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
+            progress.record_read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
     assert woken.keys == [NamespacedName("n", plural) for plural in listed]
 
 

@@ -68,14 +68,14 @@ async def turn(times: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_burst_of_wake_ups_is_one_look(queue: WorkQueue, looks: Looks) -> None:
+async def test_a_burst_of_events_is_one_reconcile(queue: WorkQueue, looks: Looks) -> None:
     for _ in range(50):
         queue.enqueue(ONE)
     await looks.until(lambda: looks.running == 0 and len(looks.keys) == 1)
     assert looks.keys == [ONE]
 
 
-async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
+async def test_an_event_during_a_reconcile_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
     queue.enqueue(ONE, after=0)
     while not looks.keys:
@@ -87,7 +87,7 @@ async def test_a_wake_up_during_a_look_leads_to_another_one(queue: WorkQueue, lo
     assert looks.most == 1
 
 
-async def test_keys_are_looked_at_side_by_side_up_to_the_limit(queue: WorkQueue, looks: Looks) -> None:
+async def test_keys_are_reconciled_concurrently_up_to_the_limit(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
     for i in range(10):
         queue.enqueue(NamespacedName("demo", str(i)), after=0)
@@ -118,13 +118,13 @@ def test_the_api_servers_own_delay_is_respected() -> None:
     assert workqueue._backoff(1, Unavailable("slow down", retry_after=60)) == 60
 
 
-async def test_a_look_can_ask_for_the_next_one(queue: WorkQueue, looks: Looks) -> None:
+async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) -> None:
     looks.after = 0.01
     queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) >= 3)
 
 
-async def test_an_earlier_wake_up_wins(queue: WorkQueue, looks: Looks) -> None:
+async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None:
     queue.enqueue(ONE, after=3600)
     queue.enqueue(ONE, after=0)
     await looks.until(lambda: looks.keys == [ONE])
@@ -139,7 +139,7 @@ async def test_nothing_starts_after_the_end(looks: Looks) -> None:
     assert looks.keys == []
 
 
-async def test_a_look_keeps_nothing_of_who_woke_it() -> None:
+async def test_a_reconcile_does_not_inherit_the_context_of_its_event() -> None:
     event = contextvars.ContextVar("event", default="none")
     seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -13,7 +13,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.manager.leader_election import LeaderElector
-from encoder_operator.tests.cluster_fake import ClusterFake, Json
+from encoder_operator.tests.fake_cluster import FakeCluster, Json
 
 
 class Leases:
@@ -86,7 +86,7 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_nobody_may_write_before_the_lease_is_held_and_its_holder_may(clock: Clock) -> None:
+async def test_writes_need_the_lease(clock: Clock) -> None:
     held, leadership = one(Leases(), "a", clock)
     assert leadership.remaining() == -math.inf
     await held.acquire()
@@ -159,7 +159,7 @@ async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_lon
     assert leadership.remaining() == -math.inf
 
 
-async def test_a_lease_that_somebody_touched_is_renewed_all_the_same(clock: Clock) -> None:
+async def test_a_lease_edited_by_others_is_renewed(clock: Clock) -> None:
     leases = Leases()
     held, _ = one(leases, "a", clock)
     await held.acquire()
@@ -183,8 +183,8 @@ async def test_the_same_pod_takes_its_lease_back_at_once(clock: Clock) -> None:
 async def test_nothing_is_sent_without_the_lease() -> None:
     leadership = Leadership(lambda: 0.0)
     leadership.grant(-1)
-    fake = ClusterFake()
-    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    fake = FakeCluster()
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
     live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
     with pytest.raises(NotLeader):
         await cluster.apply(live)
@@ -199,7 +199,7 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     assert fake.writes == []
 
 
-class Slow(ClusterFake):
+class Slow(FakeCluster):
     """Takes some seconds for each request."""
 
     def __init__(self, seconds: float) -> None:
@@ -215,8 +215,8 @@ async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
     leadership = Leadership(time.monotonic)
     leadership.grant(time.monotonic() + 0.05)
     fake = Slow(30)
-    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
-    with pytest.raises(NotLeader, match="given up"):
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
+    with pytest.raises(NotLeader, match="aborted"):
         await cluster.delete("Job", "demo", "j")
     assert fake.writes == []
 
@@ -226,7 +226,7 @@ async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_ren
     leadership.grant(time.monotonic() + 0.1)
     fake = Slow(0.5)
     fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
-    cluster = Client(config=ClusterFake.config(), transport=fake, leadership=leadership)
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
 
     async def renew() -> None:
         while True:

@@ -25,7 +25,7 @@ except Exception:
         ("KeyError('a mistake')", True),
     ],
 )
-def test_a_mistake_is_told_with_a_stack_trace_and_what_is_expected_without(error: str, traced: bool) -> None:
+def test_unexpected_errors_are_logged_with_a_traceback_and_expected_ones_without(error: str, traced: bool) -> None:
     program = PROGRAM.format(error=error)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     (line,) = (json.loads(line) for line in done.stderr.splitlines())

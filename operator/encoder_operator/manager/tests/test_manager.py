@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from encoder_operator.tests.api_server_fake import ApiServerFake, Operator, operator, serving, status, until
+from encoder_operator.tests.fake_api_server import FakeApiServer, Operator, operator, serving, status, until
 
 ALL = {"encodermodels", "pods", "services", "jobs", "deployments"}
 LEASE = {"ENCODER_LEASE": "true", "ENCODER_IDENTITY": "one"}
@@ -20,12 +20,12 @@ MODEL = {"metadata": {"name": "m", "namespace": "n", "uid": "u", "resourceVersio
 
 
 @pytest.fixture
-def fake() -> ApiServerFake:
-    return ApiServerFake()
+def fake() -> FakeApiServer:
+    return FakeApiServer()
 
 
 @pytest.fixture
-async def kubeconfig(fake: ApiServerFake, tmp_path: Path) -> AsyncIterator[Path]:
+async def kubeconfig(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[Path]:
     async with serving(fake, tmp_path) as found:
         yield found
 
@@ -39,7 +39,7 @@ async def stopped(running: Operator, within: float = 5.0) -> int:
     return code
 
 
-async def test_it_ends_at_once_where_nothing_hinders_it(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_it_ends_at_once_where_nothing_hinders_it(fake: FakeApiServer, kubeconfig: Path) -> None:
     async with operator(kubeconfig, **LEASE) as running:
         await until(lambda: fake.watched == ALL)
         port = running.said("start")[0]["port"]
@@ -52,7 +52,7 @@ async def test_it_ends_at_once_where_nothing_hinders_it(fake: ApiServerFake, kub
         assert running.traced == []
 
 
-async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: FakeApiServer, kubeconfig: Path) -> None:
     fake.objects["encodermodels"] = [MODEL]
     async with operator(kubeconfig, **LEASE) as running:
         await until(lambda: fake.watched == ALL)
@@ -67,29 +67,29 @@ async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: ApiSer
         assert running.traced == []
 
 
-async def test_a_stand_by_ends_at_once(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_a_stand_by_ends_at_once(fake: FakeApiServer, kubeconfig: Path) -> None:
     fake.lease = {
         "metadata": {"name": "encoder-operator", "namespace": "default", "resourceVersion": "0"},
         "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15},
     }
     async with operator(kubeconfig, **LEASE) as running:
-        await until(lambda: running.said("stand by"))
+        await until(lambda: running.said("standing by"))
         assert await stopped(running, within=2) == 0
 
 
 @pytest.mark.fault(
-    "something hangs when the operator is told to end",
-    "a trace of where, in its log",
-    "it exits with 1 within five seconds",
+    "the shutdown hangs",
+    "a traceback in the log",
+    "the operator exits with code 1 within 5 seconds",
 )
 @pytest.mark.parametrize("how", ["time.sleep(60)", "await asyncio.Event().wait()"])
-async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_a_hanging_shutdown_is_aborted_with_a_traceback(how: str, fake: FakeApiServer, kubeconfig: Path) -> None:
     first = (
         "import asyncio, time\n"
-        "from encoder_operator.client.client import Cluster\n"
+        "from encoder_operator.client.client import Client\n"
         "async def hangs_here(self):\n"
         f"    {how}\n"
-        "Cluster.close = hangs_here"
+        "Client.close = hangs_here"
     )
     async with operator(kubeconfig, first) as running:
         await until(lambda: fake.watched == ALL)
@@ -98,26 +98,24 @@ async def test_an_end_that_hangs_is_ended_and_tells_where(how: str, fake: ApiSer
 
 
 @pytest.mark.fault(
-    "a watch is told an error that is not about its age",
-    "a line in its log",
-    "the operator gives its Lease back and exits with 1; the next life reads everything",
+    "a watch gets an error other than an expired version",
+    "a log message",
+    "the operator releases its Lease and exits with code 1; the next process reads everything",
 )
-async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: FakeApiServer, kubeconfig: Path) -> None:
     async with operator(kubeconfig, **LEASE) as running:
         await until(lambda: fake.watched == ALL)
         broken = {"kind": "Status", "code": 500, "message": "etcdserver: no leader"}
         await fake.tell("pods", {"type": "ERROR", "object": broken})
         assert await running.ended(10) == 1
-        assert (
-            "no leader" in running.said("the watches can't go on, so the operator is to be started again")[0]["error"]
-        )
+        assert "no leader" in running.said("a watch failed; the operator exits and must be restarted")[0]["error"]
         assert running.traced == []
         # the next one need not wait
         assert fake.lease is not None
         assert "holderIdentity" not in fake.lease["spec"]
 
 
-async def test_a_watch_whose_events_are_too_old_begins_again(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_a_watch_whose_events_are_too_old_begins_again(fake: FakeApiServer, kubeconfig: Path) -> None:
     async with operator(kubeconfig) as running:
         await until(lambda: fake.watched == ALL)
         lists = fake.asked.count(("GET", "/api/v1/pods", False))
@@ -130,7 +128,7 @@ async def test_a_watch_whose_events_are_too_old_begins_again(fake: ApiServerFake
 
 
 @pytest.mark.parametrize("code", [403, 429, 500])
-async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: FakeApiServer, kubeconfig: Path) -> None:
     refused: list[str] = []
 
     def fault(request: web.Request) -> web.Response | None:
@@ -139,30 +137,34 @@ async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: Api
 
     fake.fault = fault
     async with operator(kubeconfig) as running:
-        await until(lambda: len(refused) > 2 and running.said("the start waits for the API server"))
+        await until(lambda: len(refused) > 2 and running.said("waiting for the API server"))
         fake.fault = lambda request: None
         await until(lambda: fake.watched == ALL)
         assert running.traced == []
 
 
 @pytest.mark.fault(
-    "the CustomResourceDefinition comes after the operator", "a line in its log", "it begins when there is one"
+    "the CustomResourceDefinition is installed after the operator",
+    "a log message",
+    "the operator starts to watch when it is installed",
 )
-async def test_a_start_waits_for_the_definition_of_encoder_models(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_the_start_waits_for_the_custom_resource_definition(fake: FakeApiServer, kubeconfig: Path) -> None:
     fake.groups = {name: found for name, found in fake.groups.items() if not name.startswith("encoders.dev")}
     async with operator(kubeconfig) as running:
         await until(
-            lambda: running.said("the API server has no EncoderModels: is the CustomResourceDefinition installed?")
+            lambda: running.said(
+                "the API server does not serve EncoderModels; is the CustomResourceDefinition installed?"
+            )
         )
         assert fake.watched == set()
-        fake.groups = ApiServerFake().groups
+        fake.groups = FakeApiServer().groups
         await until(lambda: fake.watched == ALL)
 
 
 @pytest.mark.fault(
-    "the operator's token is rotated, and the old one refused (401)", "lines in its log", "the new one is read"
+    "the operator's token is rotated, and the old one is rejected (401)", "log messages", "the new token is read"
 )
-async def test_refused_credentials_are_read_again_until_they_are_taken(fake: ApiServerFake, kubeconfig: Path) -> None:
+async def test_refused_credentials_are_read_again_until_they_are_taken(fake: FakeApiServer, kubeconfig: Path) -> None:
     """A token was rotated, and the old one is not taken any more; the new one comes to the file a while later."""
     taken = "Bearer secret"
     refused: list[str] = []

@@ -24,9 +24,9 @@ from encoder_operator.controller.workqueue import WorkQueue, _Entry
 from encoder_operator.manager import health
 from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
-from encoder_operator.tests.cluster_fake import ClusterFake
-from encoder_operator.tests.world import PLUGIN, PREPARED, World, model
-from encoder_operator.tests.world import passes as equal
+from encoder_operator.tests.fake_cluster import FakeCluster
+from encoder_operator.tests.harness import PLUGIN, PREPARED, Harness, encoder_model
+from encoder_operator.tests.harness import passing_report as equal
 from encoder_plugins import catalog
 
 # values come from closed sets: our own words, kinds and verbs, and the answers of HTTP
@@ -61,7 +61,7 @@ def series() -> set[tuple[str, tuple[tuple[str, str], ...]]]:
     return {(s.name, tuple(sorted(s.labels.items()))) for found in collected() for s in found.samples}
 
 
-def test_names_say_the_unit_and_what_is_counted() -> None:
+def test_metric_names_contain_the_unit() -> None:
     for found in collected():
         # a process is described by the names that every program has
         assert found.name.startswith(("encoder_", "process_")), found.name
@@ -89,7 +89,7 @@ def test_the_example_for_kube_state_metrics_knows_every_phase() -> None:
     (resource,) = example["spec"]["resources"]
     assert resource["groupVersionKind"] == {"group": naming.GROUP, "version": naming.VERSION, "kind": naming.KIND}
     phases = Status.model_json_schema()["properties"]["phase"]["description"]
-    known = re.findall(r"\b[A-Z]\w+", phases.removeprefix("One word for people:"))
+    known = re.findall(r"\b[A-Z]\w+", phases.removeprefix("Summary of the conditions:"))
     assert len(known) > 5
     (metric,) = resource["metrics"]
     assert metric["each"]["stateSet"]["list"] == known
@@ -98,13 +98,13 @@ def test_the_example_for_kube_state_metrics_knows_every_phase() -> None:
 
 async def test_models_and_namespaces_make_no_series() -> None:
     async def looked(name: str, namespace: str) -> None:
-        world = World()
-        manifest = copy.deepcopy(model())
+        harness = Harness()
+        manifest = copy.deepcopy(encoder_model())
         manifest["metadata"] |= {"name": name, "namespace": namespace}
-        world.fake.put("encodermodels", manifest)
-        wakeups = WorkQueue(lambda key: world.reconciler.reconcile(*key), concurrency=1)
+        harness.fake.put("encodermodels", manifest)
+        queue = WorkQueue(lambda key: harness.reconciler.reconcile(*key), concurrency=1)
         for key in (NamespacedName("demo", "minilm"), NamespacedName(namespace, name)):
-            await wakeups._reconcile_key(key, _Entry())
+            await queue._reconcile_key(key, _Entry())
 
     await looked("first", "demo")
     before = series()
@@ -121,7 +121,7 @@ def test_what_alerts_watch_is_there_at_zero_before_anything_happens() -> None:
     for plugin in catalog.plugins():
         for result in ("Passed", "Failed", "Inconclusive"):
             assert value("encoder_parity_results_total", plugin=plugin, result=result) is not None, (plugin, result)
-    for result in ("ok", "Bug"):
+    for result in ("ok", "InternalError"):
         assert value("encoder_reconcile_total", result=result) is not None
 
 
@@ -132,25 +132,25 @@ async def test_each_comparison_is_counted_once(operators: int) -> None:
         return {r: value("encoder_parity_results_total", plugin=PLUGIN, result=r) or 0.0 for r in results}
 
     metrics.initialize([PLUGIN])
-    world = World()
+    harness = Harness()
     before = counted()
 
     async def settle() -> None:
         for _ in range(12):
             if operators == 2:
-                world.reconciler = world.operator()
-            assert isinstance(world.reconciler, Reconciler)
-            await world.look()
-            world.jobs()
-            world.deployment()
+                harness.reconciler = harness.operator()
+            assert isinstance(harness.reconciler, Reconciler)
+            await harness.reconcile()
+            harness.jobs()
+            harness.deployment()
 
-    world.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
     await settle()
-    for job in world.fake.of("jobs", component="parity"):
+    for job in harness.fake.of("jobs", component="parity"):
         job["status"]["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
-    world.parity = equal
+    harness.parity = equal
     await settle()
-    assert world.condition("Ready") == ("True", "Ready")
+    assert harness.condition("Ready") == ("True", "Ready")
     assert {r: n - before[r] for r, n in counted().items()} == {"Passed": 1.0, "Failed": 0.0, "Inconclusive": 1.0}
 
 
@@ -168,51 +168,51 @@ async def test_models_are_counted_by_phase_until_they_are_gone() -> None:
 
     # what the operators of other tests have counted
     metrics.MODELS.clear()
-    world = World()
-    world.operator_settings = world.operator_settings.model_copy(update={"max_preps": 1})
-    world.reconciler = world.operator()
-    await world.look()
-    assert world.status["phase"] == "Preparing"
+    harness = Harness()
+    harness.operator_settings = harness.operator_settings.model_copy(update={"max_preps": 1})
+    harness.reconciler = harness.operator()
+    await harness.reconcile()
+    assert harness.status["phase"] == "Preparing"
     assert counted() == {"Preparing": 1}
-    other = copy.deepcopy(model())
+    other = copy.deepcopy(encoder_model())
     other["metadata"]["name"] = "other"
-    world.fake.put("encodermodels", other)
-    await world.reconciler.reconcile("demo", "other")
+    harness.fake.put("encodermodels", other)
+    await harness.reconciler.reconcile("demo", "other")
     assert counted() == {"Preparing": 1, "Pending": 1}
-    await world.settle()
+    await harness.settle()
     assert counted() == {"Serving": 1, "Pending": 1}
     # looks at what has not changed count nobody twice
-    await world.look()
+    await harness.reconcile()
     assert counted() == {"Serving": 1, "Pending": 1}
-    world.fake.remove("encodermodels", "demo", "other")
-    await world.reconciler.reconcile("demo", "other")
+    harness.fake.remove("encodermodels", "demo", "other")
+    await harness.reconciler.reconcile("demo", "other")
     assert counted() == {"Serving": 1}
-    world.fake.remove("encodermodels", "demo", "minilm")
-    await world.reconciler.reconcile("demo", "minilm")
+    harness.fake.remove("encodermodels", "demo", "minilm")
+    await harness.reconciler.reconcile("demo", "minilm")
     assert counted() == {}
 
 
 async def test_a_preparation_is_measured_once() -> None:
     number, sum_, made = Growth("encoder_prep_seconds_count"), Growth("encoder_prep_seconds_sum"), Growth(_BYTES)
-    world = World()
-    await world.look()
-    (job,) = world.fake.of("jobs", component="prep")
+    harness = Harness()
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="prep")
     job["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
-    world.jobs()
-    for live in world.fake.of("jobs", component="prep"):
+    harness.jobs()
+    for live in harness.fake.of("jobs", component="prep"):
         live["status"]["conditions"][0]["lastTransitionTime"] = "2026-02-01T00:01:30Z"
-    for pod in world.fake.of("pods", component="prep"):
+    for pod in harness.fake.of("pods", component="prep"):
         pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-02-01T00:01:30Z"
     for _ in range(12):
-        world.reconciler = world.operator()
-        await world.look()
-        world.jobs()
-        world.deployment()
-    assert world.condition("Ready") == ("True", "Ready")
+        harness.reconciler = harness.operator()
+        await harness.reconcile()
+        harness.jobs()
+        harness.deployment()
+    assert harness.condition("Ready") == ("True", "Ready")
     # another revision of the same artifact has prepared nothing
-    world.change(maxModelLen=64)
-    await world.settle()
-    assert world.condition("Ready") == ("True", "Ready")
+    harness.change(maxModelLen=64)
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
     assert (number(), sum_(), made()) == (1, 90, PREPARED["bytes"])
 
 
@@ -238,16 +238,16 @@ def test_places_for_preparations_and_those_that_wait_for_one_are_shown() -> None
     assert shown() == (0, 0)
 
 
-async def test_an_edit_of_somebody_else_that_is_put_back_is_counted() -> None:
-    world = World()
-    await world.settle()
+async def test_a_corrected_foreign_edit_is_counted() -> None:
+    harness = Harness()
+    await harness.settle()
     deployments, services = (Growth("encoder_child_updates_total", kind=kind) for kind in ("Deployment", "Service"))
-    await world.settle()
+    await harness.settle()
     assert (deployments(), services()) == (0, 0)
-    edited = copy.deepcopy(world.fake.of("deployments")[0])
+    edited = copy.deepcopy(harness.fake.of("deployments")[0])
     edited["spec"]["template"]["spec"]["containers"][0]["image"] = "mine:1"
-    world.fake.put("deployments", edited)
-    await world.settle()
+    harness.fake.put("deployments", edited)
+    await harness.settle()
     assert (deployments(), services()) == (1, 0)
 
 
@@ -255,14 +255,14 @@ async def test_an_edit_of_somebody_else_that_is_put_back_is_counted() -> None:
     ("error", "result"),
     [
         (None, "ok"),
-        (Conflict("somebody else wrote", status=409), "Changed"),
+        (Conflict("somebody else wrote", status=409), "Conflict"),
         (NotLeader("another one leads"), "NotLeader"),
         (Unavailable("busy", status=503), "Unavailable"),
-        (RequestRejected("forbidden", status=403), "Refused"),
-        (KeyError("a mistake of ours"), "Bug"),
+        (RequestRejected("forbidden", status=403), "RequestRejected"),
+        (KeyError("a mistake of ours"), "InternalError"),
     ],
 )
-async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None, result: str) -> None:
+async def test_reconciles_are_counted_by_result(error: OperatorError | None, result: str) -> None:
     async def look(_: NamespacedName) -> None:
         if error is not None:
             raise error
@@ -274,7 +274,7 @@ async def test_every_look_is_counted_by_how_it_ended(error: OperatorError | None
     assert 0 < seconds() < 5
 
 
-async def test_those_that_wait_for_a_look_are_shown() -> None:
+async def test_waiting_models_are_counted() -> None:
     hold, begun = asyncio.Event(), asyncio.Event()
 
     async def look(_: NamespacedName) -> None:
@@ -286,19 +286,19 @@ async def test_those_that_wait_for_a_look_are_shown() -> None:
             await asyncio.sleep(0.01)
 
     before = value("encoder_queue_depth") or 0.0
-    wakeups = WorkQueue(look, concurrency=1)
+    queue = WorkQueue(look, concurrency=1)
     for i in range(3):
-        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
+        queue.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await begun.wait()
     await asyncio.wait_for(reaches(2), 5)
     hold.set()
     await asyncio.wait_for(reaches(0), 5)
     hold.clear()
     for i in range(3):
-        wakeups.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
+        queue.enqueue(NamespacedName("demo", f"model-{i}"), after=0)
     await asyncio.wait_for(reaches(2), 5)
     # told to end while some wait
-    await wakeups.close()
+    await queue.close()
     assert value("encoder_queue_depth") == before
 
 
@@ -311,7 +311,7 @@ async def test_every_request_is_counted_by_its_answer(code: str, monkeypatch: py
             raise httpx2.ConnectError("refused", request=request)
         return httpx2.Response(int(code), json={"items": [], "metadata": {"resourceVersion": "1"}, "code": int(code)})
 
-    cluster = Client(config=ClusterFake.config(), transport=httpx2.MockTransport(answer))
+    cluster = Client(config=FakeCluster.config(), transport=httpx2.MockTransport(answer))
     counted = Growth("encoder_api_requests_total", verb="list", kind="Pod", code=code)
     try:
         await cluster.list("Pod", "demo", {})
@@ -321,10 +321,10 @@ async def test_every_request_is_counted_by_its_answer(code: str, monkeypatch: py
     assert counted() == (1 if code in ("200", "403") else 4)
 
 
-async def test_a_silent_watch_is_shown_at_the_moment_at_which_it_is_told_to_the_kubelet() -> None:
+async def test_the_metric_and_the_liveness_probe_agree_on_a_silent_watch() -> None:
     now = 100.0
-    horizon = WatchProgress(grace=30, clock=lambda: now)
-    async with health.serve_health(0, horizon, lambda: True) as port, aiohttp.ClientSession() as client:
+    progress = WatchProgress(grace=30, clock=lambda: now)
+    async with health.serve_health(0, progress, lambda: True) as port, aiohttp.ClientSession() as client:
 
         async def said() -> tuple[int, bool]:
             async with client.get(f"http://127.0.0.1:{port}/healthz") as answer:
@@ -333,10 +333,10 @@ async def test_a_silent_watch_is_shown_at_the_moment_at_which_it_is_told_to_the_
                 return status, "encoder_watch_behind 2.0" in (await page.text()).splitlines()
 
         for kind in ("Pod", "Job"):
-            horizon.expect(kind, [{"resourceVersion": "6"}])
+            progress.expect(kind, [{"resourceVersion": "6"}])
         assert await said() == (200, False)
         now += 31
         assert await said() == (503, True)
         for kind in ("Pod", "Job"):
-            horizon.record_event(KEY, kind, "6")
+            progress.record_event(KEY, kind, "6")
         assert await said() == (200, False)

@@ -16,21 +16,23 @@ from encoder_operator.state import desired, observed
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Termination
 from encoder_operator.status.reasons import Reason
-from encoder_operator.tests import world
-from encoder_operator.tests.world import PREPARED, SETTINGS
+from encoder_operator.tests import harness
+from encoder_operator.tests.harness import PREPARED, SETTINGS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def wanted() -> EncoderModel:
-    live = world.model()
+    live = harness.encoder_model()
     live["metadata"]["uid"] = "u"
     return desired.parse_model(live, SETTINGS)
 
 
 MODEL = wanted()
 KEY = revision.artifact_key(MODEL)
-CLAIM = PersistentVolumeClaim(name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=world.claim())
+CLAIM = PersistentVolumeClaim(
+    name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=harness.existing_pvc()
+)
 
 
 def pod(**changes: Any) -> Pod:
@@ -114,9 +116,9 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(unschedulable="0/3 nodes are available: Insufficient cpu")), Reason.UNSCHEDULABLE, "cpu"),
         (job(pod(node="n", node_problem="is gone")), Reason.NODE_LOST, "on node n, which is gone"),
         (job(pod(phase="Running", deleting=True, node_problem="does not answer")), Reason.NODE_LOST, "does not answer"),
-        (job(pod(phase="Running", deleting=True)), Reason.PREPARING, "is being ended"),
-        (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "makes another pod"),
-        (job(pod(phase="Running")), Reason.PREPARING, "at work"),
+        (job(pod(phase="Running", deleting=True)), Reason.PREPARING, "is terminating"),
+        (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "is creating a replacement pod"),
+        (job(pod(phase="Running")), Reason.PREPARING, "is running"),
         (job(), Reason.PREPARING, "starting"),
     ],
 )
@@ -126,15 +128,15 @@ def test_what_a_job_is_doing_is_a_reason_and_a_sentence(broken: Job, reason: Rea
     assert part in found.message
 
 
-def test_a_try_that_failed_is_told_while_the_next_one_runs() -> None:
+def test_a_failed_attempt_is_reported_while_the_next_one_runs() -> None:
     first = pod(name="a", terminated=ended(75, {"code": "RateLimited", "message": "slow down"}))
     found = decided(job(first, pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")))
     assert found.reason is Reason.RATE_LIMITED
-    assert found.message == "try 1 of 5 failed, it will be tried again: slow down"
+    assert found.message == "Attempt 1 of 5 failed and will be retried: slow down"
     assert not found.failed
 
 
-def test_progress_is_told_of_a_second_try_too() -> None:
+def test_progress_is_reported_for_a_second_attempt() -> None:
     first = pod(name="a", terminated=ended(75, {"code": "Stalled", "message": "no byte"}), phase="Failed")
     second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running", progress={"bytes": 7})
     found = decided(job(first, second))
@@ -150,15 +152,15 @@ def test_a_pod_that_made_room_is_no_try_and_one_that_took_too_much_is() -> None:
     second = pod(name="b", created=NOW + timedelta(seconds=9), phase="Running")
     waiting, going_on = decided(job(made_room)), decided(job(made_room, second))
     assert waiting.reason is Reason.EVICTED
-    assert waiting.message == f"the prep Job makes another pod; pod a was evicted from node n: {LOW}"
+    assert waiting.message == f"The prep Job is creating a replacement pod. Pod a was evicted from node n: {LOW}"
     assert going_on.reason is Reason.PREPARING
-    assert going_on.message == f"pod b is at work; pod a was evicted from node n: {LOW}"
+    assert going_on.message == f"Pod b is running. Pod a was evicted from node n: {LOW}"
     # the kubelet says of both how the container ended; only a pod that broke its own limit has no `DisruptionTarget`
     killed = replace(made_room, disrupted=False, message=TOO_MUCH, terminated=ended(137))
     tried, given_up = decided(job(killed, second)), decided(job(killed, failed="BackoffLimitExceeded"))
     assert tried.reason is given_up.reason is Reason.EVICTED
-    assert tried.message == f"try 1 of 5 failed, it will be tried again: pod a was evicted from node n: {TOO_MUCH}"
-    assert given_up.message == f"pod a was evicted from node n: {TOO_MUCH}"
+    assert tried.message == f"Attempt 1 of 5 failed and will be retried: Pod a was evicted from node n: {TOO_MUCH}"
+    assert given_up.message == f"Pod a was evicted from node n: {TOO_MUCH}"
     ended_so = replace(made_room, terminated=ended(137))
     assert decided(job(ended_so, second)).message == going_on.message
 
@@ -177,7 +179,7 @@ def test_a_complete_job_without_a_report_is_made_again(said: str | dict[str, Any
     assert decided(finished).actions == (Delete("Job", finished.name),)
 
 
-def test_a_job_that_asks_for_something_else_than_the_spec_is_made_again() -> None:
+def test_an_outdated_job_is_recreated() -> None:
     other = job(annotations={naming.INPUTS: "other"})
     assert decided(other).actions == (Delete("Job", other.name),)
 
@@ -192,7 +194,7 @@ def test_a_retry_concerns_failed_jobs_only() -> None:
     assert actions(job(failed="x")) == (Delete("Job", job().name),)
 
 
-def test_a_retry_that_was_wiped_asks_for_nothing() -> None:
+def test_a_removed_retry_annotation_has_no_effect() -> None:
     earlier = {naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: "earlier"}
     assert decided(job(failed="x", annotations=earlier)).actions == ()
 
@@ -202,12 +204,12 @@ def test_another_artifacts_job_is_ended() -> None:
     assert Delete("Job", old.name) in decided(old).actions
 
 
-def test_a_pending_pod_is_looked_at_again_for_its_mounts() -> None:
+def test_a_pending_pod_is_polled_for_its_mounts() -> None:
     assert decided(job(pod())).requeue_after == 10.0
 
 
-def test_a_missing_claim_of_yours_is_a_reason_and_starts_nothing() -> None:
-    live = world.model()
+def test_a_missing_user_pvc_is_reported_and_starts_nothing() -> None:
+    live = harness.encoder_model()
     live["metadata"]["uid"] = "u"
     live["spec"]["storage"] = {"claimName": "mine"}
     found = artifact.plan(desired.parse_model(live, SETTINGS), ObservedState(now=NOW), None, SETTINGS)

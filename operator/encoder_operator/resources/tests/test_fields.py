@@ -10,7 +10,7 @@ import pytest
 from encoder_operator.api.v1alpha1 import crd
 from encoder_operator.cli import render
 from encoder_operator.revisions.hashing import Json, canonical_json
-from encoder_operator.tests.world import SETTINGS, changed
+from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_operator.validation.errors import NotAccepted
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -283,7 +283,7 @@ def leaves(schema: Json, path: str = "") -> Iterator[str]:
 
 
 def rendered(spec: Json) -> str:
-    live = changed({})
+    live = with_fields({})
     for key, value in spec.items():
         # exactly one of several: another source or storage takes the place of the first
         live["spec"][key] = value if key in ("source", "storage") else _joined(live["spec"].get(key, {}), value)

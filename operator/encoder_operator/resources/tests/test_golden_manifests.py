@@ -15,7 +15,7 @@ import yaml
 from encoder_operator import resources
 from encoder_operator.cli import main
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS, changed
+from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_plugins import __main__ as plugins
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -83,7 +83,7 @@ def test_names_fit_a_label_also_of_the_longest_model_name(rendered: str) -> None
         assert all(len(value) <= 63 for value in meta["labels"].values())
 
 
-def test_a_refused_model_is_said_and_ends_with_an_error(
+def test_a_rejected_model_is_reported_with_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENCODER_IMAGES", "{}")
@@ -107,7 +107,7 @@ def test_what_the_api_server_would_refuse_is_refused_without_one(
 ) -> None:
     monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
     file = tmp_path / "cr.yaml"
-    file.write_text(yaml.safe_dump(changed({}) | changes))
+    file.write_text(yaml.safe_dump(with_fields({}) | changes))
     assert main.main(["render", str(file)]) == 65
     captured = capsys.readouterr()
     assert said in captured.err
@@ -119,16 +119,16 @@ def test_what_the_api_server_would_refuse_is_refused_without_one(
     [
         (None, [], 66, "No such file or directory"),
         (b"kind: EncoderModel", ["--inputs", "no-such.json"], 66, "no-such.json: No such file or directory"),
-        (b"kind: [", [], 65, "this is no YAML"),
-        (b"\xff\xfe\x00", [], 65, "this is no YAML"),
+        (b"kind: [", [], 65, "invalid YAML"),
+        (b"\xff\xfe\x00", [], 65, "invalid YAML"),
         (b"- a list", [], 65, "only EncoderModels can be rendered"),
-        (b"kind: EncoderModel", [], 65, "an EncoderModel needs metadata.name"),
-        (b"kind: EncoderModel\nmetadata: {name: 7}", [], 65, "an EncoderModel needs metadata.name"),
-        (b"kind: EncoderModel\nmetadata: {name: m}\nspec:", [], 65, "an EncoderModel needs a spec"),
+        (b"kind: EncoderModel", [], 65, "metadata.name is required"),
+        (b"kind: EncoderModel\nmetadata: {name: 7}", [], 65, "metadata.name is required"),
+        (b"kind: EncoderModel\nmetadata: {name: m}\nspec:", [], 65, "spec is required"),
         (b"kind: EncoderModel\nmetadata: {name: m}\nspec: {parity: null}", [], 65, "InvalidSpec"),
     ],
 )
-def test_what_can_not_be_read_is_said_in_a_line(
+def test_unreadable_files_are_reported_in_one_line(
     content: bytes | None,
     options: list[str],
     code: int,
@@ -151,7 +151,7 @@ def test_empty_documents_between_models_are_passed_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
-    file, alone = tmp_path / "cr.yaml", yaml.safe_dump(changed({}))
+    file, alone = tmp_path / "cr.yaml", yaml.safe_dump(with_fields({}))
     file.write_text(f"---\n---\n{alone}---\n")
     assert main.main(["render", str(file)]) == 0
     with_empty = capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_cases_of_ones_own_are_in_the_artifacts_key_by_their_content(
 ) -> None:
     monkeypatch.setenv("ENCODER_IMAGES", SETTINGS.images.model_dump_json(by_alias=True))
     file, cases = tmp_path / "cr.yaml", tmp_path / "inputs.json"
-    file.write_text(yaml.safe_dump(changed({"spec.parity": {"inputs": {"configMapRef": {"name": "cases"}}}})))
+    file.write_text(yaml.safe_dump(with_fields({"spec.parity": {"inputs": {"configMapRef": {"name": "cases"}}}})))
     cases.write_text("[]")
     found = set()
     for options in ([], ["--inputs", str(cases)]):
@@ -177,7 +177,7 @@ def test_cases_of_ones_own_are_in_the_artifacts_key_by_their_content(
     assert hashlib.sha256(b"[]").hexdigest() in rendered
 
 
-def test_wrong_settings_are_said_before_anything_starts(
+def test_invalid_settings_are_reported_before_the_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENCODER_PREP_STALL_SECONDS", "1")
@@ -186,7 +186,7 @@ def test_wrong_settings_are_said_before_anything_starts(
 
 
 @pytest.mark.parametrize("rendered", CASES, indirect=True)
-def test_the_images_understand_what_they_are_told(rendered: str) -> None:
+def test_the_images_accept_the_arguments_of_the_manifests(rendered: str) -> None:
     told = []
     for spec in pod_specs(list(yaml.safe_load_all(rendered))):
         args = next(c["args"] for c in spec["containers"] if c["name"] in ("prepare", "engine", "parity"))

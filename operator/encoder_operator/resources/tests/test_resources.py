@@ -18,7 +18,7 @@ from encoder_operator.resources import (
 )
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.revisions.revision import Artifact, build
-from encoder_operator.tests.world import SETTINGS, parsed
+from encoder_operator.tests.harness import SETTINGS, parsed_model
 
 KEY = "k" * 64
 GPU: dict[str, Any] = {"spec.serving.accelerator": "nvidia"}
@@ -28,7 +28,7 @@ ARTIFACT = Artifact(key=KEY, digest="sha256:d", reference="sha256:r", revision="
 
 
 def template(changes: dict[str, Any], *, shared: bool = True) -> Json:
-    return serving_pod_template.build(parsed(changes), KEY, "sha256:d", shared=shared, settings=SETTINGS)
+    return serving_pod_template.build(parsed_model(changes), KEY, "sha256:d", shared=shared, settings=SETTINGS)
 
 
 def engine(changes: dict[str, Any]) -> Json:
@@ -37,7 +37,7 @@ def engine(changes: dict[str, Any]) -> Json:
 
 
 def prep(changes: dict[str, Any], *, shared: bool = True) -> Json:
-    found: Json = prep_job.build(parsed(changes), KEY, shared=shared, settings=SETTINGS)["spec"]["template"]
+    found: Json = prep_job.build(parsed_model(changes), KEY, shared=shared, settings=SETTINGS)["spec"]["template"]
     return found
 
 
@@ -59,7 +59,7 @@ def test_the_number_of_gpus_follows(changes: dict[str, Any], limits: Json | None
     assert engine(changes)["resources"].get("limits") == limits
 
 
-def test_a_resource_claim_is_named_by_the_pod_and_used_by_the_engine() -> None:
+def test_the_engine_uses_the_pods_resource_claim() -> None:
     found = template(
         GPU | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t", "request": "r"}]}
     )
@@ -90,14 +90,14 @@ def test_a_resource_claim_is_named_by_the_pod_and_used_by_the_engine() -> None:
         ({"spec.serving.loadFormat": "safetensors"}, ["--", "--load-format", "safetensors"]),
     ],
 )
-def test_the_engine_is_told_in_its_own_words(changes: dict[str, Any], said: list[str]) -> None:
+def test_fields_become_vllm_arguments(changes: dict[str, Any], said: list[str]) -> None:
     args = engine(changes)["args"]
     assert args[args.index("--dtype") + 2 :] == said
 
 
 def test_code_of_a_repository_shows_in_a_label_of_every_pod_that_runs_it() -> None:
     permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
-    model = parsed({"spec.serving.trustRemoteCode": True}, permitting)
+    model = parsed_model({"spec.serving.trustRemoteCode": True}, permitting)
     serving = serving_pod_template.build(model, KEY, "sha256:d", shared=True, settings=permitting)
     job = prep_job.build(model, KEY, shared=True, settings=permitting)["spec"]["template"]
     for found in (serving, job):
@@ -106,7 +106,7 @@ def test_code_of_a_repository_shows_in_a_label_of_every_pod_that_runs_it() -> No
     assert "encoders.dev/trust-remote-code" not in template({})["metadata"]["labels"]
 
 
-def test_a_shared_volume_leaves_prep_where_it_is_asked_to_be() -> None:
+def test_with_a_shared_volume_prep_runs_where_its_node_selector_says() -> None:
     changes = {
         "spec.serving.nodeSelector": {"pool": "gpu"},
         "spec.serving.tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -134,7 +134,7 @@ def test_one_volume_on_one_node_keeps_prep_where_serving_may_run() -> None:
 @pytest.mark.parametrize("storage", [{"create": {"size": "1Gi"}}, {"claimName": "artifacts"}])
 def test_pods_of_one_volume_on_one_node_find_each_other(storage: Json) -> None:
     """Each pod's term selects all pods that use the volume, itself too: the scheduler lets the first of them go anywhere."""
-    model = parsed({"spec.storage": storage})
+    model = parsed_model({"spec.storage": storage})
     revision = build(model, ARTIFACT, shared=False, settings=SETTINGS)
     serving = revision.template
     job = prep_job.build(model, KEY, shared=False, settings=SETTINGS)["spec"]["template"]
@@ -153,15 +153,17 @@ def test_pods_of_one_volume_on_one_node_find_each_other(storage: Json) -> None:
     assert selected(serving, serving)
 
 
-def test_pods_of_two_models_on_one_claim_find_each_other_and_others_do_not() -> None:
-    own = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}}), shared=False)
-    same = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}, "metadata.name": "other"}), shared=False)
-    another = scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "b"}}), shared=False)
+def test_pods_of_models_that_share_a_pvc_are_kept_together() -> None:
+    own = scheduling.pvc_labels(parsed_model({"spec.storage": {"claimName": "a"}}), shared=False)
+    same = scheduling.pvc_labels(
+        parsed_model({"spec.storage": {"claimName": "a"}, "metadata.name": "other"}), shared=False
+    )
+    another = scheduling.pvc_labels(parsed_model({"spec.storage": {"claimName": "b"}}), shared=False)
     assert own == same != another
-    assert scheduling.pvc_labels(parsed({"spec.storage": {"claimName": "a"}}), shared=True) == {}
+    assert scheduling.pvc_labels(parsed_model({"spec.storage": {"claimName": "a"}}), shared=True) == {}
 
 
-def test_a_spread_counts_the_models_own_pods_unless_it_says_which() -> None:
+def test_a_spread_constraint_selects_the_models_own_pods_by_default() -> None:
     plain = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     chosen = plain | {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "x"}}}
     first, second = template({"spec.serving.topologySpreadConstraints": [plain, chosen]})["spec"][
@@ -183,16 +185,16 @@ def test_a_spread_counts_the_models_own_pods_unless_it_says_which() -> None:
         ),
     ],
 )
-def test_the_deployment_rolls_out_as_asked(rollout: Json, strategy: Json) -> None:
-    model = parsed({"spec.rollout": rollout})
+def test_the_deployment_has_the_requested_strategy(rollout: Json, strategy: Json) -> None:
+    model = parsed_model({"spec.rollout": rollout})
     found = deployment.build(model, build(model, ARTIFACT, shared=True, settings=SETTINGS), 2)["spec"]
     assert found["strategy"] == strategy
     assert found["minReadySeconds"] == 5
 
 
 def test_a_budget_is_for_more_than_one_pod() -> None:
-    assert pod_disruption_budget.build(parsed()) is None
-    found = pod_disruption_budget.build(parsed({"spec.serving.replicas": 2}))
+    assert pod_disruption_budget.build(parsed_model()) is None
+    found = pod_disruption_budget.build(parsed_model({"spec.serving.replicas": 2}))
     assert found is not None
     assert found["spec"]["maxUnavailable"] == 1
 
@@ -201,4 +203,4 @@ def test_a_budget_is_for_more_than_one_pod() -> None:
     ("port", "address"), [(80, "http://minilm.demo.svc/pooling"), (9, "http://minilm.demo.svc:9/pooling")]
 )
 def test_the_endpoint_names_the_port_where_it_must(port: int, address: str) -> None:
-    assert service.endpoint(parsed({"spec.network": {"service": {"port": port}}})) == address
+    assert service.endpoint(parsed_model({"spec.network": {"service": {"port": port}}})) == address

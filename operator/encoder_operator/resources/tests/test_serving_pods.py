@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import World, model
+from encoder_operator.tests.harness import Harness, encoder_model
 
 # held to what the operator renders by test_golden_manifests.py
 GOLDEN = sorted(
@@ -45,7 +45,7 @@ def test_nothing_kills_an_engine_that_is_still_loading(file: Path) -> None:
 
 @pytest.mark.complaint(7)
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
-def test_an_engine_has_what_it_needs_and_asks_nobody(file: Path) -> None:
+def test_an_engine_is_offline(file: Path) -> None:
     (template,) = templates(file, "serving")
     spec = template["spec"]
     assert spec["automountServiceAccountToken"] is False
@@ -62,16 +62,16 @@ def test_an_engine_has_what_it_needs_and_asks_nobody(file: Path) -> None:
 
 @pytest.mark.complaint(7)
 async def test_however_many_pods_serve_one_job_downloads() -> None:
-    world = World(model(replicas=3))
-    await world.settle()
-    (job,) = world.fake.of("jobs", component="prep")
-    world.change(replicas=5)
-    await world.settle()
+    harness = Harness(encoder_model(replicas=3))
+    await harness.settle()
+    (job,) = harness.fake.of("jobs", component="prep")
+    harness.change(replicas=5)
+    await harness.settle()
     # another revision of the same checkpoint
-    world.change(maxModelLen=64)
-    await world.settle()
-    assert len(world.endpoints()) == 5
-    assert [found["metadata"]["uid"] for found in world.fake.of("jobs", component="prep")] == [job["metadata"]["uid"]]
-    assert [name for kind, name in world.fake.created if kind == "jobs" and name.endswith("-prep")] == [
+    harness.change(maxModelLen=64)
+    await harness.settle()
+    assert len(harness.endpoints()) == 5
+    assert [found["metadata"]["uid"] for found in harness.fake.of("jobs", component="prep")] == [job["metadata"]["uid"]]
+    assert [name for kind, name in harness.fake.created if kind == "jobs" and name.endswith("-prep")] == [
         job["metadata"]["name"]
     ]

@@ -13,12 +13,12 @@ from encoder_operator.revisions import revision
 from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
-from encoder_operator.tests.world import PLUGIN, SETTINGS, parsed
+from encoder_operator.tests.harness import PLUGIN, SETTINGS, parsed_model
 
 ARTIFACT = Artifact(key="k" * 64, digest="sha256:d", reference="sha256:r", revision="1" * 40, bytes=1)
 
 
-BASE = parsed()
+BASE = parsed_model()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ BASE = parsed()
     ],
 )
 def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs_hash(parsed(change)) == revision.inputs_hash(BASE)
+    assert revision.inputs_hash(parsed_model(change)) == revision.inputs_hash(BASE)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> Non
     ],
 )
 def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
-    assert revision.inputs_hash(parsed(change)) != revision.inputs_hash(BASE)
+    assert revision.inputs_hash(parsed_model(change)) != revision.inputs_hash(BASE)
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
     keys = {
-        revision.artifact_key(parsed(change))
+        revision.artifact_key(parsed_model(change))
         for change in (
             {},
             {"spec.source.huggingFace.revision": "2" * 40},
@@ -84,9 +84,9 @@ def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
         )
     }
     assert len(keys) == 8
-    assert revision.artifact_key(parsed({"spec.source.huggingFace.endpoint": "http://m"})) == revision.artifact_key(
-        BASE
-    )
+    assert revision.artifact_key(
+        parsed_model({"spec.source.huggingFace.endpoint": "http://m"})
+    ) == revision.artifact_key(BASE)
 
 
 def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
@@ -100,7 +100,7 @@ def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
         rendered(BASE, image="e:2"),
         rendered(BASE, Artifact(**ARTIFACT.pinned() | {"digest": "sha256:x"})),
         rendered(BASE, Artifact(**ARTIFACT.pinned() | {"reference": "sha256:x"})),
-        rendered(parsed({"spec.serving.args": ["--max-num-seqs=8"]})),
+        rendered(parsed_model({"spec.serving.args": ["--max-num-seqs=8"]})),
         rendered(BASE, shared=False),
     }
     assert len(changed) == 6
@@ -126,9 +126,9 @@ def test_a_newer_preparation_is_an_update() -> None:
 
 def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images() -> None:
     key = revision.artifact_key(BASE)
-    with_token = parsed({"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}})
+    with_token = parsed_model({"spec.source.huggingFace.tokenSecretRef": {"name": "hub"}})
     assert prep_job.inputs_hash(BASE, key) != prep_job.inputs_hash(with_token, key)
-    assert prep_job.inputs_hash(BASE, key) == prep_job.inputs_hash(parsed({"spec.serving.replicas": 3}), key)
+    assert prep_job.inputs_hash(BASE, key) == prep_job.inputs_hash(parsed_model({"spec.serving.replicas": 3}), key)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import RequestRejected
 from encoder_operator.naming import NamespacedName
 from encoder_operator.state.snapshot import SnapshotReader
-from encoder_operator.tests import world
-from encoder_operator.tests.cluster_fake import ClusterFake
+from encoder_operator.tests import harness
+from encoder_operator.tests.fake_cluster import FakeCluster
 
 
-class Counting(ClusterFake):
+class Counting(FakeCluster):
     """Notes what is asked, in order."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Counting(ClusterFake):
 def fake() -> Counting:
     found = Counting()
     for i in range(30):
-        live: Any = world.model()
+        live: Any = harness.encoder_model()
         live["metadata"] = {"name": f"m{i}", "namespace": "demo"}
         found.put("encodermodels", live)
         job = {"name": f"m{i}-x", "namespace": "demo", "labels": {"encoders.dev/model": f"m{i}"}}
@@ -46,7 +46,7 @@ def fake() -> Counting:
 
 
 def reader(fake: Counting) -> SnapshotReader:
-    return SnapshotReader(Client(config=ClusterFake.config(), transport=fake))
+    return SnapshotReader(Client(config=FakeCluster.config(), transport=fake))
 
 
 async def test_many_models_are_read_by_few_lists_and_each_gets_its_own(fake: Counting) -> None:
@@ -72,7 +72,7 @@ async def test_a_model_that_is_gone_is_none_and_harms_no_other(fake: Counting) -
     assert there is not None
 
 
-async def test_a_refusal_reaches_everybody_who_asked_and_nobody_later(fake: Counting) -> None:
+async def test_an_error_reaches_every_caller_of_the_batch_and_no_later_one(fake: Counting) -> None:
     one = reader(fake)
     fake.refuses = "pods"
     found = await asyncio.gather(*(one.read(NamespacedName("demo", f"m{i}")) for i in range(3)), return_exceptions=True)
@@ -85,7 +85,7 @@ async def test_models_of_many_namespaces_are_listed_once_for_the_cluster() -> No
     fake = Counting()
     keys = [NamespacedName(f"n{i}", "same") for i in range(8)]
     for key in keys:
-        live: Any = world.model()
+        live: Any = harness.encoder_model()
         live["metadata"] = {"name": key.name, "namespace": key.namespace}
         fake.put("encodermodels", live)
     found = await asyncio.gather(*map(reader(fake).read, keys))

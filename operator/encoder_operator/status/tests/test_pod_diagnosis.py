@@ -20,5 +20,5 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_what_the_scheduler_says_is_a_reason(sentence: str) -> None:
+def test_scheduler_messages_map_to_reasons(sentence: str) -> None:
     assert pod_diagnosis._unschedulable(sentence) is SENTENCES[sentence]

@@ -13,11 +13,11 @@ from encoder_operator.status.reasons import Reason
 ROOT = Path(__file__).parents[4]
 
 
-def test_every_reason_has_a_line_and_every_line_a_reason() -> None:
+def test_every_reason_has_a_row_and_every_row_a_reason() -> None:
     assert sorted(conditions.reason_docs()) == sorted(Reason)
 
 
-def test_every_line_names_conditions_that_there_are_and_says_something() -> None:
+def test_every_row_has_known_conditions_a_meaning_and_a_remedy() -> None:
     for reason, advice in conditions.reason_docs().items():
         assert set(advice.conditions) <= set(conditions.CONDITIONS), reason
         assert advice.meaning, reason
@@ -44,14 +44,14 @@ def test_the_page_holds_every_rule_of_the_api_server_once() -> None:
 @pytest.mark.parametrize(
     ("field", "kind"),
     [
-        ("rollout.maxSurge", "number or percent"),
+        ("rollout.maxSurge", "integer or percentage"),
         ("storage.create.size", "quantity **required**"),
         ("serving.resources.limits", "map of quantity"),
         ("serving.accelerator", "`cpu` or `nvidia` **required**"),
         ("serving.args", "list of string"),
     ],
 )
-def test_the_page_says_what_kind_of_value_a_field_holds(field: str, kind: str) -> None:
+def test_the_page_shows_the_types_of_fields(field: str, kind: str) -> None:
     rows = [line for line in docs.page().splitlines() if line.startswith(f"| `spec.{field}` |")]
     assert [row.split(" | ")[1] for row in rows] == [kind]
 

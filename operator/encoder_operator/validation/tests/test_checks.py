@@ -8,7 +8,7 @@ import pytest
 
 from encoder_operator.state import observed
 from encoder_operator.status.reasons import Reason
-from encoder_operator.tests.world import SETTINGS, parsed
+from encoder_operator.tests.harness import SETTINGS, parsed_model
 from encoder_operator.validation import checks
 from encoder_operator.validation.errors import NotAccepted
 
@@ -30,11 +30,11 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "reason", "said"),
     [
-        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "safetensors only"),
+        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "only safetensors"),
         (
             {"spec.serving.loadFormat": "tensorizer", "spec.image": "mine:1"},
             Reason.LOAD_FORMAT_UNSUPPORTED,
-            "safetensors only",
+            "only safetensors",
         ),
         ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
         ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
@@ -48,19 +48,19 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         ),
         ({"spec.serving.args": ["-tp", "2"]}, Reason.ARGUMENT_DENIED, "use spec.serving.tensorParallelSize"),
         ({"spec.serving.args": ["--quantization=fp8"]}, Reason.ARGUMENT_DENIED, "use spec.serving.quantization"),
-        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
-        (gpus("4", 2), Reason.INVALID_SPEC, "leave it out, it follows"),
-        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must be tensorParallelSize"),
+        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
+        (gpus("4", 2), Reason.INVALID_SPEC, "remove the limit"),
+        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
         (
             gpus(1) | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]},
             Reason.INVALID_SPEC,
-            "both ask for GPUs",
+            "both request GPUs",
         ),
         (
             GPU
             | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-H200"}},
             Reason.INVALID_SPEC,
-            "nodeSelector asks for another nvidia.com/gpu.product",
+            "nodeSelector sets another nvidia.com/gpu.product",
         ),
         (
             ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
@@ -70,7 +70,7 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         (
             ONE_NODE | {"spec.serving.affinity": {"podAffinity": {REQUIRED: [OTHER]}}},
             Reason.ONE_NODE_ONLY,
-            "podAffinity can't require",
+            "podAffinity must not have required terms",
         ),
         (ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD]}, Reason.ONE_NODE_ONLY, "spread by zone"),
         (
@@ -83,7 +83,7 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
 )
 def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, Any], reason: Reason, said: str) -> None:
     with pytest.raises(NotAccepted, match="spec") as refused:
-        parsed(changes)
+        parsed_model(changes)
     assert refused.value.reason is reason
     assert said in refused.value.message
 
@@ -109,7 +109,7 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
     ],
 )
 def test_what_can_work_is_accepted(changes: dict[str, Any]) -> None:
-    assert parsed(changes).name == "minilm"
+    assert parsed_model(changes).name == "minilm"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_expressions_are_read_as_the_scheduler_reads_them(entry: dict[str, Any],
     selector = {"matchExpressions": [{"key": "encoders.dev/component", **entry}]}
     term = {"labelSelector": selector, "topologyKey": "zone"}
     changes = {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
-    found = parsed(changes)
+    found = parsed_model(changes)
     if refused:
         with pytest.raises(NotAccepted):
             checks.check_single_node(found.spec, found.name, found.namespace)
@@ -164,9 +164,9 @@ def test_a_volume_is_shared_where_several_nodes_may_write_it(asked: str, volume:
 
 
 @pytest.mark.parametrize("volume", [(), ("ReadWriteOncePod",)])
-def test_a_claim_for_one_pod_alone_is_refused_by_name(volume: tuple[str, ...]) -> None:
-    found = parsed()
-    with pytest.raises(NotAccepted, match="claim artifacts is ReadWriteOncePod") as refused:
+def test_a_single_pod_pvc_is_rejected_by_name(volume: tuple[str, ...]) -> None:
+    found = parsed_model()
+    with pytest.raises(NotAccepted, match="PersistentVolumeClaim artifacts is ReadWriteOncePod") as refused:
         checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOncePod", *volume))
     assert refused.value.reason is Reason.ONE_POD_ONLY
     checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOnce"))
@@ -176,7 +176,7 @@ def test_labels_of_the_overlay_count_as_the_models_own() -> None:
     term = {"labelSelector": {"matchLabels": {"team": "search"}}, "topologyKey": "zone"}
     template = {"metadata": {"labels": {"team": "search"}}}
     with pytest.raises(NotAccepted, match="podAntiAffinity"):
-        parsed(
+        parsed_model(
             ONE_NODE
             | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}, "spec.serving.podTemplate": template}
         )
@@ -184,11 +184,11 @@ def test_labels_of_the_overlay_count_as_the_models_own() -> None:
 
 def test_with_the_operators_permission_code_of_the_repository_is_accepted() -> None:
     permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
-    assert parsed({"spec.serving.trustRemoteCode": True}, permitting).spec.serving.trust_remote_code
+    assert parsed_model({"spec.serving.trustRemoteCode": True}, permitting).spec.serving.trust_remote_code
 
 
 def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
     without = SETTINGS.model_copy(update={"images": SETTINGS.images.model_copy(update={"engine": {}})})
     with pytest.raises(NotAccepted, match=r"engine\.cpu"):
-        parsed(None, without)
-    assert parsed({"spec.image": "mine:1"}, without).spec.image == "mine:1"
+        parsed_model(None, without)
+    assert parsed_model({"spec.image": "mine:1"}, without).spec.image == "mine:1"

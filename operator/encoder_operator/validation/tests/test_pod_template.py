@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from encoder_operator.resources import pod_defaults, serving_pod_template
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import SETTINGS, parsed
+from encoder_operator.tests.harness import SETTINGS, parsed_model
 from encoder_operator.validation import pod_template
 
 CONTEXT = pod_defaults.container_context()
@@ -253,7 +253,7 @@ def test_every_documented_path_of_the_engine_is_refused_with_its_own_reason(path
 
 def test_everything_that_the_operator_itself_sets_is_out_of_reach() -> None:
     """Whatever our own template holds is either merged by name beside it, or refused."""
-    template = serving_pod_template.build(parsed(), "k" * 64, "sha256:d", shared=False, settings=SETTINGS)
+    template = serving_pod_template.build(parsed_model(), "k" * 64, "sha256:d", shared=False, settings=SETTINGS)
     (container,) = template["spec"]["containers"]
     merged_by_name = {"containers", "volumes", "securityContext", "terminationGracePeriodSeconds"}
     for name in set(template["spec"]) - merged_by_name:
@@ -323,7 +323,7 @@ OVERLAYS = st.fixed_dictionaries(
 
 @settings(max_examples=200, deadline=None)
 @given(OVERLAYS)
-def test_whatever_a_person_writes_is_refused_or_takes_no_promise_away(overlaid: Json) -> None:
+def test_any_override_is_rejected_or_harmless(overlaid: Json) -> None:
     if pod_template.find_violation(overlaid, 90) is not None:
         return
     found = pod_template.merge(TEMPLATE, overlaid, CONTEXT)

@@ -6,7 +6,7 @@ import pytest
 
 from encoder_operator.manager.settings import Settings
 from encoder_operator.status.reasons import Reason
-from encoder_operator.tests.world import SETTINGS, parsed
+from encoder_operator.tests.harness import SETTINGS, parsed_model
 from encoder_operator.validation import tenancy
 from encoder_operator.validation.errors import NotAccepted
 
@@ -51,16 +51,16 @@ def test_what_an_administrator_does_not_allow_is_not_accepted(
     changes: dict[str, Any], limits: dict[str, Any], said: tuple[str, str]
 ) -> None:
     with pytest.raises(NotAccepted) as error:
-        parsed(changes, limited(**limits))
+        parsed_model(changes, limited(**limits))
     assert error.value.reason is Reason.NOT_PERMITTED
     assert all(part in error.value.message for part in said)
     # the same limit allows everything else, and without it the spec is accepted
-    parsed({}, limited(**limits))
-    parsed(changes)
+    parsed_model({}, limited(**limits))
+    parsed_model(changes)
 
 
 def test_a_single_team_may_set_everything() -> None:
-    parsed(ALL, SETTINGS)
+    parsed_model(ALL, SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -63,5 +63,5 @@ def test_short_forms_are_denied_as_the_long_ones(short: str, tail: str) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--port=9", "--served_model_name", "-tp=2", "--trust-remote-code", "--config=x"])
-def test_what_people_try_first_is_refused_by_the_api_server(argument: str) -> None:
+def test_common_denied_arguments_are_rejected_by_the_api_server(argument: str) -> None:
     assert re.search(vllm_args.cel_pattern(), argument)

@@ -83,7 +83,7 @@ def test_whatever_sounds_like_code_or_an_open_door_is_denied(options: list[list[
     assert len(heard) > 10
 
 
-def test_values_that_vllm_is_told_are_its_own(vllm: dict[str, Any]) -> None:
+def test_argument_values_exist_in_vllm(vllm: dict[str, Any]) -> None:
     """Fields of ours whose values are passed on as they are."""
     fields = Serving.model_json_schema()["properties"]
     ours = {name: _values(fields[name]) for name in ("dtype", "quantization", "loadFormat")}

@@ -7,7 +7,7 @@ import pytest
 
 from encoder_operator.api.v1alpha1 import Spec, Status, crd
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.world import model
+from encoder_operator.tests.harness import encoder_model
 from encoder_plugins import catalog
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -33,7 +33,7 @@ def test_it_is_structural() -> None:
         assert not isinstance(node.get("default"), type(None)) or "default" not in node
 
 
-def test_every_field_says_what_it_is_for() -> None:
+def test_every_field_has_a_description() -> None:
     for part in (SCHEMA["properties"]["spec"], SCHEMA["properties"]["status"]):
         for node in nodes(part):
             for name, field in node.get("properties", {}).items():
@@ -41,7 +41,7 @@ def test_every_field_says_what_it_is_for() -> None:
                     assert field.get("description"), name
 
 
-def test_every_rule_says_in_a_sentence_what_would_be_right() -> None:
+def test_every_rule_has_a_message() -> None:
     rules = [rule for node in nodes(SCHEMA) for rule in node.get("x-kubernetes-validations", [])]
     assert len(rules) >= 9
     assert all(" " in rule["message"] and "self" in rule["rule"] for rule in rules)
@@ -51,7 +51,7 @@ def test_plugins_are_those_of_the_catalogue() -> None:
     assert SCHEMA["properties"]["spec"]["properties"]["plugin"]["enum"] == list(catalog.plugins())
 
 
-def test_columns_are_what_a_person_looks_for() -> None:
+def test_printer_columns() -> None:
     columns = crd.build()["spec"]["versions"][0]["additionalPrinterColumns"]
     assert [column["name"] for column in columns] == ["PLUGIN", "PHASE", "READY", "VERIFIED", "REVISION", "AGE"]
 
@@ -62,7 +62,7 @@ def test_lists_with_keys_are_maps_to_the_api_server() -> None:
 
 @pytest.mark.parametrize("quantity", ["10Gi", "1.5", ".5", "500m", "1e3", 7])
 def test_quantities_as_kubernetes_has_them(quantity: str | int) -> None:
-    spec = model(resources={"requests": {"cpu": quantity}})["spec"]
+    spec = encoder_model(resources={"requests": {"cpu": quantity}})["spec"]
     assert Spec.model_validate(spec).serving.resources is not None
     jsonschema.validate({"spec": spec}, SCHEMA)
 
@@ -85,7 +85,7 @@ def test_quantities_as_kubernetes_has_them(quantity: str | int) -> None:
     ],
 )
 def test_bad_values_are_refused_by_the_schema_and_by_the_operator(path: str, value: Any) -> None:
-    spec = model()["spec"]
+    spec = encoder_model()["spec"]
     *folders, name = path.split(".")
     target = spec
     for folder in folders:

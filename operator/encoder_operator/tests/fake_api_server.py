@@ -28,7 +28,7 @@ _PROGRAM = "import sys; sys.modules.update(kubernetes=None, rich=None); from enc
 Fault = Callable[[web.Request], web.Response | float | None]
 
 
-class ApiServerFake:
+class FakeApiServer:
     """What it is asked, and what goes wrong.
 
     Attributes:
@@ -132,7 +132,7 @@ class Operator:
 
 
 @asynccontextmanager
-async def serving(fake: ApiServerFake, folder: Path) -> AsyncIterator[Path]:
+async def serving(fake: FakeApiServer, folder: Path) -> AsyncIterator[Path]:
     """Serve on a free port; yields a kubeconfig."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", fake.answer)

@@ -15,7 +15,7 @@ from encoder_operator.state.desired import EncoderModel, parse_model
 from encoder_operator.state.observed import format_time
 from encoder_operator.status import conditions
 from encoder_operator.status.reasons import Reason
-from encoder_operator.tests.cluster_fake import ClusterFake, Json
+from encoder_operator.tests.fake_cluster import FakeCluster, Json
 
 PLUGIN = "sentence_transformer"
 SETTINGS = Settings(
@@ -41,7 +41,7 @@ PREPARED = {
 }
 
 
-def model(**serving: Any) -> Json:
+def encoder_model(**serving: Any) -> Json:
     """Return an EncoderModel's manifest."""
     return {
         "apiVersion": "encoders.dev/v1alpha1",
@@ -56,9 +56,9 @@ def model(**serving: Any) -> Json:
     }
 
 
-def changed(changes: dict[str, Any]) -> Json:
+def with_fields(changes: dict[str, Any]) -> Json:
     """Return an EncoderModel's manifest with some fields set, each named by its path: ``{"spec.serving.dtype": "bfloat16"}``."""
-    live = model()
+    live = encoder_model()
     live["metadata"]["uid"] = "u"
     for path, value in changes.items():
         *folders, name = path.split(".")
@@ -69,12 +69,12 @@ def changed(changes: dict[str, Any]) -> Json:
     return live
 
 
-def parsed(changes: dict[str, Any] | None = None, settings: Settings = SETTINGS) -> EncoderModel:
+def parsed_model(changes: dict[str, Any] | None = None, settings: Settings = SETTINGS) -> EncoderModel:
     """Return an EncoderModel as the operator works with it."""
-    return parse_model(changed(changes or {}), settings)
+    return parse_model(with_fields(changes or {}), settings)
 
 
-def claim() -> Json:
+def existing_pvc() -> Json:
     """Return a claim as the API server has it."""
     return {"metadata": {"name": "minilm-artifacts"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
 
@@ -85,12 +85,12 @@ def annotate(**changes: str) -> Callable[[Json], None]:
     return lambda live: live["metadata"].setdefault("annotations", {}).update(named)
 
 
-def passes(job: Json) -> Json:
+def passing_report(job: Json) -> Json:
     """Answer a parity Job as `encoder-plugins parity` does for an engine that is right."""
     return report(job, "Passed", "0.9999999")
 
 
-def fails(job: Json) -> Json:
+def failing_report(job: Json) -> Json:
     """Answer a parity Job as `encoder-plugins parity` does for an engine that is wrong."""
     return report(job, "Failed", "0.8123")
 
@@ -110,22 +110,22 @@ def report(job: Json, result: str, cosine: str) -> Json:
     }
 
 
-class World:
+class Harness:
     """A cluster with one EncoderModel in it."""
 
     def __init__(self, manifest: Json | None = None) -> None:
-        self.fake = ClusterFake()
+        self.fake = FakeCluster()
         self.prep: Callable[[Json], tuple[int, Json]] = lambda job: (0, PREPARED)
-        self.parity: Callable[[Json], Json] = passes
+        self.parity: Callable[[Json], Json] = passing_report
         # changes a serving pod as it starts
         self.starts: Callable[[Json], object] = lambda pod: None
         self.operator_settings = SETTINGS
         self.reconciler = self.operator()
-        self.fake.put("encodermodels", manifest or model())
+        self.fake.put("encodermodels", manifest or encoder_model())
 
     def operator(self, settings: Settings | None = None) -> Reconciler:
         """Return a fresh operator, as after a restart."""
-        cluster = Client(config=ClusterFake.config(), transport=self.fake)
+        cluster = Client(config=FakeCluster.config(), transport=self.fake)
         return Reconciler(cluster, settings or self.operator_settings)
 
     @property
@@ -144,7 +144,7 @@ class World:
         entry = next(entry for entry in self.status["conditions"] if entry["type"] == name)
         return entry["status"], entry["reason"]
 
-    def said(self, name: str) -> str:
+    def message(self, name: str) -> str:
         """Return the message of a condition."""
         return str(next(entry["message"] for entry in self.status["conditions"] if entry["type"] == name))
 
@@ -164,7 +164,7 @@ class World:
         change(changed)
         self.fake.put("encodermodels", changed)
 
-    async def look(self) -> float | None:
+    async def reconcile(self) -> float | None:
         """Let the operator look once; what it says is what the page of the status allows."""
         after = await self.reconciler.reconcile("demo", "minilm")
         if ("encodermodels", "demo", "minilm") in self.fake.objects:
@@ -179,7 +179,7 @@ class World:
         """Let operator, controllers and kubelet take turns until nothing changes any more."""
         before = -1
         for _ in range(rounds):
-            await self.look()
+            await self.reconcile()
             self.jobs()
             self.deployment()
             if self.fake.version == before:

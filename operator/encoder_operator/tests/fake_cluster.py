@@ -57,7 +57,7 @@ class Fault:
         return httpx2.Response(500, json={"message": "asked to fail", "code": 500})
 
 
-class ClusterFake(httpx2.AsyncBaseTransport):
+class FakeCluster(httpx2.AsyncBaseTransport):
     """Objects by (plural, namespace, name), and the requests that change them."""
 
     def __init__(self) -> None:
