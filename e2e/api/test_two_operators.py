@@ -176,7 +176,7 @@ def test_a_write_that_comes_late_is_refused(proxy: FaultProxy, scene: Scene, sta
 @pytest.mark.fault(
     "the clocks of the operators are wrong, one an hour ahead and one an hour behind",
     "nothing",
-    "nobody takes a held Lease; nothing is given up early or retried late",
+    "no operator takes a held Lease; nothing is given up early or retried late",
 )
 def test_clocks_that_are_wrong_decide_nothing(scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
     with elected(scene.kube, tmp_path, "ahead", "behind") as (ahead, behind):

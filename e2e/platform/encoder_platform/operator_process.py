@@ -105,7 +105,7 @@ class OperatorProcess:
     @property
     def port(self) -> int | None:
         """The port of its probes, once it serves them."""
-        return next((line["port"] for line in self.lines() if line.get("event") == "start"), None)
+        return next((line["port"] for line in self.lines() if line.get("event") == "started"), None)
 
     def ask(self, path: str) -> tuple[int, str]:
         """GET /healthz, /readyz or /metrics; status 0 where nobody answers."""

@@ -42,7 +42,7 @@ class KopfLogin:
 
     Args:
         listed: Callbacks by plural name of each watched resource. They receive the metadata of each object in a list.
-        again: Seconds until rejected credentials are tried again. An API server that cannot reach its authenticator
+        again: Seconds until rejected credentials are used again. An API server that cannot reach its authenticator
             rejects all credentials for a while.
     """
 

@@ -54,7 +54,7 @@ class PrepSlots:
         """Add a model to the queue."""
         self._waiting.setdefault(key)
         self._export()
-        # a slot may have become free after the model was told to wait
+        # a slot may have become free after the model was planned
         self._enqueue_waiting()
 
     def set_jobs(self, key: NamespacedName, unfinished: Iterable[str]) -> None:

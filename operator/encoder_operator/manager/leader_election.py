@@ -65,7 +65,7 @@ class LeaderElector:
                 _LOG.warning("cannot acquire the lease", error=str(error))
             if holder == self._identity:
                 metrics.LEADER.set(1)
-                _LOG.info("leader", identity=self._identity)
+                _LOG.info("acquired the lease", identity=self._identity)
                 return
             if holder and holder != logged_holder:
                 logged_holder = holder

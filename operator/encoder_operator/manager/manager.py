@@ -70,7 +70,7 @@ async def run(settings: Settings) -> int:
     _stop_on_signals(stop)
     try:
         async with health.serve_health(settings.port, watch_progress, ready.is_set) as port:
-            _LOG.info("start", port=port)
+            _LOG.info("started", port=port)
             async with _hold_lease(settings, client, leadership, ready, stop) as lost:
                 failed = not stop.is_set() and not await _run_controller(
                     settings, client, watch_progress, prep_slots, ready, stop
@@ -78,7 +78,7 @@ async def run(settings: Settings) -> int:
                 return 1 if failed or lost.is_set() else 0
     finally:
         await client.close()
-        _LOG.info("end")
+        _LOG.info("stopped")
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

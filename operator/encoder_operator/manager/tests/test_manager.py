@@ -42,7 +42,7 @@ async def stopped(running: Operator, within: float = 5.0) -> int:
 async def test_it_ends_at_once_where_nothing_hinders_it(fake: FakeApiServer, kubeconfig: Path) -> None:
     async with operator(kubeconfig, **LEASE) as running:
         await until(lambda: fake.watched == ALL)
-        port = running.said("start")[0]["port"]
+        port = running.said("started")[0]["port"]
         # somebody who scrapes keeps the connection
         async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{port}/metrics") as answer:
             await answer.read()
