@@ -90,7 +90,23 @@ def to_yaml() -> str:
 def _spec() -> Json:
     schema = _structural(Spec.model_json_schema(by_alias=True))
     schema["properties"]["plugin"]["enum"] = list(catalog.plugins())
+    affinity = schema["properties"]["serving"]["properties"]["affinity"]
+    # its fields are those of a pod, and structural schemas repeat each description wherever a type is used
+    affinity["properties"] = _without_descriptions(affinity["properties"])
     return schema
+
+
+def _without_descriptions(properties: Json) -> Json:
+    return {name: _undescribed(schema) for name, schema in properties.items()}
+
+
+def _undescribed(schema: Json) -> Json:
+    found = {key: value for key, value in schema.items() if key != "description"}
+    if "properties" in found:
+        found["properties"] = _without_descriptions(found["properties"])
+    if "items" in found:
+        found["items"] = _undescribed(found["items"])
+    return found
 
 
 def _structural(schema: Json) -> Json:

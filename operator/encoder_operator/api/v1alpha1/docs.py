@@ -62,7 +62,10 @@ def _fields(schema: Json, path: str) -> Iterator[tuple[str, str, str, str]]:
         required = " **required**" if name in schema.get("required", []) else ""
         default = f"`{canonical_json(field['default'])}`" if field.get("default") not in (None, {}, []) else ""
         where = f"{path}.{name}"
-        yield where, _kind(field) + required, default, cell(field.get("description", ""))
+        if "description" not in field:
+            # a field of Kubernetes' own, below one whose description says so
+            continue
+        yield where, _kind(field) + required, default, cell(field["description"])
         yield from _fields(below, where + ("[]" if "items" in field else ""))
 
 

@@ -202,7 +202,7 @@ class Serving(ApiType):
     tolerations: Tolerations = Field(default_factory=list)
     """Tolerations of all pods of the model, including the prep Job's."""
     affinity: Affinity | None = None
-    """Affinity rules of the serving pods."""
+    """Affinity rules of the serving pods, with the fields of a pod's `affinity`."""
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
         Field(max_length=8, json_schema_extra=keyed("topologyKey", "whenUnsatisfiable")),

@@ -405,7 +405,7 @@ async def test_a_rejected_write_is_reported_with_the_rest_of_the_status() -> Non
     "`WriteRefused`",
     "verified pods receive traffic again nevertheless",
 )
-async def test_a_refused_write_keeps_no_proved_pod_from_its_traffic() -> None:
+async def test_a_rejected_write_keeps_no_verified_pod_from_its_traffic() -> None:
     harness = Harness()
     await harness.settle()
     harness.fake.forbidden = {"POST jobs"}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import json
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -21,9 +23,31 @@ def nodes(schema: Any) -> list[Json]:
     return [schema, *(found for value in schema.values() for found in nodes(value))]
 
 
+# the plugins that are planned, with names as long as any
+NINE_MORE = [f"{'planned_plugin_with_a_long_name':_<38}{number:02}" for number in range(9)]
+# of all annotations of an object; client-side `kubectl apply` puts the whole definition into one
+ANNOTATIONS_BYTES = 256 * 1024
+
+
+def stored(definition: Json) -> int:
+    """Return the size of the JSON without blanks: what is in etcd, and in the annotation of client-side apply."""
+    return len(json.dumps(definition, separators=(",", ":"), ensure_ascii=False).encode())
+
+
 @pytest.mark.complaint(25)
-def test_it_fits_into_an_annotation_several_times() -> None:
-    assert len(crd.to_yaml()) < 100 * 1024
+def test_two_served_versions_with_all_planned_plugins_fit_into_an_annotation() -> None:
+    definition = crd.build()
+    (version,) = definition["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    spec["plugin"]["enum"] += NINE_MORE
+    one = stored(definition)
+    definition["spec"]["versions"].append(copy.deepcopy(version) | {"name": "v1beta1", "storage": False})
+    two = stored(definition)
+    print(f"{one} bytes with one version, {two} with two")
+    assert two < ANNOTATIONS_BYTES / 2
+    # what this project allows itself, so that nobody notices too late
+    assert one < 64 * 1024
+    assert stored(spec["serving"]["properties"]["affinity"]) < one / 4
 
 
 def test_it_is_structural() -> None:
@@ -34,10 +58,12 @@ def test_it_is_structural() -> None:
 
 
 def test_every_field_has_a_description() -> None:
+    affinity = SCHEMA["properties"]["spec"]["properties"]["serving"]["properties"]["affinity"]
+    undescribed = {id(node) for node in nodes(affinity)} - {id(affinity)}
     for part in (SCHEMA["properties"]["spec"], SCHEMA["properties"]["status"]):
         for node in nodes(part):
             for name, field in node.get("properties", {}).items():
-                if isinstance(field, dict):
+                if isinstance(field, dict) and id(field) not in undescribed:
                     assert field.get("description"), name
 
 
