@@ -87,7 +87,13 @@ class Reconciler:
             return None
         self._record_snapshot(key, snapshot)
         try:
-            return await self._reconcile_snapshot(key, snapshot)
+            try:
+                observed = await self._observer.observe(snapshot)
+            except RequestRejected as error:
+                # nodes, Events and logs are read beside the snapshot
+                await self._report_read_error(key, error)
+                raise
+            return await self._reconcile_snapshot(key, snapshot, observed)
         except BaseException:
             self._watch_progress.forget(key)
             raise
@@ -99,8 +105,10 @@ class Reconciler:
             self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
         self._prep_slots.set_jobs(key, _unfinished_jobs(_with_component(snapshot.children["Job"], "prep")))
 
-    async def _reconcile_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> float | None:
-        live, observed = snapshot.live, await self._observer.observe(snapshot)
+    async def _reconcile_snapshot(
+        self, key: NamespacedName, snapshot: Snapshot, observed: ObservedState
+    ) -> float | None:
+        live = snapshot.live
         # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
         observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
         plan = self._make_plan(live, observed)

@@ -13,7 +13,7 @@ from encoder_operator.revisions import revision
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
-from encoder_operator.state.observed import Job, ObservedState, Pod, Revision
+from encoder_operator.state.observed import FIRST_POD_SECONDS, Job, ObservedState, Pod, Revision
 from encoder_operator.status import pod_diagnosis
 from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
@@ -205,8 +205,15 @@ def _failed_plan(job: Job) -> ArtifactPlan:
 
 def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     last = job.last_pod
+    if last is None and job.rejection:
+        # the Job controller retries, and the first pod's event reports that it succeeded
+        message = f"Job {job.name} cannot create its pod: {job.rejection}"
+        return ArtifactPlan(reason=Reason.PODS_REFUSED, message=message, requeue_after=30.0)
     if last is None:
-        return ArtifactPlan(reason=Reason.PREPARING, message="The prep Job is starting")
+        # Events are not watched
+        return ArtifactPlan(
+            reason=Reason.PREPARING, message="The prep Job is starting", requeue_after=FIRST_POD_SECONDS
+        )
     found = pod_diagnosis.diagnose(last) if last.alive else None
     if found is not None:
         # the kubelet retries mounts and pulls, and the pod's next event reports the result

@@ -18,6 +18,7 @@ from encoder_operator.resources import controller_revisions, parity_job
 from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import (
+    FIRST_POD_SECONDS,
     GateCondition,
     Job,
     ObservedState,
@@ -207,7 +208,9 @@ def _plan_next(
     running = next((job for job in jobs if not _is_finished(job) and not job.deleting), None)
     if running is not None:
         of = next((entry for entry in observed.revisions if entry.hash == running.revision), target)
-        return _with_message(found, of, target, running=_running_message(observed, running))
+        found = _with_message(found, of, target, running=_running_message(observed, running))
+        # Events are not watched
+        return found if running.pods else replace(found, requeue_after=FIRST_POD_SECONDS)
     if due is None:
         found = _with_message(
             found, target, target, inconclusive=found.inconclusive or _ephemeral(model, observed, target)
@@ -251,9 +254,10 @@ def _running_message(observed: ObservedState, job: Job) -> str:
     pod = next((pod.name for pod in observed.pods if pod.uid == binding), "")
     last = job.last_pod
     problem = pod_diagnosis.diagnose(last) if last else None
-    if problem is not None:
-        # the kubelet and the scheduler retry until the Job's deadline
-        return f"Job {job.name} for pod {pod} cannot start: {problem.message}"
+    cause = problem.message if problem else job.rejection
+    if cause:
+        # the kubelet, the scheduler and the Job controller retry until the Job's deadline
+        return f"Job {job.name} for pod {pod} cannot start: {cause}"
     return f"Job {job.name} is comparing pod {pod} with the reference outputs"
 
 

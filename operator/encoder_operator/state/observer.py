@@ -15,7 +15,7 @@ from encoder_operator.client.errors import RequestRejected
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import observed, ownership
-from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict
+from encoder_operator.state.observed import Job, ObservedState, Pod, Revision, Verdict
 from encoder_operator.state.snapshot import Snapshot, pvc_name
 
 _CREATING = "ContainerCreating"
@@ -78,8 +78,8 @@ class Observer:
             disruption_budget=named.get("PodDisruptionBudget"),
             gateway_api=snapshot.gateway_api,
             used_prep_slots=preps_elsewhere,
-            prep_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "prep")),
-            parity_jobs=tuple(observed.parse_job(job, parsed) for job in _with_component(jobs, "parity")),
+            prep_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "prep")]),
+            parity_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "parity")]),
             revisions=tuple(revisions),
             verdicts=verdicts,
             pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
@@ -103,6 +103,15 @@ class Observer:
             return replace(pod, progress=await self._progress(namespace, pod))
         return pod
 
+    async def _job(self, live: Json, pods: Iterable[Pod]) -> Job:
+        job = observed.parse_job(live, pods)
+        waited = (self._client.now - job.created).total_seconds()
+        if job.pods or job.finished or job.deleting or waited < observed.FIRST_POD_SECONDS:
+            return job
+        # the Job controller reports only in Events that the API server rejects a pod
+        event = await self._last_event(live["metadata"]["namespace"], job.uid, "FailedCreate")
+        return replace(job, rejection=str(event.get("message", "")))
+
     async def _node_problem(self, pod: Pod) -> str:
         """Return what is wrong with the node of a prep pod. The pod's own status shows it only after Kubernetes has evicted the pod."""
         if self._namespaced:
@@ -124,11 +133,13 @@ class Observer:
 
     async def _mount_problem(self, namespace: str, pod: Pod) -> str:
         """Return why a prep pod cannot mount a volume. The kubelet reports this only in Events."""
-        events = await self._client.list(
-            "Event", namespace, {}, {"involvedObject.uid": pod.uid, "reason": "FailedMount"}
-        )
-        last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
-        return str(last.get("message", "")) if last else ""
+        event = await self._last_event(namespace, pod.uid, "FailedMount")
+        return str(event.get("message", ""))
+
+    async def _last_event(self, namespace: str, uid: str, reason: str) -> Json:
+        """Return the newest Event with a reason about an object, or an empty one."""
+        events = await self._client.list("Event", namespace, {}, {"involvedObject.uid": uid, "reason": reason})
+        return max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
 
     async def _progress(self, namespace: str, pod: Pod) -> Json | None:
         """Return the last progress line in the pod's log, which is read at most once in ten seconds."""

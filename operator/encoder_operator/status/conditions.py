@@ -121,7 +121,7 @@ ImagePullFailed | ArtifactReady, Available, Progressing, Degraded | The node can
 Unschedulable | ArtifactReady, Available, Progressing | No node can run the pod; the message is from the scheduler | Lower the requests, or add nodes
 InsufficientGPU | Available, Progressing, Degraded | No node has a free GPU; a rolling update needs one more than the model has pods | Free or add a GPU; the rollout continues automatically
 CrashLoop | Available, Progressing, Degraded | The engine exits repeatedly; the message is from the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
-PodsRefused | Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
+PodsRefused | ArtifactReady, Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
 GatewayApiMissing | Degraded | `spec.network.httpRoute` is set, but the cluster does not serve HTTPRoutes; everything else works | Install the Gateway API, or remove the field; the operator checks again periodically
 WriteRefused | Progressing, Degraded | The API server rejects a read or write of one of the model's objects (permissions, quota, admission); the message is from the API server. The operator retries | Correct what the message names; `encoder-operator doctor` checks the permissions
 Starting | Progressing | Pods are starting | Wait
