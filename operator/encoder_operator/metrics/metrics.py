@@ -41,7 +41,7 @@ BEHIND = Gauge(
 NAMESPACE_UNREADABLE = Gauge(
     "encoder_namespace_unreadable",
     "1 while the operator cannot read a namespace that it serves. Set only if the served namespaces are listed.",
-    ["namespace"],
+    ["served_namespace"],
     registry=REGISTRY,
 )
 LEADER = Gauge(
