@@ -25,19 +25,19 @@ def visible_artifacts(space: Space) -> list[str]:
 
 @pytest.mark.complaint(1)
 @pytest.mark.fault(
-    "the hub cuts connections, answers 429 or 500, three times at most",
+    "the hub repeatedly drops connections or responds with 429 or 500",
     "`Preparing`",
-    "the download goes on where it broke; one Job in all",
+    "the download resumes where it stopped, in a single Job",
 )
 @pytest.mark.fault(
-    "the hub sends wrong bytes, again and again",
+    "the hub repeatedly sends wrong bytes",
     "`ChecksumMismatch`",
     "nothing is published",
 )
 @pytest.mark.fault(
-    "the hub stalls, or is down, until the tries are used up",
+    "the hub stalls or is down until the last attempt has failed",
     "`Stalled`, `DownloadFailed`",
-    "nothing is published; when the hub is well again, `encoders.dev/retry` is another Job that ends in an artifact",
+    "nothing is published; when the hub is available again, `encoders.dev/retry` starts another Job that succeeds",
 )
 @pytest.mark.parametrize(
     "faults", [ONE_OF_EACH, pytest.param(EVERY, marks=pytest.mark.soak)], ids=["one of each", "every"]

@@ -32,9 +32,9 @@ def settled(space: Space) -> bool:
 @pytest.mark.complaint(19)
 @pytest.mark.complaint(11)
 @pytest.mark.fault(
-    "an update computes something else than the original library",
+    "the output of an update differs from the reference outputs",
     "`ParityFailed` with the numbers; `Degraded`; `Available` stays True",
-    "the verified revision's template comes back byte for byte; no request is lost",
+    "the verified revision's template is restored byte for byte; no request is lost",
 )
 def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Space) -> None:
     before, active = template(served), served.model()["status"]["activeRevision"]
@@ -65,7 +65,7 @@ def revisions(objects: list[Body]) -> set[str]:
 @pytest.mark.fault(
     "twenty edits within two seconds",
     "`RolloutInProgress`",
-    "one rollout, of the last edit; what serves is not touched, no request is lost",
+    "a single rollout of the last edit; serving pods are not touched, no request is lost",
 )
 def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
     before = served.model()["status"]["activeRevision"]
@@ -95,9 +95,9 @@ def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
 
 @pytest.mark.complaint(12)
 @pytest.mark.fault(
-    "an edit taken back while its pod is still starting",
+    "an edit is reverted while its pod is still starting",
     "`RolloutInProgress`, then `Current`",
-    "the pods that serve are never touched; the candidate goes",
+    "serving pods are never touched; the candidate is removed",
 )
 def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     uids, jobs = {pod["metadata"]["uid"] for pod in staying(served)}, len(served.jobs("parity"))
@@ -119,8 +119,8 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
 @pytest.mark.soak
 @pytest.mark.fault(
     "an update to an image that cannot be pulled",
-    "`ImagePullFailed` in the kubelet's words, then `ProgressDeadlineExceeded`",
-    "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` tries it again; no request is lost",
+    "`ImagePullFailed` with the kubelet's message, then `ProgressDeadlineExceeded`",
+    "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` starts it again; no request is lost",
 )
 def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
     before, uids = template(served), {pod["metadata"]["uid"] for pod in staying(served)}
@@ -144,9 +144,9 @@ def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
 
 
 @pytest.mark.fault(
-    "an engine killed with SIGKILL while there is no operator",
+    "an engine is killed with SIGKILL while the operator is not running",
     "a restarted container",
-    "it comes back verified; only the killed pod's own requests fail",
+    "it becomes ready again without a new parity check; only requests of the killed pod fail",
 )
 def test_killed_container_comes_back_verified_while_the_operator_is_away(served: Space) -> None:
     served.patch_serving({"replicas": 2})

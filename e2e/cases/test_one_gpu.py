@@ -52,11 +52,11 @@ def insufficient(space: Space) -> Body:
 @pytest.mark.complaint(19)
 @pytest.mark.complaint(8)
 @pytest.mark.fault(
-    "the GPU pool is full: more replicas than GPUs, or an update that needs one more",
-    "`InsufficientGPU` in the scheduler's words; `Available` stays True",
-    "what serves goes on serving; with `rollout.strategy: Recreate` the old pod makes room",
+    "all GPUs are in use: more replicas than GPUs, or an update that needs one more",
+    "`InsufficientGPU` with the scheduler's message; `Available` stays True",
+    "serving pods keep serving; with `rollout.strategy: Recreate` the old pod is removed first",
 )
-def test_a_full_pool_is_reported_and_recreate_makes_room(on_one_gpu: Space) -> None:
+def test_a_full_gpu_pool_is_reported_and_recreate_makes_room(on_one_gpu: Space) -> None:
     space = on_one_gpu
     first = space.pods()[0]["metadata"]["uid"]
     space.kube.run("-n", space.name, "scale", "em/minilm", "--replicas=2")
@@ -85,9 +85,9 @@ def engines(space: Space) -> list[str]:
 
 
 @pytest.mark.fault(
-    "one of several engines that share a GPU killed with SIGKILL",
-    "the container restarts: readiness speaks of all engines",
-    "all of them come back together, verified",
+    "one of several engines that share a GPU is killed with SIGKILL",
+    "the container restarts, because readiness covers all engines",
+    "all engines restart together, verified",
 )
 def test_engines_that_share_a_gpu_live_and_die_together(on_one_gpu: Space) -> None:
     space = on_one_gpu

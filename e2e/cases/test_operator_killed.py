@@ -13,9 +13,9 @@ from encoder_platform.space import Space
 # e2e/api kills it before and after each write, with pods that start at once
 @pytest.mark.soak
 @pytest.mark.fault(
-    "the operator killed with SIGKILL after each single write",
-    "what the next life finds",
-    "every next life goes on; one prep Job in all",
+    "the operator is killed with SIGKILL after each single write",
+    "the state before the next write",
+    "every next process continues; a single prep Job in total",
 )
 def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Path) -> None:
     """Runs the operator on this machine, as the chart's own account, against the real API server."""

@@ -38,19 +38,19 @@ def folder(space: Space) -> Iterator[str]:
 
 @pytest.mark.complaint(6)
 @pytest.mark.fault(
-    "the prep pod evicted (`kubectl drain`)",
+    "the prep pod is evicted (`kubectl drain`)",
     "`Preparing`",
-    "the same Job makes another pod, which goes on with what was downloaded; an eviction is no failed try",
+    "the same Job creates another pod, which resumes the download; an eviction is not a failed attempt",
 )
 @pytest.mark.fault(
-    "the prep pod killed for memory",
-    "`OutOfMemory`, naming `spec.prepare.resources`",
-    "a spec with more memory is another try; nothing is left of the first",
+    "the prep pod exceeds its memory limit",
+    "`OutOfMemory`, with `spec.prepare.resources`",
+    "a spec with more memory starts another attempt; nothing of the first one is left",
 )
 @pytest.mark.fault(
-    "a claim that no volume can satisfy",
-    "`ClaimPending` in the words of the scheduler",
-    "the same Job goes on by itself when there is a volume",
+    "no volume can satisfy the PersistentVolumeClaim",
+    "`ClaimPending` with the scheduler's message",
+    "the same Job continues automatically when there is a volume",
 )
 def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: str) -> None:
     slow, enormous = trickling(space, "evicted"), f"{space.name}-enormous"
@@ -93,9 +93,9 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
 
 
 @pytest.mark.fault(
-    "the prep pod takes more of the node's disk than its limit (`ephemeral-storage`)",
-    "`Evicted` in the kubelet's words",
-    "a failed try: the same Job makes another pod, which goes on with what was downloaded, until its tries are used up",
+    "the prep pod exceeds its limit of the node's disk (`ephemeral-storage`)",
+    "`Evicted` with the kubelet's message",
+    "a failed attempt: the same Job creates another pod, which resumes the download, until the last attempt",
 )
 @pytest.mark.soak
 def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
@@ -110,7 +110,7 @@ def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
     fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
     space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)
     evicted = space.wait_condition("ArtifactReady", "Evicted", "crowded", seconds=240)
-    assert evicted["message"].startswith(f"try 1 of 2 failed, it will be tried again: pod {first} was evicted")
+    assert evicted["message"].startswith(f"Attempt 1 of 2 failed and will be retried: Pod {first} was evicted")
     assert "ephemeral" in evicted["message"]
     install.hub_heal(space.kube, slow)
     model = space.wait_current("ArtifactReady", "crowded", seconds=180)

@@ -61,18 +61,18 @@ def small_volume(space: Space) -> str:
 
 @pytest.mark.complaint(3)
 @pytest.mark.fault(
-    "a repository or a commit that is not there, or not for us",
+    "a repository or commit does not exist or is not accessible",
     "`RepositoryNotFound`, `RevisionNotFound`, `AuthFailed`",
-    "one Job, which is not tried again until the spec changes",
+    "a single Job, without a retry until the spec changes",
 )
 @pytest.mark.fault(
-    "the token's Secret is missing",
+    "the token's Secret does not exist",
     "`TokenSecretMissing`",
-    "the same Job goes on by itself when there is one",
+    "the same Job continues automatically when it is created",
 )
 @pytest.mark.fault(
-    "a volume that is too small",
-    "`InsufficientSpace`, by how much",
+    "the volume is too small",
+    "`InsufficientSpace`, with the missing amount",
     "nothing large is downloaded",
 )
 def test_source_that_is_not_available_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:

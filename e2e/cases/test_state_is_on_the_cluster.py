@@ -44,9 +44,9 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
 
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
-    "status and annotations wiped with `kubectl replace`, and the operator restarted",
-    "an empty status until the operator has reconciled",
-    "the status comes back as it was; no pod, Job or record changes",
+    "status and annotations are wiped with `kubectl replace`, and the operator restarts",
+    "an empty status until the first reconcile",
+    "the status is restored; no pod, Job or ControllerRevision changes",
 )
 def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> None:
     kube, before, status = served.kube, children(served), status_without_times(served)
@@ -68,8 +68,8 @@ def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> N
 
 @pytest.mark.fault(
     "a user edits the Deployment: another image, no readiness gate",
-    "nothing: the fields are the operator's",
-    "they are put back before a pod of the edit could answer; no request is lost",
+    "nothing: the operator owns the fields",
+    "they are corrected before a pod of the edit can serve; no request is lost",
 )
 def test_an_edited_deployment_is_put_back(served: Space) -> None:
     pods = {pod["metadata"]["uid"] for pod in served.pods()}
@@ -85,9 +85,9 @@ def test_an_edited_deployment_is_put_back(served: Space) -> None:
 
 
 @pytest.mark.fault(
-    "an edit while the model is paused",
+    "the spec is edited while the model is paused",
     "`Paused`; `UpToDate` is False",
-    "nothing is changed until the pause ends; taken back before that, it has never been",
+    "nothing changes until the pause ends; if the edit is reverted before that, it has no effect",
 )
 def test_paused_nothing_is_changed(served: Space) -> None:
     before, uid = children(served), served.pods()[0]["metadata"]["uid"]
@@ -106,9 +106,9 @@ def test_paused_nothing_is_changed(served: Space) -> None:
 
 @pytest.mark.complaint(9)
 @pytest.mark.fault(
-    "an upgrade of the operator that brings another default image and other settings",
+    "the operator is upgraded to another default image and other settings",
     "`UpdateAvailable` with `NewDefaults`",
-    "no pod changes; the new defaults are used when the user applies them",
+    "no pod changes until the user requests the new defaults",
 )
 def test_an_upgrade_of_the_operator_changes_no_pod(served: Space) -> None:
     before, images = children(served), served.platform.images
@@ -132,9 +132,9 @@ def leader(kube: Kube, pods: list[Body]) -> Body | None:
 
 @pytest.mark.soak
 @pytest.mark.fault(
-    "the leading one of two operators frozen longer than its Lease, and resumed",
-    "nothing but a log line of the one that takes over",
-    "the other goes on within seconds; the resumed one changes nothing",
+    "the leader of two operators is frozen for longer than its Lease, and resumed",
+    "only a log message of the new leader",
+    "the other one takes over within seconds; the resumed one changes nothing",
 )
 def test_a_frozen_operator_is_taken_over_from(served: Space) -> None:
     kube, before = served.kube, children(served)
@@ -187,7 +187,7 @@ def forged_job(space: Space, revision: str) -> Body:
 
 @pytest.mark.fault(
     "a tenant with the admin role writes what only the operator may: gate, verdict, revision, parity Job",
-    "the API server refuses, and says why",
+    "the API server rejects it with a reason",
     "nothing changes",
 )
 def test_a_tenant_can_neither_open_the_gate_nor_forge_a_verdict(served: Space) -> None:
@@ -264,9 +264,9 @@ file.chmod(mode)
 
 @pytest.mark.complaint(20)
 @pytest.mark.fault(
-    "one bit of the artifact changed after the verdict, and the engine killed with SIGKILL",
+    "one bit of the artifact changes after the verdict, and the engine is killed with SIGKILL",
     "`Available` False, `Degraded` with `CrashLoop` and the file's name",
-    "the container does not start again until the artifact is whole; then without another comparison",
+    "the container does not start until the artifact is intact; then without another parity check",
 )
 def test_a_tampered_artifact_keeps_a_restarted_container_from_starting(served: Space) -> None:
     vandal(served)

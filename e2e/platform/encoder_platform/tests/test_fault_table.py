@@ -46,7 +46,7 @@ def test_a_mark_is_a_row_under_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['"only", "two"', '"a", "b", f"c{1}"', '"a", "b", ""', '"a", "b", "c", more=1'])
-def test_a_mark_that_says_too_little_is_refused(tmp_path: Path, arguments: str) -> None:
+def test_an_incomplete_mark_is_rejected(tmp_path: Path, arguments: str) -> None:
     file = written(tmp_path, "operator", f"@pytest.mark.fault({arguments})\ndef test_it():\n    pass\n")
     with pytest.raises(ValueError, match=r"operator/test_wires\.py:1: pytest\.mark\.fault takes three"):
         fault_table.faults([file], tmp_path)
