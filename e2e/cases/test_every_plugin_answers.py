@@ -6,6 +6,7 @@ recorded here, too, by its own code; the cluster's prep records for itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,12 @@ from encoder_checkpoints.samples import Sample
 from encoder_platform import client, manifests
 from encoder_platform.publish import publish
 from encoder_platform.space import Space
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Batch, Finding, Parity, Reference
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Parity
+from encoder_plugins.parity.verdict import Finding
 from encoder_plugins.plugin import resolve
 
 CLIENTS = 16
@@ -49,14 +54,18 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
 
 def post_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
     """Send every case in a request of its own, with the given number of clients."""
-    bodies = [{"model": name, "data": parity.data([case], "float")} for case in reference.cases]
+    variant = parity.variants()[0]
+    bodies = [{"model": name, **parity.body([case], variant)} for case in reference.cases]
     answers = client.post_many(space.kube, space.name, space.url(name), list(bodies), clients=clients)
     assert [answer.status for answer in answers] == [200] * len(answers), worst(answers)
-    return [
+    findings = [
         finding
         for case, answer in zip(reference.cases, answers, strict=True)
-        for finding in comparison.examine(parity, reference, "cluster", Batch((case,), "float"), answer.body["data"])
+        for finding in comparison.examine(
+            parity, reference, "cluster", Batch((case,), variant), json.dumps(answer.body).encode()
+        )
     ]
+    return [*findings, *comparison.pooled(parity, "cluster", findings)]
 
 
 def worst(answers: Sequence[client.Answer]) -> client.Answer:
@@ -68,7 +77,7 @@ def worst(answers: Sequence[client.Answer]) -> client.Answer:
 def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path: Path) -> None:
     name = applied(space, sample, tmp_path)
     # the library's answers are recorded while the cluster prepares
-    reference = comparison.read_reference(samples.prepare(sample, tmp_path))
+    reference = references.read(samples.prepare(sample, tmp_path))
     parity: Parity = resolve(sample.plugin.parity)
     model = space.wait_ready(name, seconds=400)
     assert model["status"]["parity"]["result"] == "Passed"

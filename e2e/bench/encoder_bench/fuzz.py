@@ -23,8 +23,11 @@ import msgspec
 from encoder_bench import server
 from encoder_bench.fuzz_bodies import Body, Maker
 from encoder_plugins import catalog
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Parity, Reference
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import resolve
 from encoder_plugins.serving import limits
 
@@ -92,7 +95,9 @@ def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> M
     plugin = catalog.get(reference.plugin)
     schema = schema_of(resolve(plugin.processor).schemas["pooling"].request)
     short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
-    good: list[Mapping[str, Any]] = [parity.data([case], "float") for case in short if parity.weight(case) <= 8]
+    good: list[Mapping[str, Any]] = [
+        parity.body([case], parity.variants()[0])["data"] for case in short if parity.weight(case) <= 8
+    ]
     return Maker(schema, good, seed, body_bytes)
 
 
@@ -166,6 +171,7 @@ class Sentinel:
     def __init__(self, reference: Reference, parity: Parity) -> None:
         self._reference = reference
         self._parity = parity
+        self._variant = parity.variants()[0]
         self._cases = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[:SENTINEL_CASES]
         self.enough = False
 
@@ -175,14 +181,14 @@ class Sentinel:
         while not self.enough:
             case = self._cases[place % len(self._cases)]
             place += 1
-            data = self._parity.data([case], "float")
-            async with session.post(f"{url}/pooling", json={"model": "bench", "data": data}) as response:
+            body = self._parity.body([case], self._variant)
+            async with session.post(f"{url}/pooling", json={"model": "bench", **body}) as response:
                 if response.status != 200:
                     report.wrong.append(f"the sentinel got {response.status}: {(await response.text())[:200]}")
                     continue
-                answer = (await response.json())["data"]
-            batch = comparison.Batch((case,), "float")
-            findings = comparison.examine(self._parity, self._reference, "sentinel", batch, answer)
+                content = await response.read()
+            batch = Batch((case,), self._variant)
+            findings = comparison.examine(self._parity, self._reference, "sentinel", batch, content)
             verdict = comparison.judge(findings, self._parity.tolerances["float32"], self._reference, {})
             if verdict.result == "Passed":
                 report.sentinel += 1
@@ -192,7 +198,7 @@ class Sentinel:
 
 def run(artifact: Path, count: int, seed: int, log: Path) -> Report:
     """Serve an artifact on the CPU, attack it, and return what came of it."""
-    reference = comparison.read_reference(artifact)
+    reference = references.read(artifact)
     parity: Parity = resolve(catalog.get(reference.plugin).parity)
     made = maker(reference, parity, seed, limits.defaults(catalog.get(reference.plugin))["body_bytes"])
     with server.served(artifact, log, "--accelerator", "cpu") as at:

@@ -187,10 +187,7 @@ def isolation(engine: Engine) -> dict[str, Any]:
         "kinds": len(kinds) + len(further),
         "differ": len({json.dumps(plain(got)) for got in alone.values()}),
         "from alone": {
-            mix: max(
-                distance(plain(got), plain(alone[number]), thresholds(body(number)))
-                for number, got in found
-            )
+            mix: max(distance(plain(got), plain(alone[number]), thresholds(body(number))) for number, got in found)
             for mix, found in mixes.items()
         },
         "further from alone": max(
