@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
 CASES = [
     {"id": f"c{n}", "text": f"text {n}", "prompt_name": None, "dimensions": None, "normalize": None} for n in range(5)
 ]
-EXPECTED = {str(case["id"]): np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
+EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def prepared(tmp_path: Path) -> Path:
         artifact.FileEntry(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()
     ]
     manifest = artifact.Manifest(
-        key="k", plugin="sentence_transformer", prep_version=1, source={"revision": "r"}, files=tuple(sorted(entries))
+        key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}, files=tuple(sorted(entries))
     )
     (tmp_path / artifact.MANIFEST).write_bytes(manifest.encode())
     return tmp_path

@@ -240,7 +240,7 @@ def prepared(tmp_path: Path) -> Path:
     folder = tmp_path / "minilm"
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
-    made = manifest.build(folder, key="k", plugin="sentence_transformer", prep_version=1, source={"revision": "r"})
+    made = manifest.build(folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"})
     (folder / "MANIFEST.json").write_bytes(made.encode())
     return folder
 
