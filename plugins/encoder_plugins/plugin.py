@@ -89,7 +89,6 @@ class Plugin:
         reference_library: The folder of ``images/reference`` that locks the original library.
         prep_version: Part of an artifact's key: raise it when prep would write something else.
         dtypes: The default dtype by accelerator.
-        engine_args: vLLM arguments that this family needs on every accelerator.
         example_model: A checkpoint to try it with.
         architectures: Model classes to register with vLLM, by architecture name. Only names that neither vLLM nor
             transformers uses.
@@ -108,7 +107,6 @@ class Plugin:
     reference_library: str
     prep_version: int
     dtypes: tuple[tuple[Accelerator, str], ...]
-    engine_args: tuple[str, ...]
     example_model: str
     architectures: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[Route, ...] = (POOLING,)

@@ -105,7 +105,8 @@ class Model:
         )
         command.check_servable(plugin, compatibility.installed_vllm(), os.environ)
         here = host.this_host()
-        tuning = entrypoint.tuning_of(service, here)
+        checkpoint = entrypoint.engine_settings(plugin, service)
+        tuning = entrypoint.tuning_of(service, checkpoint, here)
         settings = Settings(
             plugin=plugin.name,
             limits=values,
@@ -117,7 +118,7 @@ class Model:
         if service.accelerator == "cpu":
             # the engine's process does the work itself, instead of starting a worker process for it
             environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        line = command.engine_arguments(service, plugin, tuning)
+        line = command.engine_arguments(service, plugin, checkpoint, tuning)
         self.engines = tuning.engines
         self._engines: list[_Engine] = []
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from encoder_plugins import compatibility
 from encoder_plugins.artifact.manifest import MODEL
 from encoder_plugins.errors import BadArgument, NotServable
 from encoder_plugins.plugin import Accelerator, Plugin
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import graceful_shutdown, settings
 from encoder_plugins.serving.settings import Settings
 from encoder_plugins.serving.tuning import Tuning
@@ -59,7 +61,7 @@ class Service:
         port: The port to listen on.
         accelerator: What the engine runs on.
         dtype: The engine's dtype; None takes the plugin's own for the accelerator.
-        max_model_len: Tokens of the longest prompt; None takes the checkpoint's.
+        max_model_len: Tokens of the longest prompt; None takes the checkpoint's own.
         limits: The value of every limit of the plugin.
         engines: Engines behind the port; None leaves the choice to ``tuning``.
         api_servers: API server processes of each engine; None leaves the choice to ``tuning``.
@@ -80,12 +82,13 @@ class Service:
     arguments: tuple[str, ...] = field(default=())
 
 
-def command(service: Service, plugin: Plugin, tuning: Tuning, python: str) -> list[str]:
+def command(service: Service, plugin: Plugin, checkpoint: EngineSettings, tuning: Tuning, python: str) -> list[str]:
     """Return the command line of one engine and its API servers.
 
     Args:
         service: What is served.
         plugin: The artifact's plugin.
+        checkpoint: What the artifact decides about the engine.
         tuning: How it is served.
         python: The interpreter.
     """
@@ -105,11 +108,11 @@ def command(service: Service, plugin: Plugin, tuning: Tuning, python: str) -> li
         *(part for pair in arguments.items() for part in pair),
         *("--disable-fastapi-docs", "--disable-uvicorn-access-log"),
         *_adapter_modules(service.adapters),
-        *engine_arguments(service, plugin, tuning),
+        *engine_arguments(service, plugin, checkpoint, tuning),
     ]
 
 
-def engine_arguments(service: Service, plugin: Plugin, tuning: Tuning) -> list[str]:
+def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSettings, tuning: Tuning) -> list[str]:
     """Return vLLM's arguments for the engine itself, with or without a server around it; the user's own come last."""
     arguments = {
         "--model": str(service.artifact / MODEL),
@@ -117,14 +120,16 @@ def engine_arguments(service: Service, plugin: Plugin, tuning: Tuning) -> list[s
         "--runner": "pooling",
         "--dtype": service.dtype or plugin.dtype(service.accelerator),
     }
-    if service.max_model_len is not None:
-        arguments["--max-model-len"] = str(service.max_model_len)
+    if (longest := service.max_model_len or checkpoint.max_model_len) is not None:
+        arguments["--max-model-len"] = str(longest)
+    if checkpoint.hf_overrides:
+        arguments["--hf-overrides"] = json.dumps(dict(checkpoint.hf_overrides))
     return [
         *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),
         *_tuning_arguments(tuning),
         *_adapter_arguments(service.adapters),
-        *plugin.engine_args,
+        *checkpoint.arguments,
         *service.arguments,
     ]
 
@@ -216,12 +221,14 @@ def number_in(arguments: Sequence[str], flag: str) -> int | None:
     return None
 
 
-def longest_text(config: Mapping[str, object], requested: int | None) -> int:
-    """Return the tokens of the longest text that the engine must take; 0 where config.json does not say."""
-    if requested is not None:
-        return requested
-    positions = config.get("max_position_embeddings")
-    return positions if isinstance(positions, int) else 0
+def longest_prompt(checkpoint: EngineSettings, requested: int | None) -> int:
+    """Return the tokens that a batch must be able to hold; 0 where there is no lower bound.
+
+    Args:
+        checkpoint: What the artifact decides about the engine.
+        requested: The number of tokens that the user set for a prompt; None for none.
+    """
+    return checkpoint.batch_tokens if requested is None else min(checkpoint.batch_tokens, requested)
 
 
 def adapters_from(assignments: Sequence[str]) -> dict[str, Path]:

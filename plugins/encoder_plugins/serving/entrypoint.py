@@ -18,7 +18,8 @@ from pathlib import Path
 from encoder_plugins import catalog, compatibility
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import BadArgument
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.prep.checkpoint import Checkpoint, EngineSettings
 from encoder_plugins.serving import command, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.host import Host, this_host
@@ -56,7 +57,8 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
     read = manifest.read(service.artifact)
     plugin = catalog.get(read.plugin)
     host = this_host()
-    tuning = tuning_of(service, host)
+    checkpoint = engine_settings(plugin, service)
+    tuning = tuning_of(service, checkpoint, host)
     counters = None
     if tuning.processes > 1:
         named = CountersFile(path="COUNTERS", processes=tuning.processes)
@@ -69,7 +71,7 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
         counters=counters,
     )
     wanted = command.environment(given, service, tuning, host.cores, serving)
-    line = tuple(command.command(service, plugin, tuning, sys.executable))
+    line = tuple(command.command(service, plugin, checkpoint, tuning, sys.executable))
     return Plan(
         commands=(line,) * tuning.engines,
         environment={name: value for name, value in wanted.items() if given.get(name) != value},
@@ -78,16 +80,26 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
     )
 
 
-def tuning_of(service: Service, host: Host) -> Tuning:
-    """Read the artifact, and decide how it is served on ``host``."""
+def engine_settings(plugin: Plugin, service: Service) -> EngineSettings:
+    """Read what the artifact decides about the engine.
+
+    Raises:
+        NotServable: The accelerator cannot run it.
+    """
+    checkpoint: Checkpoint = resolve(plugin.checkpoint)
+    return checkpoint.engine_settings(service.artifact / manifest.MODEL, service.accelerator)
+
+
+def tuning_of(service: Service, checkpoint: EngineSettings, host: Host) -> Tuning:
+    """Read the size of the weights, and decide how they are served on ``host``."""
     model = service.artifact / manifest.MODEL
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    requested = service.max_model_len or command.number_in(service.arguments, "--max-model-len")
+    requested = command.number_in(service.arguments, "--max-model-len") or service.max_model_len
     return choose(
         service.accelerator,
         host,
         weights=sum(path.stat().st_size for path in model.rglob("*.safetensors")),
-        longest=command.longest_text(config, requested),
+        longest=command.longest_prompt(checkpoint, requested),
+        sequences=checkpoint.batch_sequences,
         engines=service.engines,
         api_servers=command.number_in(service.arguments, "--api-server-count") or service.api_servers,
     )
@@ -125,7 +137,7 @@ def run(service: Service, digest: str | None) -> int:
 
     Raises:
         ChecksumMismatch: The artifact is not what it should be.
-        NotServable: This installation cannot serve it.
+        NotServable: This installation, or its accelerator, cannot serve it.
     """
     # the digest of a large artifact takes minutes
     signals.end_on_sigterm()

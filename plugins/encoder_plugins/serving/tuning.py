@@ -60,6 +60,7 @@ def choose(
     *,
     weights: int,
     longest: int,
+    sequences: int | None = None,
     engines: int | None = None,
     api_servers: int | None = None,
 ) -> Tuning:
@@ -69,7 +70,8 @@ def choose(
         accelerator: What the engine runs on.
         host: What there is to serve with.
         weights: Bytes of the checkpoint.
-        longest: Tokens of the longest text that the engine must take, 0 where that is not known.
+        longest: Tokens that a batch must be able to hold; 0 where there is no lower bound.
+        sequences: Prompts of a batch, where the checkpoint sets them.
         engines: What the user set; None leaves the choice to this function.
         api_servers: What the user set, for each engine; None leaves the choice to this function.
     """
@@ -80,14 +82,13 @@ def choose(
         # vLLM shares its port with other engines only where it listens several times itself
         api_servers = max(2, api_servers)
     if accelerator == "cpu":
-        return Tuning(engines=engines, api_servers=api_servers)
-    # a text is never cut in two: a batch has to hold the longest
+        return Tuning(engines=engines, api_servers=api_servers, batch_sequences=sequences)
     tokens = max(BATCH_TOKENS, longest)
     return Tuning(
         engines=engines,
         api_servers=api_servers,
         batch_tokens=tokens,
-        batch_sequences=BATCH_SEQUENCES,
+        batch_sequences=sequences or BATCH_SEQUENCES,
         graph_sizes=graph_sizes(tokens),
         memory_share=round(GPU_SHARE / engines, 3) if engines > 1 else None,
     )

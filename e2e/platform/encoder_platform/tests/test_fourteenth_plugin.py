@@ -18,6 +18,7 @@ from encoder_platform import chart_reference, plugin_table
 from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
 from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.command import Service
@@ -40,7 +41,6 @@ PLUGIN = Plugin(
     prep_version=1,
     reference_library="fourteenth",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    engine_args=("--no-enable-prefix-caching",),
     example_model="example/fourteenth",
     architectures={"FourteenthModel": "encoder_plugins.models.fourteenth.model:FourteenthModel"},
 )
@@ -77,7 +77,8 @@ def test_the_catalogue_and_the_command_list_it(plugin: Plugin, capsys: pytest.Ca
 
 def test_the_engine_is_started_with_its_arguments(plugin: Plugin) -> None:
     service = Service(artifact=Path("/a"), name="m", port=1, accelerator="nvidia", limits=limits.defaults(plugin))
-    command = serve.command(service, plugin, Tuning(engines=1, api_servers=1), "python")
+    checkpoint = EngineSettings(arguments=("--no-enable-prefix-caching",))
+    command = serve.command(service, plugin, checkpoint, Tuning(engines=1, api_servers=1), "python")
     assert command[-1] == "--no-enable-prefix-caching"
 
 

@@ -15,9 +15,6 @@ PLUGIN = Plugin(
     prep_version=2,
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    # every token sees every other: no prefix of a text can be taken from another request, and no text be cut in two.
-    # Without chunks, vLLM makes a step at least as large as the longest text
-    engine_args=("--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
     limits=LIMITS,
     example_model="urchade/gliner_small-v2.1",
     architectures={"DebertaGlinerModel": "encoder_plugins.models.deberta_gliner.model:DebertaGlinerModel"},

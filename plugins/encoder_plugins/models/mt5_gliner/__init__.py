@@ -15,9 +15,6 @@ PLUGIN = Plugin(
     prep_version=2,
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    # every token sees every other: no prefix of a text can be taken from another request, and no text be cut in two.
-    # Without chunks, vLLM makes a step at least as large as the longest text
-    engine_args=("--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
     limits=LIMITS,
     example_model="knowledgator/gliner-x-large",
     architectures={"Mt5GlinerModel": "encoder_plugins.models.mt5_gliner.model:Mt5GlinerModel"},

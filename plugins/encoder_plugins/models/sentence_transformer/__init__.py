@@ -13,9 +13,6 @@ PLUGIN = Plugin(
     prep_version=2,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 can't read a RoBERTa without it;
-    # checkpoint.py refuses checkpoints that say something else there
-    engine_args=("--no-enable-prefix-caching", "--hf-overrides", '{"position_embedding_type": "absolute"}'),
     routes=(
         POOLING,
         Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),

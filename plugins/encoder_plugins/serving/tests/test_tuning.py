@@ -69,3 +69,9 @@ def test_graphs_grow_by_an_eighth_and_end_at_the_largest_batch(most: int) -> Non
     assert list(sizes) == sorted(set(sizes))
     assert len(sizes) <= 64
     assert all(after <= before * 9 / 8 for before, after in pairwise(sizes) if before >= 512)
+
+
+def test_a_checkpoint_may_set_the_prompts_of_a_batch() -> None:
+    for accelerator in ("cpu", "nvidia"):
+        assert choose(accelerator, Host(cores=8), **SMALL, sequences=32).batch_sequences == 32
+    assert choose("nvidia", Host(cores=8), **SMALL).batch_sequences == tuning.BATCH_SEQUENCES

@@ -7,7 +7,6 @@ which is the IO processor's way without the middleware.
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_plugins.models.sentence_transformer import PLUGIN, checkpoint, parity
+from encoder_plugins.models.sentence_transformer import checkpoint, parity
 
 pytestmark = [
     pytest.mark.engine,
@@ -63,7 +62,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
             dtype="float32",
             enforce_eager=True,
             enable_prefix_caching=False,
-            hf_overrides=json.loads(PLUGIN.engine_args[PLUGIN.engine_args.index("--hf-overrides") + 1]),
+            hf_overrides=dict(checkpoint.CHECKPOINT.engine_settings(model, "cpu").hf_overrides),
             io_processor_plugin="encoder",
             additional_config={"encoder": {"plugin": "sentence_transformer"}},
             **more,
