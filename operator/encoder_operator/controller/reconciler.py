@@ -211,7 +211,7 @@ class Reconciler:
         kind, name = action.manifest["kind"], action.manifest["metadata"]["name"]
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
         if kind == "Job" and action.live is None:
-            # what a Job runs is believed: one that somebody else has prepared under its name must not become ours
+            # the report of a Job is trusted, so a Job that another client created under this name must not become a child
             await self._client.create(action.manifest)
         else:
             await self._client.apply(action.manifest, action.live)

@@ -70,7 +70,7 @@ class Pod:
     disrupted: bool = False
     # problem with the node of a prep pod
     node_problem: str = ""
-    # whether somebody has added an ephemeral container, which can answer in the place of the engine
+    # whether a user has added an ephemeral container, which can answer instead of the engine
     has_ephemeral_containers: bool = False
     product: str = ""
     # last progress line of a prep pod

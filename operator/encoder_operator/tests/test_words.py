@@ -64,6 +64,8 @@ PAGES = (
     "status.md",
     "operations.md",
     "install.md",
+    "security.md",
+    "api-versions.md",
     "autoscaling.md",
     "recipes.md",
     "faults.md",

@@ -63,7 +63,7 @@ def _fields(schema: Json, path: str) -> Iterator[tuple[str, str, str, str]]:
         default = f"`{canonical_json(field['default'])}`" if field.get("default") not in (None, {}, []) else ""
         where = f"{path}.{name}"
         if "description" not in field:
-            # a field of Kubernetes' own, below one whose description says so
+            # a field of Kubernetes, below one whose description names it
             continue
         yield where, _kind(field) + required, default, cell(field["description"])
         yield from _fields(below, where + ("[]" if "items" in field else ""))

@@ -85,7 +85,7 @@ _PLURALS = {
 
 
 def kept(harness: Harness) -> Any:
-    """Return what only the user may change. Labels of ControllerRevisions and messages of gates may be of the current version."""
+    """Return what only the user may change. Labels of ControllerRevisions and messages and times of gates may be of the current version."""
     kinds = ("pods", "jobs", "deployments", "services", "persistentvolumeclaims")
     records = {live["metadata"]["name"]: live["data"] for live in harness.fake.of("controllerrevisions")}
     found = copy.deepcopy((records, {kind: harness.fake.of(kind) for kind in kinds}))
@@ -94,6 +94,8 @@ def kept(harness: Harness) -> Any:
         for condition in pod["status"].get("conditions", []):
             if condition["type"] == naming.GATE:
                 condition.pop("message", None)
+                # version 0.1.0 wrote none
+                condition.pop("lastTransitionTime", None)
     return found
 
 
