@@ -29,7 +29,7 @@ def test_each_plugin_gets_two_engines_and_one_prep() -> None:
     assert found["engine-other_family-cpu"].reference == "encoder-operator/engine-other_family:1.2.3-cpu"
     assert found["engine-other_family-cuda"].reference == "encoder-operator/engine-other_family:1.2.3-cuda"
     assert found["prep-other_family"].reference == "encoder-operator/prep-other_family:1.2.3"
-    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "PREP_EXTRA": "prep-other-library"}
+    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "REFERENCE": "other_library"}
     assert found["operator"].reference == "encoder-operator/operator:1.2.3"
     assert len(found) == 2 + 2 * 3
 
@@ -61,6 +61,13 @@ def test_where_docker_answers_it_builds_without_a_cluster(
     assert built[2:] == ["operator"]
 
 
+def test_every_reference_library_has_its_lock() -> None:
+    folders = {path.parent.name for path in (targets.ROOT / "images" / "reference").glob("*/requirements.lock")}
+    for target in targets.current():
+        if "REFERENCE" in target.arguments:
+            assert target.arguments["REFERENCE"] in folders, target.name
+
+
 def test_nodes_without_gpus_get_no_cuda_image() -> None:
     chosen = targets.for_cpu_nodes(targets.targets([PLUGIN], "1.2.3"))
     assert not [target for target in chosen if "cuda" in target.reference]
@@ -87,5 +94,5 @@ def test_docker_builds_the_same_target() -> None:
     found = {target.name: target for target in targets.targets([PLUGIN], "1.2.3")}
     command = images.docker_command(found[f"prep-{PLUGIN.name}"])
     assert command[:6] == ["docker", "build", "--quiet", "-f", "images/engine/Dockerfile", "--target"]
-    assert "PREP_EXTRA=prep-gliner" in command
+    assert "REFERENCE=gliner" in command
     assert command[-1] == "."

@@ -114,7 +114,7 @@ def test_the_cluster_accepts_it(plugin: Plugin) -> None:
 def test_it_has_images(plugin: Plugin) -> None:
     found = {target.name: target for target in targets.current()}
     assert {f"engine-{NAME}-cpu", f"engine-{NAME}-cuda", f"prep-{NAME}"} <= set(found)
-    assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "PREP_EXTRA": "prep-fourteenth"}
+    assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "REFERENCE": NAME}
     assert f"prep-{NAME}" in targets.bake(found.values())["group"]["cpu"]["targets"]
 
 

@@ -28,7 +28,9 @@ def sound(tmp_path: Path) -> Path:
 
 
 def write_manifest(folder: Path) -> artifact.Manifest:
-    manifest = artifact.build(folder, key="key", plugin="p", prep_version=1, licence_note=None, source={"kind": "pvc", "revision": "r"})
+    manifest = artifact.build(
+        folder, key="key", plugin="p", prep_version=1, licence_note=None, source={"kind": "pvc", "revision": "r"}
+    )
     (folder / artifact.MANIFEST).write_bytes(manifest.encode())
     return manifest
 

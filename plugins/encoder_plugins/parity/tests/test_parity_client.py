@@ -36,7 +36,12 @@ def prepared(tmp_path: Path) -> Path:
         artifact.FileEntry(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()
     ]
     manifest = artifact.Manifest(
-        key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}, files=tuple(sorted(entries))
+        key="k",
+        plugin="sentence_transformer",
+        prep_version=1,
+        licence_note=None,
+        source={"revision": "r"},
+        files=tuple(sorted(entries)),
     )
     (tmp_path / artifact.MANIFEST).write_bytes(manifest.encode())
     return tmp_path
@@ -168,3 +173,29 @@ def test_a_changed_reference_is_no_evidence(prepared: Path) -> None:
     found = client.run(prepared, target)
     assert found.result == "Inconclusive"
     assert "differs" in found.message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reference_that_is_not_finite_is_inconclusive_whatever_the_server_answers(
+    prepared: Path, value: float
+) -> None:
+    write_expected(prepared, {**EXPECTED, "c1/vector": np.array([1, value], np.float32)})
+    target = client.Target(url="http://127.0.0.1:9", name="m", dtype="float32", thresholds={}, timeout=1, binding={})
+    found = client.run(prepared, target)
+    assert found.result == "Inconclusive"
+    assert "case c1 (vector) holds NaN or infinity" in found.message
+
+
+def write_expected(folder: Path, arrays: dict[str, Any]) -> None:
+    """Replace the expected outputs and seal the artifact again."""
+    (folder / artifact.EXPECTED).write_bytes(save(arrays))
+    (folder / artifact.MANIFEST).unlink()
+    manifest = artifact.build(
+        folder,
+        key="k",
+        plugin="sentence_transformer",
+        prep_version=1,
+        licence_note=None,
+        source={"revision": "r"},
+    )
+    (folder / artifact.MANIFEST).write_bytes(manifest.encode())

@@ -83,7 +83,10 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
     assert max(len(batch.cases) for batch in together.batches) >= 40
     assert (alone.concurrency, concurrent.concurrency, shuffled.concurrency) == (1, 16, 16)
     assert plans.plan(parity.PARITY, CASES)[3] == shuffled
-    assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {FLOAT, BASE64}
+    assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
+        FLOAT,
+        BASE64,
+    }
 
 
 def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
@@ -203,5 +206,7 @@ def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
 
 
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:
-    found = parity.PARITY.compare({}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)})
+    found = parity.PARITY.compare(
+        {}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)}
+    )
     assert found.metrics["max_abs_error"] == pytest.approx(6e-6, rel=0.1)

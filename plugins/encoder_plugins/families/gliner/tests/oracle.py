@@ -49,6 +49,11 @@ def describe(folder: str) -> dict[str, Any]:
     }
 
 
+def parameters(folder: str) -> dict[str, list[int]]:
+    """Return the shape of every tensor that the library loads."""
+    return {name: list(tensor.shape) for name, tensor in model(folder).model.state_dict().items()}
+
+
 def tokens(folder: str, word: str) -> list[int]:
     """Return the token ids of one word."""
     tokenizer = model(folder).data_processor.transformer_tokenizer

@@ -140,7 +140,11 @@ def expected(logits: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
 
 def examined(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any) -> Any:
     reference = Reference(
-        artifact="sha256:a", digest="sha256:r", plugin="deberta_gliner", cases=(asked,), expected={"c": expected(logits)}
+        artifact="sha256:a",
+        digest="sha256:r",
+        plugin="deberta_gliner",
+        cases=(asked,),
+        expected={"c": expected(logits)},
     )
     content = json.dumps({"data": answer}).encode()
     found = verdicts.examine(PARITY, reference, "alone", Batch((asked,), POOLING), content)
@@ -269,12 +273,15 @@ def test_the_scores_of_another_model_fail_whatever_the_dtype(dtype: str) -> None
     assert findings(asked, drawn(7), {"results": results}, dtype)[1].result == "Failed"
 
 
-@pytest.mark.parametrize(("dtype", "size", "result"), [
-    ("bfloat16", 0.02, "Passed"),
-    ("bfloat16", 0.06, "Failed"),
-    ("float16", 0.004, "Passed"),
-    ("float16", 0.02, "Failed"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "size", "result"),
+    [
+        ("bfloat16", 0.02, "Passed"),
+        ("bfloat16", 0.06, "Failed"),
+        ("float16", 0.004, "Passed"),
+        ("float16", 0.02, "Failed"),
+    ],
+)
 def test_what_a_dtype_may_lose_is_measured_in_what_the_library_loses(dtype: str, size: float, result: str) -> None:
     logits = drawn(7)
     asked, _ = scored(logits, list(range(WIDTH)))
