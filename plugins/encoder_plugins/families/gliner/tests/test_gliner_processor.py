@@ -283,8 +283,8 @@ def test_usage_counts_tokens_and_words(one: Library) -> None:
 
 def test_each_prompt_has_its_own_parameters(one: Library) -> None:
     found = parsed(processor(one), texts=["a b", "", "c"], labels_per_text=[["x"], ["x"], ["y", "z"]], threshold=0.25)
-    items = [payload.decode(prompt.parameters) for prompt in found.prompts]
-    assert [(len(item.words), len(item.labels), item.threshold) for item in items if item] == [
+    items = [item for prompt in found.prompts for item in payload.decode(prompt.parameters) or ()]
+    assert [(len(item.words), len(item.labels), item.threshold) for item in items] == [
         (2, 1, 0.25),
         (1, 2, 0.25),
     ]
