@@ -1,4 +1,4 @@
-"""Checks of arguments that several operations share. They look at shapes, types and devices only, never at values on a device."""
+"""Checks of arguments that several operations share. They read shapes, types and devices only, never values on a device."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def packed(
     cu_seqlens: torch.Tensor,
     max_seqlen: int,
     out: torch.Tensor | None,
+    key_lengths: torch.Tensor | None,
 ) -> None:
     """Check what every attention over packed sequences takes.
 
@@ -85,3 +86,6 @@ def packed(
         raise ValueError("cu_seqlens: expected sequences + 1 entries, found none")
     if max_seqlen < 0:
         raise ValueError(f"max_seqlen: expected a length, found {max_seqlen}")
+    if key_lengths is not None:
+        index("key_lengths", key_lengths, query)
+        shaped("key_lengths", key_lengths, (cu_seqlens.shape[0] - 1,))

@@ -23,18 +23,33 @@ class Group:
         length: The longest sequence's length.
         lengths: `[sequences]` int64.
         padded: Whether any sequence is shorter than ``length``.
+        keys: `[sequences]` int64: how many of each sequence's rows are keys.
+        key_rows: `[sequences, key_length]` int64: the packed row of every key; padding repeats the sequence's last key.
+        key_length: Keys of the sequence that has most.
     """
 
     rows: torch.Tensor
     length: int
     lengths: torch.Tensor
     padded: bool
+    keys: torch.Tensor
+    key_rows: torch.Tensor
+    key_length: int
+
+    def key_mask(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return `[sequences, 1, key_length]`: 0 for keys and minus infinity for padding; None where there is no padding."""
+        padding = torch.arange(self.key_length, device=self.keys.device) >= self.keys[:, None, None]
+        if not bool(padding.any()):
+            return None
+        return torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill_(padding, float("-inf"))
 
 
-def groups(cu_seqlens: torch.Tensor) -> Iterator[Group]:
+def groups(cu_seqlens: torch.Tensor, key_lengths: torch.Tensor | None = None) -> Iterator[Group]:
     """Yield the batch's sequences, longest first, in groups of similar length; empty ones are left out."""
-    borders = cu_seqlens.tolist()
-    sequences = [(end - start, start) for start, end in pairwise(borders) if end > start]
+    offsets = cu_seqlens.tolist()
+    counts = [end - start for start, end in pairwise(offsets)]
+    keys = counts if key_lengths is None else [min(pair) for pair in zip(key_lengths.tolist(), counts, strict=True)]
+    sequences = [part for part in zip(counts, offsets[:-1], keys, strict=True) if part[0] > 0]
     sequences.sort(key=lambda sequence: (-sequence[0], sequence[1]))
     first = 0
     while first < len(sequences):
@@ -50,12 +65,14 @@ def groups(cu_seqlens: torch.Tensor) -> Iterator[Group]:
         first = last
 
 
-def _group(sequences: list[tuple[int, int]], device: torch.device) -> Group:
-    lengths, starts = torch.tensor(sequences, device=device).unbind(1)
-    longest = sequences[0][0]
-    positions = torch.arange(longest, device=device)
-    rows = starts[:, None] + torch.minimum(positions[None, :], lengths[:, None] - 1)
-    return Group(rows, longest, lengths, sequences[-1][0] != longest)
+def _group(sequences: list[tuple[int, int, int]], device: torch.device) -> Group:
+    lengths, starts, keys = torch.tensor(sequences, device=device).unbind(1)
+    longest, most = sequences[0][0], max(count for _, _, count in sequences)
+    rows, key_rows = (
+        starts[:, None] + torch.minimum(torch.arange(size, device=device)[None, :], ends[:, None] - 1)
+        for size, ends in ((longest, lengths), (most, keys))
+    )
+    return Group(rows, longest, lengths, sequences[-1][0] != longest, keys, key_rows, most)
 
 
 def scatter(out: torch.Tensor, group: Group, values: torch.Tensor) -> None:

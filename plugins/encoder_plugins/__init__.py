@@ -43,7 +43,7 @@ def register() -> None:
 
 
 def io_processor() -> str | None:
-    """Return the qualified name of the function that builds the plugin's IO processor (IO processor plugin).
+    """Return the qualified name of the class of our IO processor (IO processor plugin).
 
     None, which vLLM takes for "not installed", where vLLM is not the supported one or every plugin is switched off.
     No module of this package may be called like this function: once imported, it would take the function's place.
@@ -57,4 +57,4 @@ def io_processor() -> str | None:
         found, os.environ
     ):
         return None
-    return "encoder_plugins.serving.processor.create"
+    return "encoder_plugins.serving.io_processor.EncoderIOProcessor"

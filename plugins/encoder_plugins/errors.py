@@ -2,11 +2,12 @@
 
 PluginError
 ├── UnknownPlugin
-├── BadArgument                a command line that says nothing sensible
-├── NotServable                an installation that can't serve this artifact
-├── EngineEnded                an engine without a server has ended
+├── BadArgument                a command-line argument has an impossible value
+├── NotServable                this installation cannot serve this artifact
+├── EngineEnded                the engine process of offline.Model has ended
 ├── InvalidRequest             also a ValueError: the client gets 400
-│   └── UnknownModel           404
+│   ├── UnknownModel           404
+│   └── UnknownAdapter         404
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
 │   ├── AuthFailed             22
 │   ├── InsufficientSpace      28
@@ -42,24 +43,27 @@ class UnknownPlugin(PluginError):
 
 
 class BadArgument(PluginError):
-    """A command's argument has a value that it can't have."""
+    """A command-line argument has a value that it cannot have."""
 
 
 class NotServable(PluginError):
-    """vLLM is not the supported one, or the plugin is switched off."""
+    """vLLM is not the supported one, the plugin is disabled, or the accelerator cannot run the artifact."""
 
 
 class EngineEnded(PluginError):
-    """An engine in a process of its own ended before it had the answer, or never started."""
+    """The engine process of ``offline.Model`` ended before it had answered, or did not start."""
 
 
 class InvalidRequest(PluginError, ValueError):
-    """A request that can't be answered; the client gets 400 with ``message``.
+    """A request that cannot be answered.
 
     Attributes:
+        status: The HTTP status that the client gets.
         message: What was wrong, and what would be accepted.
         param: The field, as a path from the request's root, e.g. ``data.texts[3]``.
     """
+
+    status: ClassVar[int] = 400
 
     def __init__(self, message: str, *, param: str) -> None:
         super().__init__(f"{param}: {message}")
@@ -68,7 +72,15 @@ class InvalidRequest(PluginError, ValueError):
 
 
 class UnknownModel(InvalidRequest):
-    """A request for a model that this server does not serve; the client gets 404."""
+    """A request for a model that this server does not serve."""
+
+    status = 404
+
+
+class UnknownAdapter(InvalidRequest):
+    """A request for an adapter that this server was not started with."""
+
+    status = 404
 
 
 class PrepareError(PluginError):

@@ -33,6 +33,45 @@ POOLING = Route(path="/pooling", schema="pooling", summary="Answer a request of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One bound on what a client may send.
+
+    Attributes:
+        name: How ``spec.serving.limits`` and ``encoder-plugins serve --limit`` call it.
+        default: The bound where nobody sets another; a whole number of 1 or more.
+        description: One sentence for the documentation, with the unit.
+    """
+
+    name: str
+    default: int
+    description: str
+
+
+REQUEST_LIMITS = (
+    Limit(name="body_bytes", default=4 << 20, description="Bytes of a request's body; a larger one is answered 413."),
+    Limit(name="body_seconds", default=30, description="Seconds in which a body must arrive; else it is answered 408."),
+    Limit(
+        name="header_seconds",
+        default=10,
+        description="Seconds in which the headers of a request must arrive; else the connection is closed.",
+    ),
+    Limit(
+        name="in_flight",
+        default=128,
+        description="Requests in flight at the same time; one more is answered 503 with Retry-After.",
+    ),
+)
+"""What every plugin's limits begin with."""
+
+TEXT_LIMITS = (
+    Limit(name="texts", default=256, description="Texts of one request."),
+    Limit(name="characters_per_text", default=200_000, description="Characters (code points) of one text."),
+    Limit(name="characters", default=1_000_000, description="Characters of all texts of one request."),
+)
+"""Further limits of plugins that take texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """One encoder family, as its folder declares it.
 
@@ -50,11 +89,11 @@ class Plugin:
         reference_library: The folder of ``images/reference`` that locks the original library.
         prep_version: Part of an artifact's key: raise it when prep would write something else.
         dtypes: The default dtype by accelerator.
-        engine_args: vLLM arguments that this family needs on every accelerator.
         example_model: A checkpoint to try it with.
         architectures: Model classes to register with vLLM, by architecture name. Only names that neither vLLM nor
             transformers uses.
         routes: The HTTP paths that the plugin answers.
+        limits: What one request may contain: ``REQUEST_LIMITS`` and what the plugin adds.
     """
 
     name: str
@@ -68,10 +107,10 @@ class Plugin:
     reference_library: str
     prep_version: int
     dtypes: tuple[tuple[Accelerator, str], ...]
-    engine_args: tuple[str, ...]
     example_model: str
     architectures: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[Route, ...] = (POOLING,)
+    limits: tuple[Limit, ...] = REQUEST_LIMITS
 
     def dtype(self, accelerator: Accelerator) -> str:
         """Return the default dtype of this family on ``accelerator``."""

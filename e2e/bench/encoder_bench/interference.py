@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from encoder_bench import load, server, workload
-from encoder_plugins.serving.limits import Limits
+from encoder_plugins.families.gliner.limits import LIMITS
 
 SHORT_WORDS = 12
 
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def large_body(words: int) -> bytes:
     """Return a request with as many texts, and characters in all, as a server takes."""
-    limits = Limits()
-    texts = workload.texts(limits.texts, words, seed=5)
-    while sum(map(len, texts)) > limits.characters:
+    limits = {limit.name: limit.default for limit in LIMITS}
+    texts = workload.texts(limits["texts"], words, seed=5)
+    while sum(map(len, texts)) > limits["characters"]:
         texts.pop()
     return load.body({"texts": texts, "labels": workload.labels(25), "overflow": "truncate"})
 

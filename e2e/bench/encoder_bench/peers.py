@@ -34,7 +34,7 @@ class Task:
         source: The checkpoint as published, for the library.
         artifact: The prepared one, for us.
         device: `cpu` or `cuda`.
-        dtype: Number format.
+        dtype: Of weights and computation.
         texts: Texts of each measurement of ours.
         library_texts: Those of the library, which is slower.
         counted: Texts whose entities are counted, so that sides which compute something else are seen.
@@ -190,10 +190,10 @@ def profiled(task: Task) -> Measure:
     limits = {"texts": 100_000, "characters": 1 << 30}
     arguments: dict[str, Any] = {"enforce_eager": True}
     if task.device == "cuda":
-        tokens = max(tuning.STEP_TOKENS, config.get("max_position_embeddings", 0))
+        tokens = max(tuning.BATCH_TOKENS, config.get("max_position_embeddings", 0))
         arguments = {
             "max_num_batched_tokens": tokens,
-            "max_num_seqs": tuning.STEP_SEQUENCES,
+            "max_num_seqs": tuning.BATCH_SEQUENCES,
             "compilation_config": {"cudagraph_capture_sizes": list(tuning.graph_sizes(tokens))},
         }
     llm = LLM(
@@ -268,7 +268,7 @@ SIDES = {"library": library, "flashdeberta": flashdeberta, "ours": ours, "profil
 
 
 def main() -> None:
-    """Start one side, say so, and measure each shape that is asked for, one line of JSON each."""
+    """Start one side, print that, and measure each requested shape, one line of JSON each."""
     name = sys.argv[1]
     given: dict[str, Any] = json.loads(sys.argv[2])
     task = Task(**(given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}))

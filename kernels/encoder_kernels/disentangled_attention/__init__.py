@@ -23,6 +23,7 @@ def disentangled_attention(
     max_seqlen: int,
     *,
     scale: float,
+    key_lengths: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return softmax(scores) value, each sequence on its own, where a pair's score has up to three terms.
@@ -43,6 +44,8 @@ def disentangled_attention(
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
         max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
         scale: Commonly ``1 / sqrt(head_size * terms)``.
+        key_lengths: `[sequences]` int32 on the device: how many of each sequence's first tokens are keys, at least 1; None for all. The
+            tokens behind them are queries only: they attend to the keys, and nothing attends to them.
         out: `[tokens, heads, head_size]`, written to when given. Rows beyond ``cu_seqlens[-1]`` (graph padding) stay as they are; in a
             fresh tensor they are undefined.
 
@@ -55,7 +58,7 @@ def disentangled_attention(
     Source: He et al., "DeBERTa: Decoding-enhanced BERT with disentangled attention", equations 2 to 4; transformers'
     ``DisentangledSelfAttention``.
     """
-    checks.packed(query, key, value, cu_seqlens, max_seqlen, out)
+    checks.packed(query, key, value, cu_seqlens, max_seqlen, out, key_lengths)
     _, heads, head_size = query.shape
     for name, table in (("position_key", position_key), ("position_query", position_query)):
         if table is None:
@@ -77,8 +80,20 @@ def disentangled_attention(
         from encoder_kernels.disentangled_attention import kernel
 
         kernel.launch(
-            query, key, value, position_key, position_query, position_index, cu_seqlens, max_seqlen, scale, out
+            query,
+            key,
+            value,
+            position_key,
+            position_query,
+            position_index,
+            cu_seqlens,
+            max_seqlen,
+            scale,
+            out,
+            key_lengths,
         )
     else:
-        reference.attend(query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out)
+        reference.attend(
+            query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out, key_lengths
+        )
     return out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 
@@ -11,7 +9,8 @@ def log_bucket_index(buckets: int, max_distance: int) -> torch.Tensor:
     """Return DeBERTa v2's and v3's table: exact rows for near distances, logarithmically wider buckets for far ones.
 
     ``bucket(d) = d`` for ``|d| <= mid = buckets // 2``, beyond it ``sign(d) * (mid + ceil(log(|d| / mid) / log((max_distance - 1) / mid) *
-    (mid - 1)))``; the row is ``clamp(bucket(d) + buckets, 0, 2 * buckets - 1)``. Computed in float64, once, on the host.
+    (mid - 1)))``; the row is ``clamp(bucket(d) + buckets, 0, 2 * buckets - 1)``. Computed once, on the host, in float32 as transformers
+    computes it: in float64 some distances would fall into the neighbouring bucket.
 
     Args:
         buckets: ``position_buckets`` of the config.
@@ -21,7 +20,7 @@ def log_bucket_index(buckets: int, max_distance: int) -> torch.Tensor:
         `[2 * limit + 1]` int32: the row of distance ``d`` at ``d + limit``; all distances beyond ``limit`` have its rows.
 
     Raises:
-        ValueError: When there are fewer than 2 buckets, or ``max_distance - 1`` is no farther than the exact ones.
+        ValueError: When there are fewer than 2 buckets, or ``max_distance - 1`` does not exceed the exact distances.
 
     Source: transformers' ``make_log_bucket_position``.
     """
@@ -30,21 +29,25 @@ def log_bucket_index(buckets: int, max_distance: int) -> torch.Tensor:
         raise ValueError(f"buckets: expected at least 2, found {buckets}")
     if max_distance - 1 <= middle:
         raise ValueError(f"max_distance: expected more than {middle + 1} with {buckets} buckets, found {max_distance}")
-    width = math.log((max_distance - 1) / middle)
+    # with one exact bucket all farther distances share the same one, so the last bucket is never reached
+    last = buckets if middle > 1 else 1
+    limit = max_distance
+    while (positive := _log_buckets(limit, middle, max_distance))[-1] < last:
+        limit *= 2
+    limit = int(torch.searchsorted(positive, last))
+    positive = positive[: limit + 1]
+    rows = torch.cat([-positive.flip(0)[:-1], positive]) + buckets
+    return rows.clamp(0, 2 * buckets - 1).to(torch.int32)
 
-    def bucket(distance: int) -> int:
-        if distance <= middle:
-            return distance
-        return middle + math.ceil(math.log(distance / middle) / width * (middle - 1))
 
-    positive = [0]
-    # with one exact bucket (middle 1) all farther ones are one
-    farthest = middle + 1 if middle == 1 else None
-    while positive[-1] < buckets and len(positive) - 1 != farthest:
-        positive.append(bucket(len(positive)))
-    last = 2 * buckets - 1
-    rows = [max(buckets - b, 0) for b in reversed(positive[1:])] + [min(buckets + b, last) for b in positive]
-    return torch.tensor(rows, dtype=torch.int32)
+def _log_buckets(limit: int, middle: int, max_distance: int) -> torch.Tensor:
+    """Return the bucket of each distance from 0 to ``limit``, int64."""
+    distances = torch.arange(limit + 1)
+    # transformers gives near distances any value that has a logarithm
+    far = torch.where(distances < middle, torch.tensor(middle - 1).type_as(distances), distances)
+    scale = torch.log(torch.tensor((max_distance - 1) / middle))
+    grown = torch.ceil(torch.log(far / middle) / scale * (middle - 1)) + middle
+    return torch.where(far <= middle, distances.type_as(grown), grown).to(torch.long)
 
 
 def linear_index(span: int) -> torch.Tensor:

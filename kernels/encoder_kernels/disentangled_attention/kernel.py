@@ -20,6 +20,14 @@ def _row(distance, index, limit):
     return tl.load(index + tl.minimum(tl.maximum(distance, -limit), limit) + limit)
 
 
+@triton.jit
+def _keys(key_lengths, sequence, length, HAS_KEYS: tl.constexpr):
+    keys = length
+    if HAS_KEYS:
+        keys = tl.minimum(tl.load(key_lengths + sequence), length)
+    return keys
+
+
 @triton.jit(do_not_specialize=["limit", "longest", "factor"])
 def position_terms_kernel(
     query,
@@ -30,6 +38,7 @@ def position_terms_kernel(
     key_terms,
     index,
     cu_seqlens,
+    key_lengths,
     query_token,
     query_head,
     key_token,
@@ -50,6 +59,7 @@ def position_terms_kernel(
     BLOCK_R: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
+    HAS_KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Write one block's rows of one table, multiplied by ``factor``."""
@@ -59,13 +69,19 @@ def position_terms_kernel(
     first = tl.program_id(0) * BLOCK_M
     if first >= length:
         return
+    keys = _keys(key_lengths, sequence, length, HAS_KEYS)
     head = tl.program_id(1).to(tl.int64)
     is_key = not HAS_C2P
     if HAS_C2P and HAS_P2C:
         is_key = head >= HEADS
         head = head % HEADS
     # distances are query - key
-    last = tl.minimum(first + BLOCK_M, length) - 1
+    rows_end = length
+    if is_key:
+        rows_end = keys
+    if first >= rows_end:
+        return
+    last = tl.minimum(first + BLOCK_M, rows_end) - 1
     if is_key:
         source, token_stride, head_stride = key, key_token, key_head
         table, table_head, table_row, terms = position_query, position_query_head, position_query_row, key_terms
@@ -73,12 +89,12 @@ def position_terms_kernel(
     else:
         source, token_stride, head_stride = query, query_token, query_head
         table, table_head, table_row, terms = position_key, position_key_head, position_key_row, query_terms
-        nearest, farthest = first - length + 1, last
+        nearest, farthest = first - keys + 1, last
 
     offsets = tl.arange(0, BLOCK_D)
     inside = offsets < HEAD_SIZE
     places = first + tl.arange(0, BLOCK_M)
-    stored = places < length
+    stored = places < rows_end
     tokens = start.to(tl.int64) + tl.minimum(places, last)
     block = tl.load(
         source + head * head_stride + tokens[:, None] * token_stride + offsets[None, :], mask=inside[None, :], other=0.0
@@ -104,6 +120,7 @@ def disentangled_attention_kernel(
     key_terms,
     index,
     cu_seqlens,
+    key_lengths,
     query_token,
     query_head,
     key_token,
@@ -123,6 +140,7 @@ def disentangled_attention_kernel(
     BLOCK_N: tl.constexpr,
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
+    HAS_KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Write the attention of one block of one sequence's queries in one head."""
@@ -132,6 +150,7 @@ def disentangled_attention_kernel(
     first = tl.program_id(0) * BLOCK_M
     if first >= length:
         return
+    keys_end = _keys(key_lengths, sequence, length, HAS_KEYS)
     head = tl.program_id(1).to(tl.int64)
     start = start.to(tl.int64)
     offsets = tl.arange(0, BLOCK_D)
@@ -155,9 +174,9 @@ def disentangled_attention_kernel(
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # one stage, said here and not at the launch: more would fetch the index ahead through shared memory, four bytes at a time
-    for begin in tl.range(0, length, BLOCK_N, num_stages=1):
+    for begin in tl.range(0, keys_end, BLOCK_N, num_stages=1):
         others = begin + tl.arange(0, BLOCK_N)
-        theirs = tl.minimum(others, length - 1)
+        theirs = tl.minimum(others, keys_end - 1)
         if HAS_C2P:
             rows = _row(ours[:, None] - theirs[None, :], index, limit)
             query_term = tl.load(query_rows[:, None] + rows)
@@ -172,7 +191,7 @@ def disentangled_attention_kernel(
             scores += query_term.to(tl.float32)
         if HAS_P2C:
             scores += tl.trans(key_term).to(tl.float32)
-        scores = tl.where(others[None, :] < length, scores, float("-inf"))
+        scores = tl.where(others[None, :] < keys_end, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
         fade = tl.exp2(highest - higher)
@@ -214,6 +233,7 @@ def launch(
     max_seqlen: int,
     scale: float,
     out: torch.Tensor,
+    key_lengths: torch.Tensor | None = None,
     chosen: tuple[dict[str, int], dict[str, int]] | None = None,
 ) -> None:
     """Run both kernels; arguments as in ``disentangled_attention``, and the launch settings when they are not to be the usual ones."""
@@ -230,6 +250,7 @@ def launch(
         "BLOCK_D": max(16, triton.next_power_of_2(head_size)),
         "HAS_C2P": position_key is not None,
         "HAS_P2C": position_query is not None,
+        "HAS_KEYS": key_lengths is not None,
         "PRECISION": "ieee" if query.dtype == torch.float32 else "tf32",
     }
     query_terms = key_terms = query
@@ -253,6 +274,7 @@ def launch(
             key_terms,
             position_index,
             cu_seqlens,
+            key_lengths,
             query.stride(0),
             query.stride(1),
             key.stride(0),
@@ -279,6 +301,7 @@ def launch(
         key_terms,
         position_index,
         cu_seqlens,
+        key_lengths,
         query.stride(0),
         query.stride(1),
         key.stride(0),

@@ -1,7 +1,7 @@
 """Disentangled attention in plain PyTorch: what CPUs run, and what the kernel is tested against.
 
-The position terms need no gather: a block of queries times the embeddings of all distances it can reach, ordered by distance, holds each
-pair's term at a place that moves by one from row to row. Reading it with a row stride that is one shorter undoes that.
+The position terms need no gather: a block of queries times the embeddings of all distances that it can reach, ordered by distance, holds
+each pair's term at a column that moves by one from row to row. Reading it with a row stride that is one shorter undoes that.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ def attend(
     cu_seqlens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    key_lengths: torch.Tensor | None = None,
 ) -> None:
     """Write the attention of every packed sequence to its rows of ``out``; arguments as in ``disentangled_attention``."""
     heads = query.shape[1]
-    for group in packing.groups(cu_seqlens):
+    for group in packing.groups(cu_seqlens, key_lengths):
         part = max(1, min(heads, _ELEMENTS // (group.length**2 * len(group.lengths))))
         blocks = []
         for first in range(0, heads, part):
             head = slice(first, first + part)
-            q, k, v = (t[:, head][group.rows].permute(2, 0, 1, 3).contiguous() for t in (query, key, value))
+            q = query[:, head][group.rows].permute(2, 0, 1, 3).contiguous()
+            k, v = (t[:, head][group.key_rows].permute(2, 0, 1, 3).contiguous() for t in (key, value))
             keys, queries = (None if t is None else t[head] for t in (position_key, position_query))
             blocks.append(_group(q, k, v, keys, queries, position_index, group, scale))
         packing.scatter(out, group, torch.cat(blocks).permute(1, 2, 0, 3))
@@ -51,26 +53,31 @@ def _group(
     group: packing.Group,
     scale: float,
 ) -> torch.Tensor:
-    """Return `[heads, sequences, length, head_size]` from tensors of that shape."""
+    """Return `[heads, sequences, length, head_size]` for queries of that shape, and keys and values with ``key_length`` rows."""
     heads, sequences, length, _ = query.shape
+    keys = key.shape[2]
     bias: torch.Tensor | None = None
     if position_key is not None or position_query is not None:
-        bias = query.new_zeros(heads, sequences, length, length)
-    blocks = [(first, min(first + _BLOCK, length)) for first in range(0, length, _BLOCK)]
-    for first, last in blocks:
-        columns = torch.arange(length + last - first - 1, device=query.device)
-        if bias is not None and position_key is not None:
+        bias = query.new_zeros(heads, sequences, length, keys)
+    if bias is not None and position_key is not None:
+        for first, last in _blocks(length):
             # column c is the distance of the block's last query from key c: its first query's keys begin size - 1 columns further on
+            columns = torch.arange(keys + last - first - 1, device=query.device)
             embeddings = position_key[:, _rows(position_index, last - 1 - columns)] * scale
             bias[:, :, first:last] += _shifted(query[:, :, first:last], embeddings)
-        if bias is not None and position_query is not None:
+    if bias is not None and position_query is not None:
+        for first, last in _blocks(keys):
+            columns = torch.arange(length + last - first - 1, device=query.device)
             embeddings = position_query[:, _rows(position_index, columns - last + 1)] * scale
             bias[:, :, :, first:last] += _shifted(key[:, :, first:last], embeddings).transpose(2, 3)
-    if group.padded:
-        padding = torch.arange(length, device=query.device) >= group.lengths[:, None, None]
-        mask = torch.zeros(padding.shape, dtype=query.dtype, device=query.device).masked_fill_(padding, float("-inf"))
+    mask = group.key_mask(query.dtype)
+    if mask is not None:
         bias = mask.expand(heads, -1, length, -1) if bias is None else bias.add_(mask)
     return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+
+
+def _blocks(length: int) -> list[tuple[int, int]]:
+    return [(first, min(first + _BLOCK, length)) for first in range(0, length, _BLOCK)]
 
 
 def _rows(position_index: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,8 @@ def t5_bias(table: torch.Tensor, *, max_distance: int = 128) -> torch.Tensor:
     """Return the bias of every distance, from the embedding of the buckets.
 
     Of the buckets one half is for keys behind the query (or at it), the other for those ahead. In each half the first half is one distance
-    each and the rest grows logarithmically up to ``max_distance``. Buckets are computed in float64, once, on the host.
+    each and the rest grows logarithmically up to ``max_distance``. Buckets are computed once, on the host, in float32 as transformers computes
+    them: in float64 some distances would fall into the neighbouring bucket.
 
     Args:
         table: `[buckets, heads]`: the weight of ``relative_attention_bias``.
@@ -34,13 +35,10 @@ def t5_bias(table: torch.Tensor, *, max_distance: int = 128) -> torch.Tensor:
     exact = half // 2
     if max_distance <= exact:
         raise ValueError(f"max_distance: expected more than {exact}, found {max_distance}")
-    buckets = [_bucket(distance, half, exact, max_distance) for distance in range(max_distance + 1)]
-    rows = [*reversed(buckets[1:]), buckets[0], *(half + bucket for bucket in buckets[1:])]
-    return table.detach().float()[torch.tensor(rows, device=table.device)].t().contiguous()
-
-
-def _bucket(distance: int, half: int, exact: int, max_distance: int) -> int:
-    if distance < exact:
-        return distance
-    grown = math.log(distance / exact) / math.log(max_distance / exact) * (half - exact)
-    return min(half - 1, exact + int(grown))
+    distances = torch.arange(max_distance + 1)
+    grown = exact + (torch.log(distances.float() / exact) / math.log(max_distance / exact) * (half - exact)).to(
+        torch.long
+    )
+    buckets = torch.where(distances < exact, distances, grown.clamp(max=half - 1))
+    rows = torch.cat([buckets.flip(0)[:-1], buckets[:1], half + buckets[1:]])
+    return table.detach().float()[rows.to(table.device)].t().contiguous()

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Attention with a bias by distance in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
+"""Attention with a bias by distance or a window in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton.language as tl
 LOG2E = 1.4426950408889634
 
 
-@triton.jit(do_not_specialize=["limit", "longest"])
+@triton.jit(do_not_specialize=["limit", "longest", "window"])
 def relative_bias_attention_kernel(
     query,
     key,
@@ -18,6 +18,7 @@ def relative_bias_attention_kernel(
     out,
     bias,
     cu_seqlens,
+    key_lengths,
     query_token,
     query_head,
     key_token,
@@ -28,12 +29,16 @@ def relative_bias_attention_kernel(
     out_head,
     limit,
     longest,
+    window,
     factor,
     HEAD_SIZE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_KEYS: tl.constexpr,
 ):
     """Write the attention of one block of one sequence's queries in one head."""
     sequence = tl.program_id(2)
@@ -42,6 +47,14 @@ def relative_bias_attention_kernel(
     first = tl.program_id(0) * BLOCK_M
     if first >= length:
         return
+    keys_end = length
+    if HAS_KEYS:
+        keys_end = tl.minimum(tl.load(key_lengths + sequence), length)
+    keys_begin = 0
+    loop_end = keys_end
+    if HAS_WINDOW:
+        keys_begin = tl.maximum(first - window, 0) // BLOCK_N * BLOCK_N
+        loop_end = tl.minimum(keys_end, first + BLOCK_M + window)
     head = tl.program_id(1).to(tl.int64)
     start = start.to(tl.int64)
     offsets = tl.arange(0, BLOCK_D)
@@ -52,7 +65,8 @@ def relative_bias_attention_kernel(
     query += head * query_head + start * query_token
     key += head * key_head + start * key_token
     value += head * value_head + start * value_token
-    bias += head * (2 * limit + 1) + limit
+    if HAS_BIAS:
+        bias += head * (2 * limit + 1) + limit
     block = tl.load(
         query + ours.to(tl.int64)[:, None] * query_token + offsets[None, :], mask=inside[None, :], other=0.0
     )
@@ -60,25 +74,37 @@ def relative_bias_attention_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for begin in range(0, length, BLOCK_N):
+    for begin in range(keys_begin, loop_end, BLOCK_N):
         others = begin + tl.arange(0, BLOCK_N)
-        theirs = tl.minimum(others, length - 1)
-        distance = tl.minimum(tl.maximum(others[None, :] - places[:, None], -limit), limit)
-        terms = tl.load(bias + distance)
+        theirs = tl.minimum(others, keys_end - 1)
+        distance = others[None, :] - places[:, None]
+        if HAS_BIAS:
+            terms = tl.load(bias + tl.minimum(tl.maximum(distance, -limit), limit))
         keys = tl.load(
             key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
         )
-        scores = tl.dot(block, keys, input_precision=PRECISION) * factor + terms * 1.4426950408889634
-        scores = tl.where(others[None, :] < length, scores, float("-inf"))
+        scores = tl.dot(block, keys, input_precision=PRECISION) * factor
+        if HAS_BIAS:
+            scores += terms * 1.4426950408889634
+        seen = others[None, :] < keys_end
+        if HAS_WINDOW:
+            seen = seen & (tl.abs(distance) <= window)
+        scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        fade = tl.exp2(highest - higher)
+        shift = higher
+        if HAS_WINDOW:
+            # a row may see no key of a block, or none at all
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(highest - shift)
         total = total * fade + tl.sum(weights, 1)
         values = tl.load(
             value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
         )
         result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
         highest = higher
+    if HAS_WINDOW:
+        total = tl.where(total == 0.0, 1.0, total)
     result = result / total[:, None]
     out += head * out_head + start * out_token
     mask = (places < length)[:, None] & inside[None, :]
@@ -101,11 +127,13 @@ def launch(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     cu_seqlens: torch.Tensor,
     max_seqlen: int,
     scale: float,
     out: torch.Tensor,
+    window: int | None = None,
+    key_lengths: torch.Tensor | None = None,
     chosen: dict[str, int] | None = None,
 ) -> None:
     """Run the kernel; arguments as in ``relative_bias_attention``, and the launch settings when they are not to be the usual ones."""
@@ -122,6 +150,7 @@ def launch(
         out,
         bias,
         cu_seqlens,
+        key_lengths,
         query.stride(0),
         query.stride(1),
         key.stride(0),
@@ -130,11 +159,15 @@ def launch(
         value.stride(1),
         out.stride(0),
         out.stride(1),
-        bias.shape[1] // 2,
+        0 if bias is None else bias.shape[1] // 2,
         longest,
+        0 if window is None else window,
         scale * LOG2E,
         HEAD_SIZE=head_size,
         BLOCK_D=max(16, triton.next_power_of_2(head_size)),
+        HAS_BIAS=bias is not None,
+        HAS_WINDOW=window is not None,
+        HAS_KEYS=key_lengths is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         **config,
     )

@@ -15,33 +15,54 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     cu_seqlens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    window: int | None = None,
+    key_lengths: torch.Tensor | None = None,
 ) -> None:
     """Write the attention of every packed sequence to its rows of ``out``; arguments as in ``relative_bias_attention``."""
     heads = query.shape[1]
-    limit = bias.shape[1] // 2
-    for group in packing.groups(cu_seqlens):
+    for group in packing.groups(cu_seqlens, key_lengths):
         length, sequences = group.length, len(group.lengths)
-        distances = torch.arange(1 - length, length, device=query.device).clamp(-limit, limit) + limit
-        line = bias[:, distances].to(query.dtype).contiguous()
-        # row i of the bias is the line from length - 1 - i on: the same memory, read with overlapping rows
-        square = line.flip(1).as_strided((heads, length, length), (2 * length - 1, 1, 1)).flip(2)
-        mask = square[None]
-        if group.padded:
-            padding = torch.arange(length, device=query.device) >= group.lengths[:, None, None, None]
-            mask = torch.zeros(padding.shape, dtype=query.dtype, device=query.device).masked_fill_(
-                padding, float("-inf")
-            )
+        terms = _by_distance(bias, window, group, query)  # [heads or 1, length, keys]
+        padding = group.key_mask(query.dtype)
         part = max(1, min(heads, _ELEMENTS // (length**2 * sequences)))
         blocks = []
         for first in range(0, heads, part):
             head = slice(first, first + part)
-            q, k, v = (tensor[:, head][group.rows].transpose(1, 2) for tensor in (query, key, value))
-            terms = mask + square[head] if group.padded else mask[:, head]
+            q = query[:, head][group.rows].transpose(1, 2)
+            k, v = (tensor[:, head][group.key_rows].transpose(1, 2) for tensor in (key, value))
+            mask = terms if terms is None or bias is None else terms[head]
+            if padding is not None:
+                mask = padding[:, None] if mask is None else padding[:, None] + mask
             blocks.append(
-                scaled_dot_product_attention(q, k, v, attn_mask=terms.expand(sequences, -1, -1, -1), scale=scale)
+                scaled_dot_product_attention(
+                    q, k, v, attn_mask=None if mask is None else mask.expand(sequences, q.shape[1], -1, -1), scale=scale
+                )
             )
-        packing.scatter(out, group, torch.cat(blocks, 1).transpose(1, 2))
+        rows = torch.cat(blocks, 1).transpose(1, 2)
+        if window is not None and key_lengths is not None:
+            behind = torch.arange(length, device=query.device) - group.keys[:, None]  # [sequences, length]
+            rows = rows.masked_fill((behind >= window)[:, :, None, None], 0.0)
+        packing.scatter(out, group, rows)
+
+
+def _by_distance(
+    bias: torch.Tensor | None, window: int | None, group: packing.Group, query: torch.Tensor
+) -> torch.Tensor | None:
+    """Return what is added to the scores of each query and key, minus infinity outside the window; None for nothing."""
+    if bias is None and window is None:
+        return None
+    distances = torch.arange(1 - group.length, group.key_length, device=query.device)
+    if bias is None:
+        line = torch.zeros(1, len(distances), dtype=query.dtype, device=query.device)
+    else:
+        limit = bias.shape[1] // 2
+        line = bias[:, distances.clamp(-limit, limit) + limit].to(query.dtype)
+    if window is not None:
+        line = line.masked_fill(distances.abs() > window, float("-inf"))
+    # row i of the terms is the line from length - 1 - i on: the same memory, read with overlapping rows
+    shape = (len(line), group.length, group.key_length)
+    return line.flip(1).contiguous().as_strided(shape, (line.shape[1], 1, 1)).flip(2)

@@ -1,20 +1,22 @@
-"""Encoder attention with position terms, behind vLLM's own extension point: an attention layer with a backend of ours.
+"""Encoder attention behind vLLM's own extension point: attention layers whose backend, or whose kernel, is ours.
 
-Through it come from vLLM: the borders of the packed sequences (without asking the device), the split of a compiled model
-at each attention (so the rest runs as CUDA graphs), and both of its model runners. Ours are only the kernels
-of ``encoder_kernels``, and the position tables that they read, which are computed once after loading.
+vLLM provides the offsets of the packed sequences (without asking the device), the split of a compiled model at each
+attention (so the rest runs as CUDA graphs), and both of its model runners. Ours are the kernels of ``encoder_kernels``
+and the position tables that they read, which are computed once after loading.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.attention.encoder_only_attention import create_encoder_only_attention_backend
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionImpl,
@@ -23,42 +25,45 @@ from vllm.v1.attention.backend import (
     AttentionType,
     CommonAttentionMetadata,
 )
+from vllm.v1.attention.selector import get_attn_backend
 
 from encoder_kernels.disentangled_attention import disentangled_attention
 from encoder_kernels.relative_bias_attention import relative_bias_attention
 
-# on either side of what position tables reach: the kernels take other forms there
+# the kernels are compiled for short and for long sequences
 WARM_UP_TOKENS = (32, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Borders(AttentionMetadata):  # type: ignore[misc]
-    """Where the sequences of a packed batch begin and end.
+class VarlenMetadata(AttentionMetadata):  # type: ignore[misc]
+    """The sequences of a packed batch.
 
     Attributes:
         cu_seqlens: `[sequences + 1]` int32 on the device: the first token of each sequence, and the end of the last.
         max_seqlen: Tokens of the longest sequence.
         tokens: Tokens of all sequences. Rows behind them are padding for a CUDA graph.
+        key_lengths: `[sequences]` int32 on the device: how many of each sequence's first tokens are keys; None for all.
     """
 
     cu_seqlens: Tensor
     max_seqlen: int
     tokens: int
+    key_lengths: Tensor | None = None
 
 
-class BordersBuilder(AttentionMetadataBuilder[Borders]):  # type: ignore[misc]
-    """Takes the borders from what vLLM's model runner knows; everything is on the host already or stays on the device."""
+class VarlenMetadataBuilder(AttentionMetadataBuilder[VarlenMetadata]):  # type: ignore[misc]
+    """Builds the metadata from what vLLM's model runner has; everything is on the host already or stays on the device."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> Borders:
-        """Return the borders of one batch, shared by all layers."""
+    ) -> VarlenMetadata:
+        """Return the metadata of one batch, shared by all layers."""
         del common_prefix_len, fast_build
         sequences = common_attn_metadata.num_reqs
-        return Borders(
+        return VarlenMetadata(
             cu_seqlens=common_attn_metadata.query_start_loc[: sequences + 1],
             max_seqlen=int(common_attn_metadata.max_query_len),
             tokens=int(common_attn_metadata.query_start_loc_cpu[sequences]),
@@ -66,13 +71,13 @@ class BordersBuilder(AttentionMetadataBuilder[Borders]):  # type: ignore[misc]
 
 
 class EncoderBackend(AttentionBackend):  # type: ignore[misc]
-    """What vLLM asks about an attention: no cache, any float type, encoders only."""
+    """The properties of our attention: no cache, any float type, encoders only."""
 
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]  # noqa: RUF012 (vLLM's own class variable)
 
     @staticmethod
     def get_name() -> str:
-        """Return vLLM's name for backends that it does not have itself."""
+        """Return vLLM's name for a backend from outside."""
         return "CUSTOM"
 
     @staticmethod
@@ -81,9 +86,9 @@ class EncoderBackend(AttentionBackend):  # type: ignore[misc]
         return EncoderImpl
 
     @staticmethod
-    def get_builder_cls() -> type[BordersBuilder]:
-        """Return the class that makes the metadata of a batch."""
-        return BordersBuilder
+    def get_builder_cls() -> type[VarlenMetadataBuilder]:
+        """Return the class that builds the metadata of a batch."""
+        return VarlenMetadataBuilder
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
@@ -91,7 +96,7 @@ class EncoderBackend(AttentionBackend):  # type: ignore[misc]
         return bool(attn_type == AttentionType.ENCODER_ONLY)
 
 
-class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
+class EncoderImpl(AttentionImpl[VarlenMetadata]):  # type: ignore[misc]
     """Runs the layer's kernel over the sequences of a batch."""
 
     def __init__(
@@ -114,10 +119,10 @@ class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
             "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
         }
         if unknown := {name: value for name, value in given.items() if value is not None}:
-            raise ValueError(f"encoder attention has no {', '.join(unknown)}; got {unknown}")
+            raise ValueError(f"encoder attention does not support {', '.join(unknown)}; got {unknown}")
         if attn_type != AttentionType.ENCODER_ONLY or num_kv_heads not in (None, num_heads):
             raise ValueError(
-                "encoder attention is for encoders whose queries and keys have as many heads; "
+                "encoder attention is for encoders with as many key heads as query heads; "
                 f"got attn_type={attn_type!r}, num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         self.num_heads = num_heads
@@ -133,7 +138,7 @@ class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
         key: Tensor,
         value: Tensor,
         kv_cache: Tensor,
-        attn_metadata: Borders | None,
+        attn_metadata: VarlenMetadata | None,
         output: Tensor,
         output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
@@ -143,19 +148,16 @@ class EncoderImpl(AttentionImpl[Borders]):  # type: ignore[misc]
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("encoder attention does not quantise its output")
         if attn_metadata is None:
-            # a profile run: there are no sequences, and the kernels need no memory beside their output
+            # a profile run: there are no sequences, and the kernels need no memory but their output
             return output.zero_()
-        tokens = attn_metadata.tokens
-        if tokens:
-            layer.attend(query[:tokens], key[:tokens], value[:tokens], attn_metadata, output[:tokens])
-        if tokens < output.shape[0]:
-            # padding rows: never NaN, because a quantised layer behind may scale by the largest number of all rows
-            output[tokens:].zero_()
-        return output
+        return run(layer, query, key, value, attn_metadata, output)
 
 
 class EncoderAttention(Attention):  # type: ignore[misc]
-    """An attention layer of vLLM whose scores get a position term; subclasses say which.
+    """An attention layer of vLLM with our backend; subclasses add a position term to its scores.
+
+    Attributes:
+        query_only_tokens: Whether sequences may have tokens that are no keys.
 
     Args:
         heads: Heads on this rank.
@@ -163,6 +165,8 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         scale: What scores are multiplied by.
         prefix: The layer's name in the model; must be unique.
     """
+
+    query_only_tokens = False
 
     def __init__(self, heads: int, head_size: int, scale: float, *, prefix: str) -> None:
         super().__init__(
@@ -179,22 +183,32 @@ class EncoderAttention(Attention):  # type: ignore[misc]
                 self.warm_up(act_dtype, self._k_scale.device)
 
     def warm_up(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Run the kernel once on a short and once on a long sequence, so that no client waits for its compiler."""
-        for tokens in WARM_UP_TOKENS:
-            rows = torch.zeros(tokens, self.num_heads, self.head_size, dtype=dtype, device=device)
-            ends = torch.tensor([0, tokens], dtype=torch.int32, device=device)
-            self.attend(rows, rows, rows, Borders(ends, tokens, tokens), torch.empty_like(rows))
+        """Run the kernel once for every form that it is compiled in, so that no client waits for its compiler."""
+        for rows, metadata in warm_up_batches(self.num_heads, self.head_size, dtype, device, self.query_only_tokens):
+            self.attend(rows, rows, rows, metadata, torch.empty_like(rows))
 
     @abstractmethod
     def prepare(self) -> None:
         """Compute what depends on weights only."""
 
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
 
 
-# position keys and position queries, `[rows, heads * head_size]` each; None for a term that the model has not
+def warm_up_batches(
+    heads: int, head_size: int, dtype: torch.dtype, device: torch.device, query_only_tokens: bool
+) -> Iterator[tuple[Tensor, VarlenMetadata]]:
+    """Yield rows `[tokens, heads, head_size]` and metadata, once for every form of a kernel."""
+    for tokens in WARM_UP_TOKENS:
+        rows = torch.zeros(tokens, heads, head_size, dtype=dtype, device=device)
+        offsets = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+        yield rows, VarlenMetadata(offsets, tokens, tokens)
+        if query_only_tokens:
+            yield rows, VarlenMetadata(offsets, tokens, tokens, offsets[1:])
+
+
+# position keys and position queries, `[rows, heads * head_size]` each; None for a term that the model lacks
 PositionTables = tuple[Tensor | None, Tensor | None]
 
 
@@ -237,7 +251,7 @@ class DisentangledAttention(EncoderAttention):
             return None
         return table.view(-1, self.num_heads, self.head_size).transpose(0, 1).contiguous()
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
         disentangled_attention(
             query,
@@ -246,9 +260,10 @@ class DisentangledAttention(EncoderAttention):
             self.position_key,
             self.position_query,
             self.position_index,
-            borders.cu_seqlens,
-            borders.max_seqlen,
+            metadata.cu_seqlens,
+            metadata.max_seqlen,
             scale=self.scale,
+            key_lengths=metadata.key_lengths,
             out=output,
         )
 
@@ -272,11 +287,131 @@ class RelativeBiasAttention(EncoderAttention):
         self.bias = torch.empty(0)
 
     def prepare(self) -> None:
-        """Spread the bucket table over distances."""
+        """Compute the bias of each distance from the bucket table."""
         self.bias = self._bias()
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, borders: Borders, output: Tensor) -> None:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
         relative_bias_attention(
-            query, key, value, self.bias, borders.cu_seqlens, borders.max_seqlen, scale=self.scale, out=output
+            query,
+            key,
+            value,
+            self.bias,
+            metadata.cu_seqlens,
+            metadata.max_seqlen,
+            scale=self.scale,
+            key_lengths=metadata.key_lengths,
+            out=output,
         )
+
+
+class WindowAttention(Attention):  # type: ignore[misc]
+    """Plain attention, global or with a window, by vLLM's own kernel: FlashAttention on a GPU.
+
+    That kernel takes as many keys as queries. A batch in which some tokens are queries only has our metadata, and is computed by
+    our kernel: vLLM's would count a window from the end of the keys.
+
+    Args:
+        heads: Heads on this rank.
+        head_size: Width of a head.
+        scale: What scores are multiplied by.
+        window: Tokens to either side that are attended to; None for all.
+        prefix: The layer's name in the model; must be unique.
+
+    Attributes:
+        query_only_tokens: Whether sequences may have tokens that are no keys.
+    """
+
+    query_only_tokens = False
+
+    def __init__(self, heads: int, head_size: int, scale: float, *, window: int | None, prefix: str) -> None:
+        own = get_attn_backend(head_size, torch.get_default_dtype(), "auto", attn_type=AttentionType.ENCODER_ONLY)
+        super().__init__(
+            heads,
+            head_size,
+            scale,
+            prefix=prefix,
+            attn_type=AttentionType.ENCODER_ONLY,
+            attn_backend=_with_key_lengths(create_encoder_only_attention_backend(own)),
+            # vLLM counts the token itself
+            per_layer_sliding_window=None if window is None else window + 1,
+        )
+        self.scale = scale
+        self.window = window
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        """Compile the kernel that requests may need."""
+        super().process_weights_after_loading(act_dtype)
+        if not (self.query_only_tokens and self._k_scale.is_cuda):
+            return
+        with torch.no_grad():
+            for rows, metadata in warm_up_batches(
+                self.num_heads, self.head_size, act_dtype, self._k_scale.device, True
+            ):
+                self.attend(rows, rows, rows, metadata, torch.empty_like(rows))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
+        """Write attention over `[tokens, heads, head_size]` into ``output``."""
+        relative_bias_attention(
+            query,
+            key,
+            value,
+            None,
+            metadata.cu_seqlens,
+            metadata.max_seqlen,
+            scale=self.scale,
+            window=self.window,
+            key_lengths=metadata.key_lengths,
+            out=output,
+        )
+
+
+@functools.cache
+def _with_key_lengths(backend: type[AttentionBackend]) -> type[AttentionBackend]:
+    """Return a backend of vLLM's whose implementation leaves batches with our metadata to the layer."""
+    implementation: Any = backend.get_impl_cls()
+
+    class KeyLengthsImpl(implementation):  # type: ignore[misc]
+        def forward(
+            self,
+            layer: WindowAttention,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            kv_cache: Tensor,
+            attn_metadata: Any,
+            output: Tensor,
+            output_scale: Tensor | None = None,
+            output_block_scale: Tensor | None = None,
+        ) -> Tensor:
+            if isinstance(attn_metadata, VarlenMetadata):
+                return run(layer, query, key, value, attn_metadata, output)
+            rows: Tensor = super().forward(
+                layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
+            )
+            return rows
+
+    class KeyLengthsBackend(backend):  # type: ignore[misc]
+        @staticmethod
+        def get_impl_cls() -> type[KeyLengthsImpl]:
+            return KeyLengthsImpl
+
+    return KeyLengthsBackend
+
+
+def run(
+    layer: EncoderAttention | WindowAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: VarlenMetadata,
+    output: Tensor,
+) -> Tensor:
+    """Write the layer's attention over `[tokens, heads, head_size]` into ``output``, zeros into padding; return ``output``."""
+    tokens = metadata.tokens
+    if tokens:
+        layer.attend(query[:tokens], key[:tokens], value[:tokens], metadata, output[:tokens])
+    if tokens < output.shape[0]:
+        # never NaN, because a quantised layer behind may scale by the largest number of all rows
+        output[tokens:].zero_()
+    return output

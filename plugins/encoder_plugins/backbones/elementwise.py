@@ -17,9 +17,6 @@ from vllm.utils.torch_utils import direct_register_custom_op
 from encoder_kernels.gated_linear_unit import gated_linear_unit
 from encoder_kernels.rotary import rotary
 
-# names as transformers has them, of functions that vLLM computes alike
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh")
-
 # operations live as long as their library
 _LIBRARY = torch.library.Library("encoder_plugins", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -48,7 +45,7 @@ direct_register_custom_op("rotate", _rotate, mutates_args=["qkv"], fake_impl=_ro
 
 
 def activation(name: str) -> nn.Module:
-    """Return the activation that transformers calls ``name``, one of ``ACTIVATIONS``."""
+    """Return the activation that transformers calls ``name``, one of ``activations.ACTIVATIONS``."""
     module: nn.Module = get_act_fn(name)
     return module
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes.util
 import importlib
@@ -184,11 +185,16 @@ def _pairs(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def run(*, as_json: bool) -> int:
-    """Look, report, and return the exit status: 0 where nothing is wrong, else 1."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Inspect this machine, report, and return the exit status: 0 where nothing is wrong, else 1."""
     facts = collect(catalog.plugins(), os.environ)
     findings = examine(facts)
-    if as_json:
+    if arguments.json:
         print(json.dumps({"facts": asdict(facts), "findings": [asdict(finding) for finding in findings]}))
     else:
         print(render(facts, findings))

@@ -5,7 +5,7 @@
             ...
 
 Each engine has a process of its own that tokenises what comes next, and decodes what came last, while the engine computes
-(``encoder_plugins.offline.worker``). Nothing of vLLM is imported here, and the environment of this process stays as it is.
+(``encoder_plugins.offline.worker``). Nothing of vLLM is imported here, and the environment of this process does not change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -27,26 +26,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from encoder_plugins import compatibility
+import msgspec
+
+from encoder_plugins import catalog, compatibility
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import EngineEnded, InvalidRequest
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs.encodings import BINARY, decode_bytes
 from encoder_plugins.plugin import Accelerator
-from encoder_plugins.serving import command as serve
-from encoder_plugins.serving.limits import Limits
+from encoder_plugins.serving import command, entrypoint, host
+from encoder_plugins.serving import limits as serving_limits
+from encoder_plugins.serving.settings import Settings
 
-# of what was given and has no answer yet, for each engine: a few steps of a large one
+# of requests without an answer yet, for each engine: a few batches of a large one
 MOST_BYTES = 8 << 20
 MOST_REQUESTS = 2048
 STOP_SECONDS = 30.0
 
-Answer = dict[str, Any]
+# what `data` is in the body of a response; an array for the encoding "bytes"
+Answer = Any
 
 
 class Model:
-    """A prepared artifact on the accelerator that is here. For several threads at once.
+    """A prepared artifact on this machine's accelerator. Its methods may be called by several threads at once.
 
     Attributes:
-        engines: How many there are.
+        engines: The number of engines.
     """
 
     def __init__(
@@ -56,8 +61,9 @@ class Model:
         accelerator: Accelerator | None = None,
         dtype: str | None = None,
         max_model_len: int | None = None,
-        limits: Limits | None = None,
+        limits: Mapping[str, int] | None = None,
         engines: int | None = None,
+        adapters: Mapping[str, Path | str] | None = None,
         arguments: Sequence[str] = (),
         digest: str | None = None,
     ) -> None:
@@ -65,48 +71,59 @@ class Model:
 
         Args:
             folder: The prepared directory.
-            accelerator: What the engines run on; None takes what is there.
-            dtype: Their number format; None takes the plugin's own for the accelerator.
-            max_model_len: Tokens that they take of a text; None takes the checkpoint's.
-            limits: What one request may ask for; None takes those of a server.
+            accelerator: What the engines run on; None takes this machine's.
+            dtype: Their dtype; None takes the plugin's own for the accelerator.
+            max_model_len: Tokens of the longest prompt; None takes the checkpoint's.
+            limits: Limits of requests by name, where they are not to be the plugin's defaults.
             engines: Engines on this accelerator; None leaves the choice to ``tuning``, as ``serve`` does.
+            adapters: The folders of LoRA adapters by name.
             arguments: Further arguments for vLLM; where they contradict ours, they win.
-            digest: What the artifact's digest must be; None where only its manifest can say what it should be.
+            digest: What the artifact's digest must be; None trusts the artifact's own manifest.
 
         Raises:
             ChecksumMismatch: The artifact is not what it should be.
-            NotServable: This installation can't run it.
-            EngineEnded: An engine did not start; what it said is on standard error.
+            NotServable: This installation cannot run it.
+            BadArgument: There is no such limit, or an adapter cannot be read.
+            EngineEnded: An engine did not start; its messages are on standard error.
         """
         path = Path(folder).absolute()
-        manifest.verify(path, digest)
-        plugin = serve.plugin_of(path)
-        service = serve.Service(
+        read = manifest.verify(path, digest)
+        plugin = catalog.get(read.plugin)
+        values = serving_limits.parse(plugin, [f"{name}={value}" for name, value in (limits or {}).items()])
+        service = command.Service(
             artifact=path,
             name=plugin.name,
             port=0,
-            accelerator=accelerator or serve.this_accelerator(),
+            accelerator=accelerator or host.this_accelerator(),
+            limits=values,
             dtype=dtype,
             max_model_len=max_model_len,
-            limits=limits or Limits(),
             engines=engines,
             api_servers=1,
+            adapters=tuple(entrypoint.read_adapter(name, Path(at)) for name, at in (adapters or {}).items()),
             arguments=tuple(arguments),
         )
-        serve.check_servable(plugin, compatibility.installed_vllm(), os.environ)
-        machine = serve.this_machine()
-        tuning = serve.tuning_of(service, machine)
-        environment = serve.environment(os.environ, service, tuning, machine.cores)
+        command.check_servable(plugin, compatibility.installed_vllm(), os.environ)
+        here = host.this_host()
+        checkpoint = entrypoint.engine_settings(plugin, service)
+        tuning = entrypoint.tuning_of(service, checkpoint, here)
+        settings = Settings(
+            plugin=plugin.name,
+            limits=values,
+            digest=read.digest,
+            adapters={adapter.name: str(adapter.path) for adapter in service.adapters},
+        )
+        environment = command.environment(os.environ, service, tuning, here.cores, settings)
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if service.accelerator == "cpu":
-            # the engine's process does the work itself, instead of starting another one for it
+            # the engine's process does the work itself, instead of starting a worker process for it
             environment.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        line = serve.engine_arguments(service, plugin, tuning)
+        line = command.engine_arguments(service, plugin, checkpoint, tuning)
         self.engines = tuning.engines
         self._engines: list[_Engine] = []
         try:
             for _ in range(tuning.engines):
-                # one after the other: vLLM measures a GPU's memory at start, while nobody else may take any
+                # one after the other: vLLM measures a GPU's memory at start, while no other process may take any
                 self._engines.append(_Engine(line, environment))
         except BaseException:
             self.close()
@@ -120,33 +137,37 @@ class Model:
     ) -> None:
         self.close()
 
-    def ask(self, data: Mapping[str, Any]) -> Answer:
+    def ask(self, data: Mapping[str, Any], *, lora: str | None = None) -> Answer:
         """Return the answer to one request.
 
         Raises:
-            InvalidRequest: It can't be answered; ``param`` names the field.
+            InvalidRequest: It cannot be answered; ``param`` names the field.
             EngineEnded: The engine ended before it had an answer.
         """
-        return self.submit(data).result()
+        return self.submit(data, lora=lora).result()
 
-    def submit(self, data: Mapping[str, Any]) -> Future[Answer]:
-        """Give one request to an engine; waits while as much as it may have is on its way.
+    def submit(self, data: Mapping[str, Any], *, lora: str | None = None) -> Future[Answer]:
+        """Give one request to an engine; waits while the engine has as much as it may have.
 
         Args:
             data: What ``data`` is in the body of ``POST /pooling``.
+            lora: The name of an adapter; None for none.
 
         Returns:
             What will have the answer, or raise what ``ask`` raises.
         """
-        return self._submit(pickle.dumps(dict(data), pickle.HIGHEST_PROTOCOL))
+        try:
+            return self._submit(bodies.encode(data, lora=lora))
+        except InvalidRequest as error:
+            return _failed(error)
 
-    def map(self, requests: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
+    def map(self, requests: Iterable[Mapping[str, Any]], *, lora: str | None = None) -> Iterator[Answer]:
         """Return the answers to ``requests``, in their order.
 
-        Only so many requests are read ahead of the answer that is taken next as keep the engines busy. A request that
-        can't be answered raises its error in its place, and whoever catches that gets the next one's answer after it.
+        Only as many requests are read ahead of the answer that is taken next as keep the engines busy. A request that
+        cannot be answered raises its error in its own position, and the next call returns the answer of the next one.
         """
-        return _Answers(self, requests)
+        return _Answers(self, requests, lora)
 
     def close(self) -> None:
         """End the engines; requests without an answer get none."""
@@ -164,9 +185,10 @@ class Model:
 class _Answers(Iterator[Answer]):
     """The answers of ``map``."""
 
-    def __init__(self, model: Model, requests: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, model: Model, requests: Iterable[Mapping[str, Any]], lora: str | None) -> None:
         self._model = model
         self._requests = iter(requests)
+        self._lora = lora
         self._given: deque[tuple[Future[Answer], int]] = deque()
         self._bytes = 0
         self._most = model.engines
@@ -176,7 +198,11 @@ class _Answers(Iterator[Answer]):
             data = next(self._requests, None)
             if data is None:
                 break
-            body = pickle.dumps(dict(data), pickle.HIGHEST_PROTOCOL)
+            try:
+                body = bodies.encode(data, lora=self._lora)
+            except InvalidRequest as error:
+                self._given.append((_failed(error), 0))
+                continue
             self._given.append((self._model._submit(body), len(body)))
             self._bytes += len(body)
         if not self._given:
@@ -184,6 +210,12 @@ class _Answers(Iterator[Answer]):
         future, size = self._given.popleft()
         self._bytes -= size
         return future.result()
+
+
+def _failed(error: Exception) -> Future[Answer]:
+    future: Future[Answer] = Future()
+    future.set_exception(error)
+    return future
 
 
 class _Engine:
@@ -198,7 +230,7 @@ class _Engine:
         self._reader: threading.Thread | None = None
         self._here, there = Pipe()
         command = [sys.executable, "-m", "encoder_plugins.offline.worker", str(there.fileno()), *arguments]
-        # what it prints is no output of this program; its own group, so that nothing of it can stay behind
+        # what it prints is not output of this program; a group of its own, so that nothing of it can stay behind
         self._process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -239,7 +271,7 @@ class _Engine:
             number = next(self._numbers)
             self._futures[number] = (future, size)
             self.waiting += size
-        # where the process has gone, its last words are read by the thread, which then tells every future
+        # where the process has ended, the thread that reads notices it, and ends every future
         with self._sending, contextlib.suppress(OSError):
             self._here.send_bytes(number.to_bytes(8, "little") + body)
         return future
@@ -293,9 +325,11 @@ def _settle(future: Future[Answer], kind: str, value: Any) -> None:
     if not future.set_running_or_notify_cancel():
         return
     if kind == "answer":
-        future.set_result(value)
+        body, media_type, headers = value
+        answer = decode_bytes(body, headers) if media_type == BINARY else msgspec.json.decode(body)["data"]
+        future.set_result(answer)
     elif kind == "refused":
-        message, param = value
-        future.set_exception(InvalidRequest(message, param=param))
+        error, message, param = value
+        future.set_exception(error(message, param=param))
     else:
         future.set_exception(EngineEnded(value) if kind == "ended" else RuntimeError(value))

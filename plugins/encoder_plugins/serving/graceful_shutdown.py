@@ -1,7 +1,7 @@
-"""Lets a server that was told to stop finish what it has begun.
+"""Lets a server that received SIGTERM finish the requests that it has begun.
 
-vLLM 0.32 takes down the threads that write answers before its requests are done, whatever ``--shutdown-timeout`` says:
-each gets a 500. So SIGTERM is kept from it until nothing is at work, and then passed on as SIGINT, which it treats the same.
+vLLM 0.32 stops the engine before its requests are done, whatever ``--shutdown-timeout`` says: each of them gets a 500. So SIGTERM is kept
+from it until no request is in flight, and then passed on as SIGINT, which it treats the same.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from contextlib import contextmanager
 
 # the operator's grace period must be longer
 LONGEST_SECONDS = 60.0
-# a client that held on to its connection may be just about to send
+# a client with an open connection may be about to send
 QUIET_SECONDS = 1.0
 
 
 class Drain:
-    """Knows how many requests are at work, and whether the server is about to stop."""
+    """Counts the requests in flight, and delays the end of the server until there are none.
+
+    Attributes:
+        in_flight: The number of requests in flight.
+        stopping: Whether SIGTERM has come.
+    """
 
     def __init__(self, *, longest: float = LONGEST_SECONDS, quiet: float = QUIET_SECONDS) -> None:
-        self.at_work = 0
+        self.in_flight = 0
         self.stopping = False
         self._longest = longest
         self._quiet = quiet
@@ -30,18 +35,18 @@ class Drain:
         self._task: asyncio.Task[None] | None = None
 
     def take_over(self) -> None:
-        """Handle SIGTERM from now on; to be called in the server's loop, when vLLM has set its handlers."""
+        """Handle SIGTERM from now on; to be called in the server's event loop, after vLLM has set its handlers."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def counting(self) -> Iterator[None]:
         """Count one request for as long as the block runs."""
-        self.at_work += 1
+        self.in_flight += 1
         self._changed.set()
         try:
             yield
         finally:
-            self.at_work -= 1
+            self.in_flight -= 1
             self._changed.set()
 
     def _stop(self) -> None:
@@ -58,11 +63,11 @@ class Drain:
         os.kill(os.getpid(), signal.SIGINT)
 
     async def quiet(self) -> None:
-        """Return when nothing has been at work, and nothing came, for a while."""
+        """Return when no request has been in flight, and none has come, for a while."""
         while True:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), self._quiet)
             except TimeoutError:
-                if not self.at_work:
+                if not self.in_flight:
                     return

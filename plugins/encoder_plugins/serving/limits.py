@@ -1,53 +1,54 @@
-"""What one request may ask for, and how ``serve`` hands that to the processor: one typed object, no environment.
+"""The limits of requests as typed objects: which a plugin has, and which values a server was started with.
 
-The numbers keep a single client from holding the server: everything here is checked before the engine sees a token.
+A plugin declares its limits as data (``Plugin.limits``), so that the operator and the documentation can list them. A processor
+reads them through a frozen dataclass whose fields are the names of those limits.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
-Bound = Annotated[int, Field(ge=1)]
-
-
-class Limits(BaseModel):
-    """The bounds of a request; ``encoder-plugins serve --limit name=value`` sets one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    texts: Bound = 256
-    """Texts in one request."""
-    characters_per_text: Bound = 200_000
-    """Characters (code points) of one text, without the prompt put before it."""
-    characters: Bound = 1_000_000
-    """Characters of all texts of one request."""
-    body_bytes: Bound = 4 * 1024 * 1024
-    """Bytes of one request's body; more are answered 413."""
-    body_seconds: Bound = 30
-    """Seconds in which a body has to arrive; later it is answered 408."""
-    in_flight: Bound = 128
-    """Requests at work at the same time; one more is answered 503 with Retry-After."""
+from encoder_plugins.errors import BadArgument
+from encoder_plugins.plugin import Plugin
 
 
-class Census(BaseModel):
-    """Where several server processes behind one port count together; see ``encoder_plugins.serving.http.worker_counters``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """The limits of every plugin; ``encoder_plugins.plugin.REQUEST_LIMITS`` describes them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: str
-    """The file that they share."""
-    processes: Bound
-    """How many there will be."""
+    body_bytes: int
+    body_seconds: int
+    header_seconds: int
+    in_flight: int
 
 
-class Settings(BaseModel):
-    """What ``serve`` puts under ``encoder`` in vLLM's ``--additional-config``."""
+L = TypeVar("L", bound=RequestLimits)
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    plugin: str
-    limits: Limits = Limits()
-    census: Census | None = None
-    """None where a single process serves."""
+def typed(kind: type[L], values: Mapping[str, int]) -> L:
+    """Return ``values`` as an object of ``kind``; raises KeyError where a limit of it is missing."""
+    return kind(**{entry.name: values[entry.name] for entry in fields(kind)})
+
+
+def defaults(plugin: Plugin) -> dict[str, int]:
+    """Return the default of each limit of ``plugin`` by name."""
+    return {limit.name: limit.default for limit in plugin.limits}
+
+
+def parse(plugin: Plugin, assignments: Sequence[str]) -> dict[str, int]:
+    """Return every limit of ``plugin`` by name, with the values of ``name=value`` strings.
+
+    Raises:
+        BadArgument: The plugin has no such limit, or the value is not a whole number above 0.
+    """
+    values = defaults(plugin)
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        if name not in values:
+            raise BadArgument(f"--limit {name}: {plugin.name} has no such limit; it has: {', '.join(values)}")
+        if not (value.isascii() and value.isdecimal()) or int(value) < 1:
+            raise BadArgument(f"--limit {name}: {value!r} is not a whole number above 0")
+        values[name] = int(value)
+    return values

@@ -1,7 +1,7 @@
-"""Runs several engines behind one port, and is to whoever started it like a single server.
+"""Run several engines behind one port as if they were a single server.
 
 The engines are started one after the other: the first fills the cache of compiled graphs for the next, and vLLM measures a
-GPU's memory at start, which only works while nobody else takes any. A signal goes to all; when one ends, all do.
+GPU's memory at start, which only works while nobody else allocates any. A signal is forwarded to all; when one ends, all do.
 """
 
 from __future__ import annotations
@@ -35,59 +35,66 @@ class Supervisor:
         Args:
             commands: One command line for each engine.
             environment: Of all of them.
-            listening: Tells whether so many engines, the first ones, are ready.
-            stop_seconds: How long engines that were told to stop may take.
+            listening: Returns whether the given number of engines, the first ones, are ready.
+            stop_seconds: How long engines may take to stop after a signal.
         """
         self._commands = commands
         self._environment = dict(environment)
         self._listening = listening
         self._stop_seconds = stop_seconds
         self._running: list[subprocess.Popen[bytes]] = []
-        self._told: int | None = None
+        # written by the signal handler, forwarded by the main flow: an engine that is being started just then is not in the list yet
+        self._received: list[int] = []
 
     def run(self) -> int:
         """Run until one ends or a signal comes; return the exit status: 0 only after a signal that all obeyed."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         try:
-            while self._told is None and not self._ended():
+            while not self._received and not self._ended():
                 if len(self._running) < len(self._commands) and self._listening(len(self._running)):
                     self._start(self._commands[len(self._running)])
                 time.sleep(POLL_SECONDS)
-            if self._told is None:
-                first = self._ended()[0]
-                print(f"engine {first.args!r} ended with {first.returncode}: stopping all", file=sys.stderr)
-                self._tell(signal.SIGTERM)
-            return self._wait()
+            if self._received:
+                return self._stop()
+            first = self._ended()[0]
+            print(f"engine {first.args!r} ended with {first.returncode}: stopping all", file=sys.stderr)
+            self._forward(signal.SIGTERM)
+            self._stop()
+            return first.returncode if first.returncode > 0 else 1
         finally:
             for process in self._running:
                 if process.poll() is None:
                     process.kill()
 
     def _start(self, command: Sequence[str]) -> None:
-        # a group of its own, so that a terminal's interrupt reaches it once, through us
-        self._running.append(subprocess.Popen(command, env=self._environment, process_group=0))
+        # the signal may have come while `listening` was answering
+        if not self._received:
+            # a group of its own, so that a terminal's interrupt reaches it once, through us
+            self._running.append(subprocess.Popen(command, env=self._environment, process_group=0))
 
     def _ended(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self._running if process.poll() is not None]
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._told = number
-        self._tell(number)
+        self._received.append(number)
 
-    def _tell(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    def _wait(self) -> int:
+    def _stop(self) -> int:
+        """Wait until all have ended, and forward the signals that come; return 0 when each ended as a signal asks, else 1."""
         end = time.monotonic() + self._stop_seconds
-        for process in self._running:
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        forwarded = 0
+        while len(self._ended()) < len(self._running):
+            for number in self._received[forwarded:]:
+                self._forward(number)
+                forwarded += 1
+            if time.monotonic() > end:
                 return 1
-        failed = [process.returncode for process in self._running if process.returncode != 0]
-        if self._told is None:
-            return next((status for status in failed if status > 0), 1)
-        return 1 if failed else 0
+            time.sleep(POLL_SECONDS)
+        # an engine that has not installed its handlers yet is ended by the signal itself, which is a stop too
+        obeyed = {0, *(-number for number in self._received)}
+        return 0 if all(process.returncode in obeyed for process in self._running) else 1

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from encoder_bench import arithmetic, factory, gliner, interference, load, workload
 from encoder_bench.sides import Row
 from encoder_bench.workload import Shape
+from encoder_plugins import catalog
 from encoder_plugins.serving import limits
 
 
@@ -141,10 +142,10 @@ def test_the_table_compares_with_the_librarys_best(model: Path, monkeypatch: pyt
 def test_a_large_request_is_as_large_as_may_be() -> None:
     body = json.loads(interference.large_body(384))
     texts = body["data"]["texts"]
-    bounds = limits.Limits()
-    assert len(texts) == bounds.texts or sum(map(len, texts)) > bounds.characters * 0.98
-    assert sum(map(len, texts)) <= bounds.characters
-    assert len(interference.large_body(384)) <= bounds.body_bytes
+    bounds = limits.defaults(catalog.get("deberta_gliner"))
+    assert len(texts) == bounds["texts"] or sum(map(len, texts)) > bounds["characters"] * 0.98
+    assert sum(map(len, texts)) <= bounds["characters"]
+    assert len(interference.large_body(384)) <= bounds["body_bytes"]
 
 
 def test_another_version_of_a_peer_is_noticed(tmp_path: Path) -> None:
@@ -164,7 +165,6 @@ def test_another_version_of_a_peer_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plugin", ["deberta_gliner", "mmbert_gliner", "mt5_gliner"])
 def test_a_comparison_runs_on_a_cpu(plugin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from encoder_checkpoints import samples
-    from encoder_plugins import catalog
 
     artifact = samples.prepare(samples.of(catalog.get(plugin)), tmp_path)
     parser = argparse.ArgumentParser()
@@ -173,5 +173,5 @@ def test_a_comparison_runs_on_a_cpu(plugin: str, tmp_path: Path, capsys: pytest.
     assert gliner.main(parser.parse_args([*arguments, "--seconds", "2", "--warm", "1", "--processes", "1"])) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 16 ")]
     assert len(rows) == 4
-    # the same texts have the same entities, whoever looks
+    # the same texts have the same entities on every side
     assert len({row[-2] for row in rows}) == 1

@@ -2,31 +2,32 @@
 
 import json
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import Field
+from msgspec import Meta
 
+from encoder_bench.fuzz import schema_of
 from encoder_bench.fuzz_bodies import Maker
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.serving.http.body import Data, Envelope, parse_body
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs.body import Data, Envelope
 
 BODY_BYTES = 20_000
 
 
-class Inner(Data):
-    low: int = Field(ge=0)
+class Inner(Data, frozen=True):
+    low: Annotated[int, Meta(ge=0)]
 
 
-class Request(Data):
+class Request(Data, frozen=True):
     text: str
-    share: float = Field(0.5, ge=0, le=1)
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     inner: list[Inner] | None = None
 
 
 def maker(seed: int = 1) -> Maker:
-    schema = Envelope[Request].model_json_schema()
-    schema["properties"]["data"] = schema["$defs"]["Request"]
+    schema = schema_of(Envelope[Request])
     good: list[Any] = [{"text": "hello", "share": 0.25}, {"text": "b", "inner": [{"low": 3}]}]
     return Maker(schema, good, seed, BODY_BYTES)
 
@@ -44,7 +45,7 @@ def test_every_kind_is_there() -> None:
 
 def accepted(content: bytes) -> bool:
     try:
-        parse_body(content, Request)
+        bodies.decode(content, Envelope[Request])
     except InvalidRequest:
         return False
     return True
@@ -65,7 +66,7 @@ def test_each_field_is_found_wrong_somewhere() -> None:
     named: Counter[str] = Counter()
     for body in maker().bodies(3_000):
         try:
-            parse_body(body.content, Request)
+            bodies.decode(body.content, Envelope[Request])
         except InvalidRequest as error:
             named[error.param] += 1
     assert {"data", "data.text", "data.share", "data.inner", "data.inner[0].low", "model", "body"} <= set(named)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from encoder_node import cluster as clusters
 from encoder_node import images, targets
 from encoder_plugins import catalog
 
@@ -39,6 +40,25 @@ def test_every_dockerfile_and_stage_exists() -> None:
         assert f" AS {target.stage}\n" in text, target.name
         for argument in target.arguments:
             assert f"ARG {argument}\n" in text, target.name
+
+
+def test_where_docker_answers_it_builds_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clusters, "docker_answers", lambda: True)
+    built: list[str] = []
+
+    def command(target: targets.Target, program: str = "true") -> list[str]:
+        built.append(target.name)
+        return [program]
+
+    monkeypatch.setattr(images, "docker_command", command)
+    assert images.main(["operator", "e2e"]) == 0
+    assert built == ["operator", "e2e"]
+    assert capsys.readouterr().out.splitlines()[0].startswith("operator encoder-operator/operator:")
+    monkeypatch.setattr(images, "docker_command", lambda target: command(target, "false"))
+    assert images.main(["operator", "e2e"]) == 1
+    assert built[2:] == ["operator"]
 
 
 def test_every_reference_library_has_its_lock() -> None:

@@ -13,13 +13,16 @@ import pytest
 
 from encoder_checkpoints import samples
 from encoder_node import targets
-from encoder_operator import crd
+from encoder_operator.api.v1alpha1 import crd
 from encoder_platform import chart_reference, plugin_table
 from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
 from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
+from encoder_plugins.serving import limits
 from encoder_plugins.serving.command import Service
+from encoder_plugins.serving.processor import ServingContext
 from encoder_plugins.serving.tuning import Tuning
 
 NAME = "fourteenth"
@@ -38,12 +41,11 @@ PLUGIN = Plugin(
     prep_version=1,
     reference_library="fourteenth",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    engine_args=("--no-enable-prefix-caching",),
     example_model="example/fourteenth",
     architectures={"FourteenthModel": "encoder_plugins.models.fourteenth.model:FourteenthModel"},
 )
 ''',
-    "requests.py": "class Processor:\n    def __init__(self, vllm_config, renderer):\n        self.config = vllm_config\n",
+    "requests.py": "class Processor:\n    def __init__(self, context):\n        self.context = context\n",
     "parity.py": "PARITY = object()\n",
     "reference.py": "def record(model):\n    return model\n",
     "model.py": "class FourteenthModel:\n    pass\n",
@@ -74,23 +76,20 @@ def test_the_catalogue_and_the_command_list_it(plugin: Plugin, capsys: pytest.Ca
 
 
 def test_the_engine_is_started_with_its_arguments(plugin: Plugin) -> None:
-    service = Service(artifact=Path("/a"), name="m", port=1, accelerator="nvidia")
-    command = serve.command(service, plugin, Tuning(engines=1, api_servers=1), "python")
+    service = Service(artifact=Path("/a"), name="m", port=1, accelerator="nvidia", limits=limits.defaults(plugin))
+    checkpoint = EngineSettings(arguments=("--no-enable-prefix-caching",))
+    command = serve.command(service, plugin, checkpoint, Tuning(engines=1, api_servers=1), "python")
     assert command[-1] == "--no-enable-prefix-caching"
-    assert json.loads(command[command.index("--additional-config") + 1])["encoder"]["plugin"] == NAME
 
 
-@pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-def test_its_requests_are_dispatched_to_its_own_processor(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoder_plugins.serving import processor
+def test_its_requests_are_parsed_by_its_own_processor(plugin: Plugin) -> None:
+    from encoder_plugins.serving import engine
 
-    config = SimpleNamespace(additional_config={"encoder": {"plugin": NAME}})
-    made = processor.create(config, SimpleNamespace())
+    context = ServingContext(model=Path("/a"), max_model_len=8, names=("m",), limits=limits.defaults(plugin))
+    made = engine.build(plugin, context)
     assert type(made) is resolve(plugin.processor)
-    monkeypatch.setenv("ENCODER_PLUGINS_DISABLED", NAME)
-    with pytest.raises(ValueError, match="switched off"):
-        processor.create(config, SimpleNamespace())
+    assert made.context is context  # type: ignore[attr-defined]
 
 
 def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +105,7 @@ def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.Monkey
 
 
 def test_the_cluster_accepts_it(plugin: Plugin) -> None:
-    (version,) = crd.definition()["spec"]["versions"]
+    (version,) = crd.build()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert spec["properties"]["plugin"]["enum"] == sorted(catalog.plugins())
     assert NAME in spec["properties"]["plugin"]["enum"]

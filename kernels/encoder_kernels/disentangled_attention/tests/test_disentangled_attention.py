@@ -26,12 +26,12 @@ LENGTHS = {
 }
 
 
-def straightforward(query, key, value, position_key, position_query, row, cu_seqlens, scale):  # type: ignore[no-untyped-def]
+def straightforward(query, key, value, position_key, position_query, row, cu_seqlens, scale, keys=None):  # type: ignore[no-untyped-def]
     """Return the formula, pair by pair, in float64."""
     query, key, value = (tensor.double().cpu() for tensor in (query, key, value))
     out = torch.zeros_like(query)
-    borders = cu_seqlens.tolist()
-    for start, end in pairwise(borders):
+    offsets = cu_seqlens.tolist()
+    for number, (start, end) in enumerate(pairwise(offsets)):
         places = torch.arange(end - start)
         line = torch.tensor([row(distance) for distance in range(start - end + 1, end - start)], dtype=torch.long)
         rows = line[places[:, None] - places[None, :] + len(places) - 1]
@@ -43,11 +43,12 @@ def straightforward(query, key, value, position_key, position_query, row, cu_seq
         if position_query is not None:
             table = k @ position_query.double().cpu().transpose(1, 2)
             scores = scores + table[:, places[None, :], rows]
-        out[start:end] = ((scores * scale).softmax(-1) @ v).transpose(0, 1)
+        seen = end - start if keys is None else keys[number]
+        out[start:end] = ((scores * scale)[..., :seen].softmax(-1) @ v[:, :seen]).transpose(0, 1)
     return out
 
 
-def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, terms="both"):  # type: ignore[no-untyped-def]
+def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, terms="both", keys=None):  # type: ignore[no-untyped-def]
     padding = 3
     tokens = sum(lengths) + padding
     query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
@@ -57,6 +58,10 @@ def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, te
     position_key = form.randn(heads, 2 * buckets, head_size) if terms in ("both", "c2p") else None
     position_query = form.randn(heads, 2 * buckets, head_size) if terms in ("both", "p2c") else None
     cu_seqlens, scale = form.offsets(lengths), 1 / math.sqrt(3 * head_size)
+    if keys is not None:
+        # what is no key is never read
+        for end, length, seen in zip(cu_seqlens.tolist()[1:], lengths, keys, strict=True):
+            key[end - length + seen : end] = value[end - length + seen : end] = float("nan")
     out = form.poisoned(tokens, heads, head_size)
     result = disentangled_attention(
         query,
@@ -68,6 +73,7 @@ def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, te
         cu_seqlens,
         max(lengths, default=0),
         scale=scale,
+        key_lengths=None if keys is None else torch.tensor(keys, dtype=torch.int32).to(form.device),
         out=out,
     )
     assert result is out
@@ -80,6 +86,7 @@ def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, te
         lambda distance: rows[min(max(distance, -limit), limit) + limit],
         cu_seqlens,
         scale,
+        keys,
     )
     close(out[: tokens - padding], expected[: tokens - padding])
     assert out[tokens - padding :].isnan().all()
@@ -101,6 +108,12 @@ def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[n
 @pytest.mark.parametrize("lengths", [[40, 5], [100]], ids=["near", "far"])
 def test_every_set_of_terms(form, close, terms: str, lengths: list[int]) -> None:  # type: ignore[no-untyped-def]
     run(form, close, lengths, heads=1 if form.small else 3, terms=terms)
+
+
+@pytest.mark.parametrize("terms", ["both", "none"])
+def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, terms: str) -> None:  # type: ignore[no-untyped-def]
+    # all, some and one of the tokens are keys; blocks of keys end before blocks of queries
+    run(form, close, [32, 32, 5, 100], heads=1 if form.small else 2, terms=terms, keys=[32, 9, 1, 33])
 
 
 @pytest.mark.skipif(INTERPRETED, reason="thousands of programs")
@@ -149,17 +162,21 @@ def test_addresses_beyond_two_to_the_31() -> None:
 
 
 @quiet
-@pytest.mark.parametrize(
-    ("buckets", "farthest"), [(256, 512), (32, 48), (32, 128), (64, 1024), (128, 512), (256, 2048)]
-)
-def test_log_buckets_are_transformers(buckets: int, farthest: int) -> None:
+@pytest.mark.skipif(INTERPRETED, reason="no kernel is involved")
+@pytest.mark.parametrize("buckets", [2, 3, 4, 5, 16, 32, 33, 64, 100, 128, 160, 256, 512])
+def test_log_buckets_are_transformers(buckets: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    index = log_bucket_index(buckets, farthest)
-    limit = len(index) // 2
-    distances = torch.arange(-5000, 5001)
-    theirs = (make_log_bucket_position(distances, buckets, farthest).long() + buckets).clamp(0, 2 * buckets - 1)
-    assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), theirs)
+    distances = torch.arange(-9000, 9001)
+    for farthest in {buckets // 2 + 2, buckets + 3, 48, 128, 200, 512, 1280, 2048, 4096}:
+        if farthest - 1 <= buckets // 2:
+            continue
+        index = log_bucket_index(buckets, farthest)
+        limit = len(index) // 2
+        theirs = (make_log_bucket_position(distances, buckets, farthest).long() + buckets).clamp(0, 2 * buckets - 1)
+        assert torch.equal(index[distances.clamp(-limit, limit) + limit].long(), theirs), farthest
+        # the kernel reads the rows between those of the nearest and the farthest key
+        assert (index.diff() >= 0).all(), farthest
 
 
 @quiet
@@ -225,7 +242,7 @@ def test_against_transformers_module(terms: list[str], shared: bool) -> None:
 
 def test_arguments_are_refused_by_name() -> None:
     qkv, table = torch.randn(6, 3, 2, 32).unbind(1), torch.randn(2, 64, 32)
-    index, borders = log_bucket_index(32, 48), torch.tensor([0, 6], dtype=torch.int32)
+    index, offsets = log_bucket_index(32, 48), torch.tensor([0, 6], dtype=torch.int32)
 
     def call(**changes: object) -> None:
         arguments = {
@@ -235,7 +252,7 @@ def test_arguments_are_refused_by_name() -> None:
             "position_key": table,
             "position_query": table,
             "position_index": index,
-            "cu_seqlens": borders,
+            "cu_seqlens": offsets,
             "max_seqlen": 6,
             "scale": 1.0,
             **changes,
@@ -250,8 +267,9 @@ def test_arguments_are_refused_by_name() -> None:
         "position_key": torch.randn(3, 64, 32),
         "position_query": torch.randn(2, 60, 32),
         "position_index": index.long(),
-        "cu_seqlens": borders[:0],
+        "cu_seqlens": offsets[:0],
         "max_seqlen": -1,
+        "key_lengths": offsets,
         "out": torch.empty(6, 32, 2).transpose(1, 2),
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):

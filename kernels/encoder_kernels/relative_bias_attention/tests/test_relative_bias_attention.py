@@ -17,22 +17,40 @@ LENGTHS = {
 }
 
 
-def run(form, close, lengths, heads=2, head_size=32, limit=20):  # type: ignore[no-untyped-def]
+def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys=None):  # type: ignore[no-untyped-def]
     tokens = sum(lengths) + 2
     query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
-    bias = torch.randn(heads, 2 * limit + 1, device=form.device)
+    bias = None if limit is None else torch.randn(heads, 2 * limit + 1, device=form.device)
     cu_seqlens = form.offsets(lengths)
+    counts = lengths if keys is None else keys
+    for end, length, seen in zip(cu_seqlens.tolist()[1:], lengths, counts, strict=True):
+        # what is no key is never read
+        key[end - length + seen : end] = value[end - length + seen : end] = float("nan")
     out = form.poisoned(tokens, heads, head_size)
-    result = relative_bias_attention(query, key, value, bias, cu_seqlens, max(lengths, default=0), scale=0.2, out=out)
+    result = relative_bias_attention(
+        query,
+        key,
+        value,
+        bias,
+        cu_seqlens,
+        max(lengths, default=0),
+        scale=0.2,
+        window=window,
+        key_lengths=None if keys is None else torch.tensor(keys, dtype=torch.int32).to(form.device),
+        out=out,
+    )
     assert result is out
     expected = torch.zeros(tokens - 2, heads, head_size, dtype=torch.float64)
     start = 0
-    for length in lengths:
+    for length, seen in zip(lengths, counts, strict=True):
         q, k, v = (tensor[start : start + length].double().cpu().transpose(0, 1) for tensor in (query, key, value))
-        line = bias.double().cpu()
-        places = torch.arange(length)
-        square = line[:, (places[None, :] - places[:, None]).clamp(-limit, limit) + limit]
-        expected[start : start + length] = ((0.2 * q @ k.transpose(1, 2) + square).softmax(-1) @ v).transpose(0, 1)
+        distances = torch.arange(seen)[None, :] - torch.arange(length)[:, None]
+        scores = 0.2 * q @ k[:, :seen].transpose(1, 2)
+        if bias is not None:
+            scores = scores + bias.double().cpu()[:, distances.clamp(-limit, limit) + limit]
+        if window is not None:
+            scores = scores.masked_fill(distances.abs() > window, float("-inf"))
+        expected[start : start + length] = (scores.softmax(-1).nan_to_num() @ v[:, :seen]).transpose(0, 1)
         start += length
     close(out[:-2], expected)
     assert out[-2:].isnan().all()
@@ -43,32 +61,38 @@ def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-unty
     run(form, close, LENGTHS[lengths])
 
 
+@pytest.mark.parametrize("limit", [None, 20], ids=["no bias", "bias"])
+@pytest.mark.parametrize("window", [None, 0, 7, 64])
+def test_every_window(form, close, window: int | None, limit: int | None) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [19, 130] if form.small else [19, 300, 66], heads=1, limit=limit, window=window)
+
+
+@pytest.mark.parametrize("window", [None, 40, 7], ids=["global", "wide", "narrow"])
+def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, window: int | None) -> None:  # type: ignore[no-untyped-def]
+    # with the narrow window the last rows see no key at all
+    run(form, close, [32, 32, 5, 100], heads=1, limit=None if window else 20, window=window, keys=[32, 9, 1, 33])
+
+
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])
 def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
     run(form, close, [19, 66], heads=1, head_size=head_size)
 
 
-@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (32, 64)])
-def test_bias_is_transformers(buckets: int, farthest: int) -> None:
-    from transformers import MT5Config
+@pytest.mark.skipif(INTERPRETED, reason="no kernel is involved")
+@pytest.mark.parametrize("buckets", [4, 6, 8, 16, 20, 22, 32, 64, 128, 256])
+def test_bias_is_transformers(buckets: int) -> None:
     from transformers.models.mt5.modeling_mt5 import MT5Attention
 
-    config = MT5Config(
-        d_model=64,
-        d_kv=32,
-        num_heads=2,
-        relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=farthest,
-        is_encoder_decoder=False,
-    )
-    module = MT5Attention(config, has_relative_attention_bias=True).eval()
-    with torch.no_grad():
-        module.relative_attention_bias.weight.copy_(torch.arange(buckets)[:, None] + torch.tensor([0.25, 0.5]))
-        theirs = module.compute_bias(600, 600)[0]
-    bias = t5_bias(module.relative_attention_bias.weight, max_distance=farthest)
-    limit = bias.shape[1] // 2
-    distances = torch.arange(600)[None, :] - torch.arange(600)[:, None]
-    assert torch.equal(bias[:, distances.clamp(-limit, limit) + limit], theirs)
+    distances = torch.arange(-3000, 3001)
+    # a value of its own for every bucket and head
+    table = torch.arange(buckets)[:, None] + torch.tensor([0.25, 0.5])
+    for farthest in {buckets // 4 + 1, buckets, 20, 40, 100, 128, 160, 400, 1000, 2048}:
+        if farthest <= buckets // 4:
+            continue
+        bias = t5_bias(table, max_distance=farthest)
+        limit = bias.shape[1] // 2
+        theirs = table[MT5Attention._relative_position_bucket(distances, True, buckets, farthest)].t()
+        assert torch.equal(bias[:, distances.clamp(-limit, limit) + limit], theirs), farthest
 
 
 @pytest.mark.skipif(INTERPRETED, reason="float64 needs the reference")
@@ -86,18 +110,22 @@ def test_against_transformers_module() -> None:
             torch.nn.init.normal_(projection.weight, std=0.1)
         theirs = module(hidden, position_bias=module.compute_bias(150, 150))[0].view(300, 3, 32)
         query, key, value = (projection(hidden).view(300, 3, 32) for projection in (module.q, module.k, module.v))
-    borders = torch.tensor([0, 150, 300], dtype=torch.int32)
-    ours = relative_bias_attention(query, key, value, t5_bias(module.relative_attention_bias.weight), borders, 150)
+    offsets = torch.tensor([0, 150, 300], dtype=torch.int32)
+    ours = relative_bias_attention(query, key, value, t5_bias(module.relative_attention_bias.weight), offsets, 150)
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
 
 
 def test_arguments_are_refused_by_name() -> None:
-    qkv, borders = torch.randn(6, 3, 2, 32).unbind(1), torch.tensor([0, 6], dtype=torch.int32)
+    qkv, offsets = torch.randn(6, 3, 2, 32).unbind(1), torch.tensor([0, 6], dtype=torch.int32)
     for bias in (torch.randn(2, 40), torch.randn(3, 41), torch.randn(2, 41).half(), torch.randn(41, 2).t()):
         with pytest.raises(ValueError, match=r"^bias: "):
-            relative_bias_attention(*qkv, bias, borders, 6)
+            relative_bias_attention(*qkv, bias, offsets, 6)
     with pytest.raises(ValueError, match=r"^max_seqlen: "):
-        relative_bias_attention(*qkv, torch.randn(2, 41), borders, -1)
+        relative_bias_attention(*qkv, torch.randn(2, 41), offsets, -1)
+    with pytest.raises(ValueError, match=r"^window: "):
+        relative_bias_attention(*qkv, None, offsets, 6, window=-1)
+    with pytest.raises(ValueError, match=r"^key_lengths: "):
+        relative_bias_attention(*qkv, None, offsets, 6, key_lengths=offsets)
     with pytest.raises(ValueError, match=r"^table: "):
         t5_bias(torch.randn(5, 2))
     with pytest.raises(ValueError, match=r"^max_distance: "):

@@ -32,7 +32,14 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
         T5EncoderModel,
     )
 
-    from encoder_plugins.backbones import deberta_v2, modernbert, mt5
+    from encoder_plugins.backbones import (
+        deberta_v2,
+        deberta_v2_settings,
+        modernbert,
+        modernbert_settings,
+        mt5,
+        mt5_settings,
+    )
 
     tools = sibling("conftest")
     tools.join_group(ranks, rank, port)
@@ -45,22 +52,22 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
         "deberta_v2": (
             DebertaV2Model(DebertaV2Config(**sizes, **relative, share_att_key=True)),
             deberta_v2.DebertaV2Encoder,
-            deberta_v2,
+            deberta_v2_settings,
         ),
         "deberta_v2 with own projections": (
             DebertaV2Model(DebertaV2Config(**sizes, **relative, share_att_key=False)),
             deberta_v2.DebertaV2Encoder,
-            deberta_v2,
+            deberta_v2_settings,
         ),
         "modernbert": (
             ModernBertModel(ModernBertConfig(**sizes, **tokens, pad_token_id=0, local_attention=32)),
             modernbert.ModernBertEncoder,
-            modernbert,
+            modernbert_settings,
         ),
         "mt5": (
             T5EncoderModel(MT5Config(vocab_size=211, d_model=128, d_kv=32, d_ff=96, num_layers=2, num_heads=4)),
             mt5.Mt5Encoder,
-            mt5,
+            mt5_settings,
         ),
     }
     errors = {}

@@ -18,12 +18,12 @@ with warnings.catch_warnings():
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     from encoder_plugins.backbones.attention import (
-        Borders,
-        BordersBuilder,
         EncoderAttention,
         EncoderBackend,
         EncoderImpl,
         RelativeBiasAttention,
+        VarlenMetadata,
+        VarlenMetadataBuilder,
     )
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,8 +36,8 @@ def parameters(function: Any) -> list[str]:
 def test_vllm_calls_an_implementation_as_ours_is_called() -> None:
     assert parameters(EncoderImpl.forward) == parameters(AttentionImpl.forward)
     assert parameters(EncoderImpl.__init__) == parameters(AttentionImpl.__init__)
-    assert parameters(BordersBuilder.build) == parameters(AttentionMetadataBuilder.build)
-    assert parameters(BordersBuilder.__init__) == parameters(AttentionMetadataBuilder.__init__)
+    assert parameters(VarlenMetadataBuilder.build) == parameters(AttentionMetadataBuilder.build)
+    assert parameters(VarlenMetadataBuilder.__init__) == parameters(AttentionMetadataBuilder.__init__)
 
 
 def test_vllm_takes_a_backend_of_ours() -> None:
@@ -67,13 +67,13 @@ def test_vllm_tells_where_sequences_begin() -> None:
     }
 
 
-def test_borders_leave_out_what_lies_behind_the_requests() -> None:
+def test_metadata_leave_out_what_lies_behind_the_requests() -> None:
     # vLLM's second runner hands over its whole buffer
     starts = torch.tensor([0, 3, 4, 9, 9, 9], dtype=torch.int32)
     common = SimpleNamespace(query_start_loc=starts, query_start_loc_cpu=starts, num_reqs=3, max_query_len=5)
-    borders = BordersBuilder(None, [], None, torch.device("cpu")).build(0, common)
-    assert borders.cu_seqlens.tolist() == [0, 3, 4, 9]
-    assert (borders.max_seqlen, borders.tokens) == (5, 9)
+    metadata = VarlenMetadataBuilder(None, [], None, torch.device("cpu")).build(0, common)
+    assert metadata.cu_seqlens.tolist() == [0, 3, 4, 9]
+    assert (metadata.max_seqlen, metadata.tokens) == (5, 9)
 
 
 def implementation(heads: int = 2, size: int = 8, **more: Any) -> EncoderImpl:
@@ -102,9 +102,9 @@ def test_rows_of_padding_are_never_nan(layer: EncoderAttention) -> None:
     query, key, value = torch.randn(3, 9, 2, 8)
     alone, padded = torch.full((2, 9, 2, 8), torch.nan)
     starts = torch.tensor([0, 2, 6], dtype=torch.int32)
-    borders = Borders(starts, 4, 6)
-    layer.impl.forward(layer, query, key, value, torch.empty(0), borders, padded)
-    layer.impl.forward(layer, query[:6], key[:6], value[:6], torch.empty(0), borders, alone[:6])
+    metadata = VarlenMetadata(starts, 4, 6)
+    layer.impl.forward(layer, query, key, value, torch.empty(0), metadata, padded)
+    layer.impl.forward(layer, query[:6], key[:6], value[:6], torch.empty(0), metadata, alone[:6])
     assert (padded[6:] == 0).all()
     torch.testing.assert_close(padded[:6], alone[:6])
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from encoder_plugins.backbones.activations import ACTIVATIONS
+
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
@@ -36,6 +38,17 @@ def test_the_rotation_is_that_of_vllms_table(theta: float) -> None:
         torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
     # the values pass as they are
     assert torch.equal(expected[2], qkv.chunk(3, dim=-1)[2])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_that_of_transformers(name: str) -> None:
+    # vLLM's own compiled operations, which an engine has loaded by then
+    import vllm._custom_ops
+    from transformers.activations import ACT2FN
+
+    assert vllm._custom_ops
+    rows = torch.linspace(-6, 6, 500)
+    torch.testing.assert_close(elementwise.activation(name)(rows), ACT2FN[name](rows))
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])

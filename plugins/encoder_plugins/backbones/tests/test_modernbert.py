@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +12,9 @@ import torch
 with warnings.catch_warnings():
     # vLLM and transformers warn of themselves when they are imported
     warnings.simplefilter("ignore")
-    from transformers import AutoConfig, ModernBertConfig, ModernBertModel
+    from transformers import ModernBertConfig, ModernBertModel
 
-    from encoder_plugins.backbones import modernbert
-    from encoder_plugins.backbones.config_checks import SwitchError
+    from encoder_plugins.backbones import modernbert, modernbert_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -44,7 +40,7 @@ def pair(switches: dict[str, Any], build: Any, draw: Any) -> tuple[Any, ModernBe
     reference = draw(ModernBertModel(ModernBertConfig(**TINY | switches, attn_implementation="eager")))
     encoder = build(modernbert.ModernBertEncoder, reference.config)
     weights = {name: tensor for name, tensor in reference.state_dict().items() if "inv_freq" not in name}
-    encoder.load(weights, modernbert.layout(reference.config))
+    encoder.load(weights, modernbert_settings.layout(reference.config))
     return encoder, reference
 
 
@@ -88,61 +84,7 @@ def test_the_layout_is_that_of_transformers(switches: dict[str, Any]) -> None:
     with torch.device("meta"):
         reference = ModernBertModel(ModernBertConfig(**TINY | switches))
     expected = {name: tuple(tensor.shape) for name, tensor in reference.state_dict().items()}
-    assert dict(modernbert.layout(reference.config).shapes) == expected
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ({}, (160000.0, 10000.0)),
-        ({"global_rope_theta": 160000, "local_rope_theta": 160000}, (160000.0, 160000.0)),
-        ({"local_rope_theta": 5.0}, (160000.0, 5.0)),
-        (
-            {
-                "rope_parameters": {
-                    "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
-                    "sliding_attention": {"rope_theta": 160000, "rope_type": "default"},
-                }
-            },
-            (1e6, 160000.0),
-        ),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 3.0}}}, (3.0, 10000.0)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("read", ["as written", "by transformers"])
-def test_both_forms_of_rotary_bases(
-    written: dict[str, Any], expected: tuple[float, float], read: str, tmp_path: Path
-) -> None:
-    config: Any = SimpleNamespace(model_type="modernbert", **written)
-    if read == "by transformers":
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "modernbert", **TINY, **written}))
-        config = AutoConfig.from_pretrained(tmp_path)
-    found = modernbert.thetas(config)
-    assert (found["full_attention"], found["sliding_attention"]) == expected
-
-
-@pytest.mark.parametrize(
-    ("switches", "named"),
-    [
-        ({"hidden_activation": "relu"}, "hidden_activation='relu'"),
-        ({"num_attention_heads": 3}, "num_attention_heads=3"),
-        (
-            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}},
-            "rope_parameters={'full_attention': {'rope_type': 'linear'",
-        ),
-        ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types="),
-    ],
-)
-def test_a_switch_that_is_not_honoured_is_named(switches: dict[str, Any], named: str) -> None:
-    written = {"local_rope_theta": 10000.0, **TINY, **switches}
-    config = SimpleNamespace(model_type="modernbert", hidden_activation="gelu")
-    vars(config).update(written)
-    for name in ("norm_eps", "norm_bias", "attention_bias", "mlp_bias"):
-        setattr(config, name, getattr(ModernBertConfig(), name))
-    with pytest.raises(SwitchError) as caught:
-        modernbert.Settings.read(config)
-    assert named in str(caught.value)
+    assert dict(modernbert_settings.layout(reference.config).shapes) == expected
 
 
 @pytest.mark.parametrize(
@@ -159,5 +101,5 @@ def test_a_switch_that_is_not_honoured_is_named(switches: dict[str, Any], named:
         ("final_norm.weight", "final_norm.weight"),
     ],
 )
-def test_where_a_tensor_goes(name: str, parameter: str) -> None:
-    assert modernbert.place(name) == (parameter, None)
+def test_the_slot_of_a_tensor(name: str, parameter: str) -> None:
+    assert modernbert_settings.slot(name) == (parameter, None)

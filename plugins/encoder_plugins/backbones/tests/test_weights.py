@@ -11,7 +11,8 @@ import torch
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
-    from encoder_plugins.backbones.weight_loading import NAMED, Layout, Place, WeightsError, join, load
+    from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, join
+    from encoder_plugins.backbones.weight_loading import NAMED, WeightsError, load
 
 
 class Model(torch.nn.Module):
@@ -28,23 +29,23 @@ class Model(torch.nn.Module):
         parameter.data[2 * part : 2 * part + 2] = tensor
 
 
-PLACES = {"a": Place("whole"), "left": Place("halves", 0), "right": Place("halves", 1)}
-LAYOUT = Layout(
+SLOTS = {"a": ParameterSlot("whole"), "left": ParameterSlot("halves", 0), "right": ParameterSlot("halves", 1)}
+LAYOUT = CheckpointLayout(
     shapes={"a": (3,), "left": (2,), "right": (2,)},
-    place=PLACES.__getitem__,
+    slot=SLOTS.__getitem__,
     aliases={"also_a": "a"},
     ignored={"counter": "a buffer that counts"},
 )
 GOOD = {"a": torch.ones(3), "left": torch.full((2,), 2.0), "right": torch.full((2,), 3.0)}
 
 
-def failure(weights: Iterable[tuple[str, torch.Tensor]], layout: Layout = LAYOUT) -> str:
+def failure(weights: Iterable[tuple[str, torch.Tensor]], layout: CheckpointLayout = LAYOUT) -> str:
     with pytest.raises(WeightsError) as caught:
         load(Model(), weights, layout)
     return str(caught.value)
 
 
-def test_every_tensor_goes_to_its_place() -> None:
+def test_every_tensor_fills_its_slot() -> None:
     model = Model()
     assert load(model, GOOD.items(), LAYOUT) == {"whole", "halves"}
     assert model.whole.tolist() == [1, 1, 1]
@@ -78,7 +79,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
     )
     assert "1 missing: a" in message
     assert "1 unexpected: stranger" in message
-    assert "1 there twice: left" in message
+    assert "1 duplicated: left" in message
     assert "right [2, 2] instead of [2]" in message
 
 
@@ -95,13 +96,13 @@ def test_many_names_are_counted() -> None:
 def test_a_layout_below_prefixes() -> None:
     below = LAYOUT.under("there.", "here.")
     assert set(below.shapes) == {"there.a", "there.left", "there.right"}
-    assert below.place("there.left") == ("here.halves", 0)
+    assert below.slot("there.left") == ("here.halves", 0)
     assert below.aliases == {"there.also_a": "there.a"}
     assert set(below.ignored) == {"there.counter"}
 
 
 def test_layouts_are_joined() -> None:
     both = join(LAYOUT.under("one.", "first."), LAYOUT.under("two.", "second."))
-    assert both.place("one.a") == ("first.whole", None)
-    assert both.place("two.right") == ("second.halves", 1)
+    assert both.slot("one.a") == ("first.whole", None)
+    assert both.slot("two.right") == ("second.halves", 1)
     assert len(both.shapes) == 6

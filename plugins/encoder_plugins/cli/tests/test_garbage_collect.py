@@ -192,7 +192,7 @@ def test_an_hour_before_the_list_is_too_recent(volume: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["recent"] == [GONE]
 
 
-@pytest.mark.parametrize("listed_at", ["yesterday", datetime.now().isoformat(), ""])
+@pytest.mark.parametrize("listed_at", ["yesterday", "2026-11-22T10:00:00", ""])
 def test_a_time_that_is_none_is_refused(volume: Path, listed_at: str) -> None:
     assert __main__.main(["collect", str(volume), "--listed-at", listed_at]) == 2
     assert (volume / GONE).is_dir()

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from encoder_plugins.backbones import token_marks
+
 # columns of a candidate; behind them come ``classes`` pairs of (class, logit), the best first
 START, WIDTH, CLASS, LOGIT = range(4)
 COLUMNS = 4
@@ -41,7 +43,7 @@ Positions = Sequence[int] | NDArray[np.int32]
 
 
 def encode(words: Positions, labels: Positions, threshold: float, classes: int = 0) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` of one prompt's PoolingParams."""
+    """Return the ``extra_kwargs`` of the PoolingParams of a prompt that holds one text."""
     return {
         "words": np.asarray(words, _POSITION).tobytes(),
         "labels": np.asarray(labels, _POSITION).tobytes(),
@@ -50,9 +52,43 @@ def encode(words: Positions, labels: Positions, threshold: float, classes: int =
     }
 
 
-def decode(extra: Mapping[str, Any] | None) -> Item | None:
-    """Return the item behind ``extra_kwargs``; None where there is none, as in vLLM's own profile runs."""
+def encode_texts(texts: Sequence[Item], tokens: Sequence[int]) -> dict[str, Any]:
+    """Return the ``extra_kwargs`` of the PoolingParams of a prompt that holds several texts, one behind the other.
+
+    Nothing of a text depends on its neighbours. The prompt's candidates are those of all its texts; a candidate's start counts
+    the words of all texts of the prompt.
+
+    Args:
+        texts: Positions count from each text's own first token; threshold and classes are those of the first text.
+        tokens: Tokens of each text.
+    """
+    words, labels = [text.words for text in texts], [text.labels for text in texts]
+    return {
+        **encode(np.concatenate(words), np.concatenate(labels), texts[0].threshold, texts[0].classes),
+        "word_counts": np.asarray([len(part) for part in words], _POSITION).tobytes(),
+        "label_counts": np.asarray([len(part) for part in labels], _POSITION).tobytes(),
+        **token_marks.encode(tokens),
+    }
+
+
+def decode(extra: Mapping[str, Any] | None) -> list[Item] | None:
+    """Return the texts behind ``extra_kwargs``; None where there are none, as in vLLM's own profile runs.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are not what ``encode`` or ``encode_texts`` wrote.
+    """
     if not extra or "words" not in extra:
         return None
-    words, labels = (np.frombuffer(extra[name], _POSITION).astype(np.int32) for name in ("words", "labels"))
-    return Item(words, labels, float(extra["threshold"]), int(extra["classes"]))
+    words, labels = (_split(extra, name, f"{name[:-1]}_counts") for name in ("words", "labels"))
+    threshold, classes = float(extra["threshold"]), int(extra["classes"])
+    return [Item(*pair, threshold, classes) for pair in zip(words, labels, strict=True)]
+
+
+def _split(extra: Mapping[str, Any], name: str, counts: str) -> list[NDArray[np.int32]]:
+    positions = np.frombuffer(extra[name], _POSITION).astype(np.int32)
+    if counts not in extra:
+        return [positions]
+    ends = np.cumsum(np.frombuffer(extra[counts], _POSITION))
+    if not len(ends) or ends[-1] != len(positions):
+        raise ValueError(f"{counts} do not add up to {len(positions)}")
+    return np.split(positions, ends[:-1])

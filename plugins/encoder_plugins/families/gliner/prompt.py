@@ -31,7 +31,7 @@ _CACHED_LABEL_LIST_CHARACTERS = 4_096
 
 
 class LabelProblem(ValueError):  # noqa: N818 - what is wrong with what a client sent
-    """A label that can't be part of a prompt, and its place in the list."""
+    """A label that cannot be part of a prompt, and its position in the list."""
 
     def __init__(self, position: int, message: str) -> None:
         super().__init__(message)
@@ -52,13 +52,13 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BuiltPrompt:
     """What the engine gets for one text.
 
     Attributes:
         tokens: All token ids.
         words: `[words]`: the position of each word's first token; -1 for a word without one.
-        cut: How many tokens the tokenizer's limit cut off.
+        cut: The number of tokens that the tokenizer's limit cut off.
     """
 
     tokens: list[int]
@@ -67,7 +67,7 @@ class Prompt:
 
     @property
     def words_kept(self) -> int:
-        """How many words the model sees."""
+        """The number of words that the model sees."""
         return int(np.count_nonzero(self.words >= 0))
 
 
@@ -100,7 +100,7 @@ class WordTokens:
         return [found[word] if tokens is None else tokens for word, tokens in zip(words, known, strict=True)]
 
     def tokenize(self, words: Sequence[str]) -> list[Tokens]:
-        """Ask the tokenizer, which lets other threads work meanwhile."""
+        """Return what the tokenizer makes of each word; it lets other threads work meanwhile."""
         (encoding,) = self._tokenizer.encode_batch([words], is_pretokenized=True, add_special_tokens=False)
         tokens: list[list[int]] = [[] for _ in words]
         for number, token in zip(encoding.word_ids, encoding.ids, strict=True):
@@ -141,11 +141,11 @@ class PromptBuilder:
 
     @property
     def behind(self) -> int:
-        """How many tokens the tokenizer puts behind a prompt."""
+        """The number of tokens that the tokenizer puts behind a prompt."""
         return len(self._last)
 
     def labels(self, labels: tuple[str, ...]) -> Labels:
-        """Return the part of a prompt that asks for ``labels``, which are different from each other.
+        """Return the part of a prompt that holds ``labels``, which are different from each other.
 
         Raises:
             LabelProblem: One of them has no tokens, or holds a marker.
@@ -168,7 +168,7 @@ class PromptBuilder:
             self._labels[labels] = made
         return made
 
-    def build(self, labels: Labels, pieces: Sequence[Tokens]) -> Prompt:
+    def build(self, labels: Labels, pieces: Sequence[Tokens]) -> BuiltPrompt:
         """Return the prompt of words whose tokens are ``pieces``, cut off where the library's tokenizer would."""
         tokens = [*labels.tokens, *chain.from_iterable(pieces)]
         lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
@@ -177,7 +177,7 @@ class PromptBuilder:
         words -= lengths
         if not lengths.all():
             # the library numbers words by the tokens that it sees: behind a word without any, each word takes the
-            # place of the one before, and the last places stay empty
+            # position of the one before, and the last positions stay empty
             seen = words[lengths > 0]
             words = np.full(len(pieces), -1, np.int32)
             words[: len(seen)] = seen
@@ -188,11 +188,7 @@ class PromptBuilder:
             del tokens[end:]
             words[words >= end] = -1
         tokens += self._last
-        return Prompt(tokens, words, cut)
-
-    def minimal(self) -> list[int]:
-        """Return a prompt of two tokens, a class token and a separator: vLLM takes no request without a prompt."""
-        return [self._class, self._separator]
+        return BuiltPrompt(tokens, words, cut)
 
     def _single(self, token: str, expected: int) -> int:
         (tokens,) = self.word_tokens.tokenize([token])

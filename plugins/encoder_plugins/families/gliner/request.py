@@ -1,101 +1,136 @@
-"""What a client of a GLiNER plugin may ask, and what of it can be checked without the checkpoint's tokenizer. Pure."""
+"""What a client of a GLiNER plugin sends and gets, and what can be checked without the checkpoint's tokenizer. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+import msgspec
+from msgspec import Meta
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.serving.http.body import Data
-from encoder_plugins.serving.limits import Limits
+from encoder_plugins.inputs.body import Data
+from encoder_plugins.inputs.text import TextLimits
 
-LABELS = 1_000
-"""Labels of one text, and different labels of one request."""
-LABEL_CHARACTERS = 256
-"""Characters of one label."""
-PROMPTS = 1_024
-"""Prompts that one request may become: one for each text, or for each chunk of one."""
 CLASS_PROBABILITIES = 5
 """How many labels ``class_probs`` holds at most."""
 
 LOW_THRESHOLD = 0.1
 """Below it, almost any pair of a span and a label can be a candidate, and they are counted before."""
-CANDIDATES = 8 * 1024 * 1024
-"""Pairs of a span and a label in a request with a low threshold: 134 MB between two processes, if all are candidates."""
-ENTITIES = 100_000
-"""Entities in one answer."""
 
-Labels = Annotated[list[str], Field(fail_fast=True)]
+Offset = Annotated[int, Meta(ge=0)]
 
 
-class CharacterSpan(Data):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlinerLimits(TextLimits):
+    """The limits of a request; ``families.gliner.limits`` describes them."""
+
+    labels: int
+    label_characters: int
+    prompts: int
+    candidates: int
+    entities: int
+
+
+class CharacterSpan(Data, frozen=True):
     """A part of a text."""
 
-    start: Annotated[int, Field(ge=0)]
-    """The first character."""
-    end: Annotated[int, Field(ge=0)]
-    """The character behind the last one."""
+    start: Annotated[Offset, Meta(description="The first character.")]
+    end: Annotated[Offset, Meta(description="The character behind the last one.")]
 
 
-class Request(Data):
-    """The ``data`` of a request: texts, the labels to look for in them, and how to choose among what is found."""
+class Request(Data, frozen=True):
+    """Texts, the labels of entities to find in them, and how to choose among what is found."""
 
-    text: str | None = None
-    """One text. Either this or ``texts``."""
-    texts: Annotated[list[str] | None, Field(fail_fast=True)] = None
-    """Several texts; the answer's ``results`` keep their order."""
-    labels: Labels | None = None
-    """The labels of all texts, in the user's own words. A label that comes again counts once."""
-    labels_per_text: Annotated[list[Labels] | None, Field(fail_fast=True)] = None
-    """One list of labels for each text. Either this or ``labels``."""
-    threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
-    """An entity's probability is above this."""
-    flat_ner: bool = True
-    """true: entities share no words. false: an entity may lie within another one."""
-    multi_label: bool = False
-    """Whether the same words may have several labels."""
-    return_class_probs: bool = False
-    """Whether each entity comes with the probabilities of its five best labels."""
-    input_spans: Annotated[
-        list[Annotated[list[CharacterSpan], Field(fail_fast=True)]] | None, Field(fail_fast=True)
+    text: Annotated[str | None, Meta(description="One text. Either this or `texts`.")] = None
+    texts: Annotated[list[str] | None, Meta(description="Several texts; `results` keeps their order.")] = None
+    labels: Annotated[
+        list[str] | None,
+        Meta(description="The labels of all texts, in your own words. A label that is there twice counts once."),
     ] = None
-    """One list for each text: the only spans that can be entities. One that does not begin and end with words, or is
-    wider than the model takes, is none."""
-    overflow: Literal["refuse", "truncate", "chunk"] = "refuse"
-    """What happens to a text with more words than the model takes. refuse: the request is answered 400. truncate: the
-    words behind the limit are left out, and the answer says how many stayed. chunk: the text is read in overlapping parts."""
+    labels_per_text: Annotated[
+        list[list[str]] | None, Meta(description="One list of labels for each text. Either this or `labels`.")
+    ] = None
+    threshold: Annotated[float, Meta(ge=0, le=1, description="An entity's probability is above this.")] = 0.5
+    flat_ner: Annotated[
+        bool, Meta(description="true: entities share no words. false: an entity may lie within another one.")
+    ] = True
+    multi_label: Annotated[bool, Meta(description="Whether the same words may have several labels.")] = False
+    return_class_probs: Annotated[
+        bool, Meta(description="Whether each entity comes with the probabilities of its five best labels.")
+    ] = False
+    input_spans: Annotated[
+        list[list[CharacterSpan]] | None,
+        Meta(
+            description="One list for each text: the only spans that can be entities. A span that does not begin and"
+            " end with words, or is wider than the model takes, is never an entity."
+        ),
+    ] = None
+    overflow: Annotated[
+        Literal["refuse", "truncate", "chunk"],
+        Meta(
+            description="What happens to a text with more words than the model takes. refuse: the request is answered"
+            " 400. truncate: the words behind the limit are left out, and the answer says how many stayed. chunk: the"
+            " text is read in overlapping chunks."
+        ),
+    ] = "refuse"
 
 
-def texts_of(data: Request, limits: Limits) -> list[str]:
-    """Return the texts of a request that keeps the limits.
+class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a text that has a label. Offsets count code points."""
 
-    Raises:
-        InvalidRequest: It has none, or too many, or too long ones.
-    """
-    if data.text is not None and data.texts is not None:
-        raise InvalidRequest("text and texts are both there; send one of them", param="data.texts")
-    texts = [data.text] if data.text is not None else data.texts
-    if texts is None:
-        raise InvalidRequest("neither text nor texts is there; send one of them", param="data.text")
-    if not texts:
-        raise InvalidRequest("the list is empty; it takes at least one text", param="data.texts")
-    if len(texts) > limits.texts:
-        raise InvalidRequest(f"{len(texts)} texts; the limit is {limits.texts}", param="data.texts")
-    for position, text in enumerate(texts):
-        if len(text) > limits.characters_per_text:
-            raise InvalidRequest(
-                f"{len(text)} characters; the limit is {limits.characters_per_text} a text",
-                param=text_path(data, position),
-            )
-    if (total := sum(map(len, texts))) > limits.characters:
-        raise InvalidRequest(f"{total} characters in all; the limit is {limits.characters}", param="data.texts")
-    return texts
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+    class_probs: dict[str, float] | None = None
 
 
-def labels_of(data: Request, texts: int) -> list[tuple[str, ...]]:
-    """Return each text's labels, every one once, at its first place: so the library takes them, too.
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The entities of one text; ``truncated`` and ``words_kept`` with ``truncate``, ``chunks`` with ``chunk``."""
+
+    entities: list[Entity]
+    truncated: bool | None = None
+    words_kept: int | None = None
+    chunks: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a request cost."""
+
+    prompt_tokens: int
+    words: int
+
+
+class SingleAnswer(Result, frozen=True, omit_defaults=True, kw_only=True):
+    """The answer to a request with ``text``."""
+
+    usage: Usage
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a request with ``texts``, in their order."""
+
+    results: list[Result]
+    usage: Usage
+
+
+class SingleBody(msgspec.Struct, frozen=True):
+    """The body of a response to a request with ``text``."""
+
+    data: SingleAnswer
+
+
+class Body(msgspec.Struct, frozen=True):
+    """The body of a response to a request with ``texts``."""
+
+    data: Answer
+
+
+def labels_of(data: Request, texts: int, limits: GlinerLimits) -> list[tuple[str, ...]]:
+    """Return each text's labels, every one once, at its first position: so the library takes them, too.
 
     Raises:
         InvalidRequest: There are none, or too many, or they are too long, or blank.
@@ -105,27 +140,32 @@ def labels_of(data: Request, texts: int) -> list[tuple[str, ...]]:
             "labels and labels_per_text are both there; send one of them", param="data.labels_per_text"
         )
     if data.labels is not None:
-        return [unique(data.labels, "data.labels")] * texts
+        return [unique(data.labels, "data.labels", limits)] * texts
     if data.labels_per_text is None:
         raise InvalidRequest("neither labels nor labels_per_text is there; send one of them", param="data.labels")
     if len(data.labels_per_text) != texts:
         raise InvalidRequest(
             f"{len(data.labels_per_text)} lists of labels for {texts} texts", param="data.labels_per_text"
         )
-    lists = [unique(labels, f"data.labels_per_text[{place}]") for place, labels in enumerate(data.labels_per_text)]
-    if (different := len({label for labels in lists for label in labels})) > LABELS:
-        raise InvalidRequest(f"{different} different labels; the limit is {LABELS}", param="data.labels_per_text")
+    lists = [
+        unique(labels, f"data.labels_per_text[{position}]", limits)
+        for position, labels in enumerate(data.labels_per_text)
+    ]
+    if (different := len({label for labels in lists for label in labels})) > limits.labels:
+        raise InvalidRequest(
+            f"{different} different labels; the limit is {limits.labels}", param="data.labels_per_text"
+        )
     return lists
 
 
-def unique(labels: Sequence[str], path: str) -> tuple[str, ...]:
-    """Return ``labels`` without repetitions; ``path`` is where they stand in the request."""
-    if len(labels) > LABELS:
-        raise InvalidRequest(f"{len(labels)} labels; the limit is {LABELS}", param=path)
+def unique(labels: Sequence[str], path: str, limits: GlinerLimits) -> tuple[str, ...]:
+    """Return ``labels`` without repetitions; ``path`` is their field in the request."""
+    if len(labels) > limits.labels:
+        raise InvalidRequest(f"{len(labels)} labels; the limit is {limits.labels}", param=path)
     for position, label in enumerate(labels):
-        if len(label) > LABEL_CHARACTERS:
+        if len(label) > limits.label_characters:
             raise InvalidRequest(
-                f"{len(label)} characters; the limit is {LABEL_CHARACTERS} a label", param=f"{path}[{position}]"
+                f"{len(label)} characters; the limit is {limits.label_characters} a label", param=f"{path}[{position}]"
             )
         if not label or label.isspace():
             raise InvalidRequest("the label is blank", param=f"{path}[{position}]")
@@ -133,7 +173,7 @@ def unique(labels: Sequence[str], path: str) -> tuple[str, ...]:
 
 
 def label_path(data: Request, text: int, label: str) -> str:
-    """Return where ``label`` stands first among the labels of a text."""
+    """Return the field of the first ``label`` among the labels of a text."""
     if data.labels is not None:
         return f"data.labels[{data.labels.index(label)}]"
     lists = data.labels_per_text or []
@@ -141,12 +181,12 @@ def label_path(data: Request, text: int, label: str) -> str:
 
 
 def labels_path(data: Request, text: int) -> str:
-    """Return where the labels of a text stand."""
+    """Return the field of the labels of a text."""
     return "data.labels" if data.labels is not None else f"data.labels_per_text[{text}]"
 
 
 def text_path(data: Request, position: int) -> str:
-    """Return where a text stands."""
+    """Return the field of a text."""
     return "data.text" if data.text is not None else f"data.texts[{position}]"
 
 
@@ -163,19 +203,19 @@ def spans_of(data: Request, texts: int) -> list[list[CharacterSpan] | None]:
     return list(data.input_spans)
 
 
-def check_candidates(data: Request, pairs: int) -> None:
+def check_candidates(data: Request, pairs: int, limits: GlinerLimits) -> None:
     """Refuse more pairs of a span and a label than a threshold as low as this one may have."""
-    if data.threshold < LOW_THRESHOLD and pairs > CANDIDATES:
+    if data.threshold < LOW_THRESHOLD and pairs > limits.candidates:
         raise InvalidRequest(
-            f"with a threshold below {LOW_THRESHOLD}, words times span widths times labels may be {CANDIDATES}; they are"
-            f" at least {pairs}",
+            f"with a threshold below {LOW_THRESHOLD}, words times span widths times labels may be {limits.candidates};"
+            f" they are at least {pairs}",
             param="data.threshold",
         )
 
 
-def check_entities(count: int) -> None:
+def check_entities(count: int, limits: GlinerLimits) -> None:
     """Refuse an answer with too many entities."""
-    if count > ENTITIES:
+    if count > limits.entities:
         raise InvalidRequest(
-            f"there are more than {ENTITIES} entities above the threshold, the limit", param="data.threshold"
+            f"there are more than {limits.entities} entities above the threshold, the limit", param="data.threshold"
         )

@@ -10,8 +10,8 @@ CHECKPOINT = GlinerCheckpoint(
         plugin="mmbert_gliner",
         architecture="MmbertGlinerModel",
         model_type="modernbert",
-        settings="encoder_plugins.backbones.modernbert:Settings",
-        layout="encoder_plugins.backbones.modernbert:layout",
+        settings="encoder_plugins.backbones.modernbert_settings:Settings",
+        layout="encoder_plugins.backbones.modernbert_settings:layout",
         fixed={"hidden_activation": ("gelu",)},
         relative=False,
     )

@@ -1,17 +1,13 @@
-"""GLiNER over a ModernBERT or mmBERT encoder, as a model of vLLM's."""
+"""GLiNER on a ModernBERT or mmBERT encoder, as a vLLM model."""
 
 from __future__ import annotations
 
-from vllm.model_executor.models.interfaces_base import attn_type, default_pooling_type
-
-from encoder_plugins.backbones import modernbert
+from encoder_plugins.backbones import modernbert, modernbert_settings
 from encoder_plugins.families.gliner.model import GlinerSpanModel
 
 
-@attn_type("encoder_only")
-@default_pooling_type(tok_pooling_type="ALL")
 class MmbertGlinerModel(GlinerSpanModel):
     """See ``GlinerSpanModel``."""
 
     encoder_class = modernbert.ModernBertEncoder
-    encoder_layout = staticmethod(modernbert.layout)
+    encoder_layout = staticmethod(modernbert_settings.layout)

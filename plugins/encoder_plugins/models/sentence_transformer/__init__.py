@@ -1,20 +1,27 @@
 """Checkpoints in sentence-transformers format whose trunk vLLM serves natively."""
 
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
     name="sentence_transformer",
     summary="Text embeddings of any sentence-transformers checkpoint on a trunk that vLLM has: MiniLM, E5, BGE, GTE, and others.",
     task="embed",
-    processor="encoder_plugins.models.sentence_transformer.io_processor:SentenceTransformerProcessor",
+    processor="encoder_plugins.models.sentence_transformer.processor:SentenceTransformerProcessor",
     checkpoint="encoder_plugins.models.sentence_transformer.checkpoint:CHECKPOINT",
     recorder="encoder_plugins.models.sentence_transformer.reference:RECORDER",
     parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
     prep_version=2,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 can't read a RoBERTa without it;
-    # checkpoint.py refuses checkpoints that say something else there
-    engine_args=("--no-enable-prefix-caching", "--hf-overrides", '{"position_embedding_type": "absolute"}'),
+    routes=(
+        POOLING,
+        Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
+    ),
+    limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
+    # serving overrides the architectures of such checkpoints with these names
+    architectures={
+        "SentenceDistilBertModel": "encoder_plugins.models.sentence_transformer.model:SentenceDistilBertModel",
+        "SentenceMPNetModel": "encoder_plugins.models.sentence_transformer.model:SentenceMPNetModel",
+    },
 )

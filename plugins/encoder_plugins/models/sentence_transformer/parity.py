@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported, WrongAnswer
-from encoder_plugins.models.sentence_transformer import checkpoint, vectors
+from encoder_plugins.inputs.encodings import decode_base64
+from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
 from encoder_plugins.models.sentence_transformer.vectors import Vectors
 from encoder_plugins.parity.protocol import Arrays, Bound, Compared, Tolerance, Variant
@@ -250,7 +251,7 @@ class Embeddings:
         try:
             embeddings = json.loads(content)["data"]["embeddings"]
             if variant.encoding == "base64":
-                return [vectors.decode_base64(text) for text in embeddings]
+                return [decode_base64(text) for text in embeddings]
             return [np.array(numbers, dtype=np.float32) for numbers in embeddings]
         except (KeyError, TypeError, ValueError) as error:
             raise WrongAnswer(f"the answer holds no embeddings: {error!r}"[:200]) from None

@@ -6,8 +6,6 @@ so a vector that was cut after the checkpoint's own Normalize is not of length 1
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 import numpy.typing as npt
 
@@ -41,13 +39,3 @@ def unit(vectors: Vectors) -> Vectors:
     lengths = np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]  # [texts, 1]
     result: Vectors = vectors / np.maximum(lengths, EPSILON)
     return result
-
-
-def encode_base64(vectors: Vectors) -> list[str]:
-    """Return each row's little-endian float32 bytes in base64."""
-    return [base64.b64encode(row.tobytes()).decode("ascii") for row in vectors.astype("<f4", copy=False)]
-
-
-def decode_base64(text: str) -> Vectors:
-    """Return the vector that ``encode_base64`` wrote."""
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-_REQUESTS = Counter("encoder_serving_requests", "Requests to POST /pooling, answered in whatever way.", ["plugin"])
-_TOKENS = Counter("encoder_serving_tokens", "Tokens of the requests that were passed on to the engine.", ["plugin"])
+_REQUESTS = Counter("encoder_serving_requests", "Requests to the plugin's routes, however they ended.", ["plugin"])
+_TOKENS = Counter("encoder_serving_tokens", "Tokens that the engine was given.", ["plugin"])
 _REJECTED = Counter("encoder_serving_rejected", "Requests that were refused, by reason.", ["plugin", "reason"])
+_CANCELLED = Counter(
+    "encoder_serving_cancelled", "Requests whose client disconnected before they were answered.", ["plugin"]
+)
 _IN_FLIGHT = Gauge(
     "encoder_serving_in_flight",
-    "Requests at work, from the first byte of the body to the last of the answer.",
+    "Requests in flight, from the first byte of the body to the last of the answer.",
     ["plugin"],
     multiprocess_mode="livesum",
 )
 _LIMIT = Gauge(
     "encoder_serving_in_flight_limit",
-    "How many requests may be at work; one more is answered 503.",
+    "The number of requests that may be in flight; one more is answered 503.",
     ["plugin"],
     multiprocess_mode="mostrecent",
 )
@@ -30,6 +33,7 @@ REASONS = {
     408: "slow_body",
     413: "too_large",
     415: "content_type",
+    500: "failed",
     503: "overloaded",
 }
 
@@ -41,6 +45,7 @@ class Counts:
         self._requests = _REQUESTS.labels(plugin)
         self._tokens = _TOKENS.labels(plugin)
         self._rejected = {status: _REJECTED.labels(plugin, reason) for status, reason in REASONS.items()}
+        self._cancelled = _CANCELLED.labels(plugin)
         self._in_flight = _IN_FLIGHT.labels(plugin)
         _LIMIT.labels(plugin).set(limit)
         self._in_flight.set(0)
@@ -50,14 +55,17 @@ class Counts:
         self._requests.inc()
 
     def tokens(self, count: int) -> None:
-        """Count the tokens of a request that is passed on."""
+        """Count the tokens that the engine is given for a request."""
         self._tokens.inc(count)
 
     def rejected(self, status: int) -> None:
-        """Count a refusal by the status of its answer; what is no refusal of ours counts for nothing."""
-        if status in self._rejected:
-            self._rejected[status].inc()
+        """Count a refusal by the status of its answer."""
+        self._rejected[status].inc()
 
-    def at_work(self, count: int) -> None:
-        """Say how many requests this process has at work."""
+    def cancelled(self) -> None:
+        """Count a request whose client has disconnected."""
+        self._cancelled.inc()
+
+    def in_flight(self, count: int) -> None:
+        """Publish the number of requests that this process has in flight."""
         self._in_flight.set(count)

@@ -1,9 +1,9 @@
-"""Counts what several server processes behind one port have at work, as if they were one.
+"""Counts the requests in flight of several server processes behind one port, as if they were one process.
 
-vLLM's API servers, and the engines that share a GPU, are processes of their own, each with a door of its own. Two things
-concern them all: the limit of requests at work, which a client was promised as one number, and readiness: a port
-that answers as soon as the first of them listens would be called ready with a part of its strength. Both are in one
-small file that everyone maps into memory: two 32-bit numbers for each process, written by it alone and read by all.
+vLLM's API servers, and the engines that share a GPU, are processes of their own, each with an application of its own. Two things
+concern them all: the limit of requests in flight, which clients know as one number, and readiness: a port that answers as soon as
+the first process listens would be called ready with a part of its strength. Both are in one small file that every
+process maps into memory: two 32-bit numbers for each process, written by it alone and read by all.
 """
 
 from __future__ import annotations
@@ -15,110 +15,110 @@ import tempfile
 from pathlib import Path
 from typing import Protocol
 
-from encoder_plugins.serving import limits
+from encoder_plugins.serving.settings import CountersFile
 
 # native numbers, so that a process always reads a whole one
 _NUMBER = 4
 
 
-class Census(Protocol):
-    """What a door tells about itself, and learns about all."""
+class WorkerCounters(Protocol):
+    """What a process publishes of itself, and reads of all."""
 
     def open(self) -> None:
-        """Say that this process listens from now on."""
+        """Publish that this process listens from now on."""
 
-    def publish(self, at_work: int) -> None:
-        """Say how many requests this process has at work."""
+    def publish(self, in_flight: int) -> None:
+        """Publish the number of requests that this process has in flight."""
 
     def total(self) -> int:
-        """Return how many requests all have at work."""
+        """Return the number of requests that all processes have in flight."""
 
     def complete(self) -> bool:
-        """Tell whether all listen."""
+        """Return whether all processes listen."""
 
 
-class Alone:
-    """The census of a server that is a single process."""
+class SingleProcess:
+    """The counters of a server that is a single process."""
 
     def __init__(self) -> None:
-        self._at_work = 0
+        self._in_flight = 0
 
     def open(self) -> None:
-        """Say that this process listens from now on."""
+        """Publish that this process listens from now on."""
 
-    def publish(self, at_work: int) -> None:
-        """Say how many requests this process has at work."""
-        self._at_work = at_work
+    def publish(self, in_flight: int) -> None:
+        """Publish the number of requests that this process has in flight."""
+        self._in_flight = in_flight
 
     def total(self) -> int:
-        """Return how many requests all have at work."""
-        return self._at_work
+        """Return the number of requests that all processes have in flight."""
+        return self._in_flight
 
     def complete(self) -> bool:
-        """Tell whether all listen."""
+        """Return whether all processes listen."""
         return True
 
 
 class Shared:
-    """The census of several processes.
+    """The counters of several processes.
 
-    Two that count at the same moment may both let one more in: the sum is exceeded by at most one for each process.
+    Two that count at the same moment may both admit one more: the sum is exceeded by at most one for each process.
     """
 
-    def __init__(self, settings: limits.Census) -> None:
-        self._processes = settings.processes
-        self._path = settings.path
-        with open(settings.path, "r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 2 * _NUMBER * settings.processes)
+    def __init__(self, file: CountersFile) -> None:
+        self._processes = file.processes
+        self._path = file.path
+        with open(file.path, "r+b") as opened:
+            self._memory = mmap.mmap(opened.fileno(), 2 * _NUMBER * file.processes)
         numbers = memoryview(self._memory).cast("i")
-        self._listening, self._at_work = numbers[: settings.processes], numbers[settings.processes :]
-        self._place: int | None = None
+        self._listening, self._in_flight = numbers[: file.processes], numbers[file.processes :]
+        self._slot: int | None = None
         self._complete = False
 
     def open(self) -> None:
-        """Take the first free place; the last one to come removes the file's name, which nobody needs any more.
+        """Take the first free slot; the last process to come removes the file's name, which nothing needs any more.
 
         Raises:
-            RuntimeError: There are more processes than were announced.
+            RuntimeError: There are more processes than slots.
         """
         with open(self._path, "r+b") as file:
             # released when the file is closed
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                self._place = list(self._listening).index(0)
+                self._slot = list(self._listening).index(0)
             except ValueError:
                 raise RuntimeError(f"more than {self._processes} server processes share {self._path}") from None
-            self._listening[self._place] = 1
+            self._listening[self._slot] = 1
         if self.complete():
             Path(self._path).unlink(missing_ok=True)
 
-    def publish(self, at_work: int) -> None:
-        """Say how many requests this process has at work."""
-        if self._place is not None:
-            self._at_work[self._place] = at_work
+    def publish(self, in_flight: int) -> None:
+        """Publish the number of requests that this process has in flight."""
+        if self._slot is not None:
+            self._in_flight[self._slot] = in_flight
 
     def total(self) -> int:
-        """Return how many requests all have at work."""
-        return sum(self._at_work)
+        """Return the number of requests that all processes have in flight."""
+        return sum(self._in_flight)
 
     def listening(self) -> int:
-        """Return how many processes listen."""
+        """Return the number of processes that listen."""
         return sum(self._listening)
 
     def complete(self) -> bool:
-        """Tell whether all listen."""
+        """Return whether all processes listen."""
         self._complete = self._complete or all(self._listening)
         return self._complete
 
 
-def of(settings: limits.Census | None) -> Census:
-    """Return the census that ``serve`` decided on."""
-    return Alone() if settings is None else Shared(settings)
+def counters_of(file: CountersFile | None) -> WorkerCounters:
+    """Return the counters behind ``file``; those of a single process without one."""
+    return SingleProcess() if file is None else Shared(file)
 
 
-def new(processes: int, folder: Path | None = None) -> limits.Census:
-    """Make the file for so many processes."""
-    descriptor, path = tempfile.mkstemp(prefix="encoder-census-", dir=folder)
+def new(processes: int, folder: Path | None = None) -> CountersFile:
+    """Create the file for ``processes`` processes."""
+    descriptor, path = tempfile.mkstemp(prefix="encoder-counters-", dir=folder)
     os.ftruncate(descriptor, 2 * _NUMBER * processes)
     os.close(descriptor)
-    return limits.Census(path=path, processes=processes)
+    return CountersFile(path=path, processes=processes)

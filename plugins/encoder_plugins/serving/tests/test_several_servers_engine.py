@@ -160,3 +160,7 @@ async def test_two_engines_are_counted_as_one(served: tuple[str, subprocess.Pope
     url, process = served
     assert api_servers(process) == 4
     await the_page_is_that_of_both(url)
+    # one engine that dies ends all of them, and that is a failure
+    found = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "EngineCore"], capture_output=True)
+    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+    assert await asyncio.get_running_loop().run_in_executor(None, process.wait, 90) > 0

@@ -1,25 +1,28 @@
-"""Several processes that look like one: started in turn, told together, ended together. Real processes, in a few lines each."""
+"""Several processes that look like one: started in turn, signalled together, ended together. Real processes, in a few lines each."""
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-# the supervisor wants the main thread's signal handlers: it gets a process of its own, as in a pod
+# the supervisor needs the main thread's signal handlers: it gets a process of its own, as in a pod
 SUPERVISE = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from encoder_plugins.serving.supervisor import Supervisor
 
-folder, children = Path(sys.argv[1]), sys.argv[2:]
+folder, stop_before, children = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 commands = [[sys.executable, "-c", child, str(folder), str(number)] for number, child in enumerate(children)]
-listening = lambda engines: len(list(folder.glob("ready-*"))) >= engines
+def listening(engines):
+    ready = len(list(folder.glob("ready-*"))) >= engines
+    if ready and engines == stop_before:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return ready
 sys.exit(Supervisor(commands, {}, listening, stop_seconds=20).run())
 """
 SERVE = """
-import signal, sys, time
+import signal, sys
 from pathlib import Path
 folder, number = Path(sys.argv[1]), sys.argv[2]
 def stop(*_):
@@ -28,43 +31,89 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 (folder / f"before-{number}-{len(list(folder.glob('ready-*')))}").touch()
 (folder / f"ready-{number}").touch()
+print("ready", number, flush=True)
 while True:
-    time.sleep(0.05)
+    signal.pause()
+"""
+# a child that has not installed its signal handlers yet
+START = """
+import signal, sys
+print("starting", sys.argv[2], flush=True)
+signal.pause()
+"""
+# a child that needs a second signal, as an engine whose first drains
+STUBBORN = """
+import os, signal, sys
+signals = []
+def stop(*_):
+    signals.append(1)
+    # not print: the signal may come while the line below is being printed
+    os.write(1, f"received {len(signals)}\\n".encode())
+    if len(signals) == 2:
+        sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("ready 0", flush=True)
+while True:
+    signal.pause()
 """
 DIE = "import sys; sys.exit(7)"
+NEVER = -1
 
 
-def supervise(folder: Path, *children: str) -> subprocess.Popen[bytes]:
-    with (folder / "said").open("wb") as said:
-        return subprocess.Popen([sys.executable, "-c", SUPERVISE, str(folder), *children], stderr=said)
+def supervise(folder: Path, *children: str, stop_before: int = NEVER) -> subprocess.Popen[str]:
+    """Start a supervisor; with `stop_before`, it receives SIGTERM in the moment before it starts that child."""
+    command = [sys.executable, "-c", SUPERVISE, str(folder), str(stop_before), *children]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+def wait_for_line(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    while (found := process.stdout.readline().strip()) != line:
+        assert found, f"the supervisor ended before {line!r}"
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return the exit status and what was written to standard error."""
+    _, errors = process.communicate(timeout=30)
+    return process.returncode, errors
 
 
 def test_they_start_in_turn_and_a_signal_stops_all(tmp_path: Path) -> None:
     process = supervise(tmp_path, SERVE, SERVE, SERVE)
-    wait_for(tmp_path / "ready-2", process)
+    wait_for_line(process, "ready 2")
     assert sorted(path.name for path in tmp_path.glob("before-*")) == ["before-0-0", "before-1-1", "before-2-2"]
     process.terminate()
-    assert process.wait(30) == 0
+    assert finish(process) == (0, "")
     assert len(list(tmp_path.glob("stopped-*"))) == 3
 
 
-def test_when_one_dies_the_others_are_stopped_and_its_status_is_the_answer(tmp_path: Path) -> None:
+def test_when_one_dies_the_others_are_stopped_and_its_status_is_returned(tmp_path: Path) -> None:
     process = supervise(tmp_path, SERVE, DIE)
-    assert process.wait(30) == 7
-    assert "ended with 7" in (tmp_path / "said").read_text()
+    status, errors = finish(process)
+    assert status == 7
+    assert "ended with 7" in errors
     assert (tmp_path / "stopped-0").exists()
 
 
-@pytest.mark.parametrize("children", [(SERVE, SERVE), (SERVE,)])
-def test_a_stop_before_all_have_started_is_a_stop(tmp_path: Path, children: tuple[str, ...]) -> None:
-    process = supervise(tmp_path, *children)
-    wait_for(tmp_path / "ready-0", process)
+def test_a_stop_while_the_second_has_no_signal_handler_yet_is_a_stop(tmp_path: Path) -> None:
+    process = supervise(tmp_path, SERVE, START)
+    wait_for_line(process, "starting 1")
     process.terminate()
-    assert process.wait(30) == 0
+    assert finish(process) == (0, "")
     assert (tmp_path / "stopped-0").exists()
+
+
+@pytest.mark.parametrize("stop_before", [0, 1])
+def test_after_a_signal_nothing_is_started(tmp_path: Path, stop_before: int) -> None:
+    status, errors = finish(supervise(tmp_path, SERVE, SERVE, stop_before=stop_before))
+    assert (status, errors) == (0, "")
+    assert len(list(tmp_path.glob("stopped-*"))) == len(list(tmp_path.glob("ready-*"))) == stop_before
+
+
+def test_a_second_signal_is_forwarded_too(tmp_path: Path) -> None:
+    process = supervise(tmp_path, STUBBORN)
+    wait_for_line(process, "ready 0")
+    process.terminate()
+    wait_for_line(process, "received 1")
+    process.terminate()
+    assert finish(process) == (0, "")

@@ -1,11 +1,12 @@
-"""How many processes serve, by machine."""
+"""How many processes serve, by host."""
 
 from itertools import pairwise
 
 import pytest
 
 from encoder_plugins.serving import tuning
-from encoder_plugins.serving.tuning import Machine, choose
+from encoder_plugins.serving.host import Host
+from encoder_plugins.serving.tuning import choose
 
 SMALL = {"weights": 1 << 29, "longest": 512}
 GIB = 1 << 30
@@ -18,9 +19,9 @@ GIB = 1 << 30
 def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
     cores: int, memory: int | None, api_servers: int
 ) -> None:
-    found = choose("cpu", Machine(cores=cores, memory=memory), **SMALL)
+    found = choose("cpu", Host(cores=cores, memory=memory), **SMALL)
     assert (found.engines, found.api_servers) == (1, api_servers)
-    assert (found.step_tokens, found.graph_sizes, found.memory_share) == (None, (), None)
+    assert (found.batch_tokens, found.graph_sizes, found.memory_share) == (None, (), None)
 
 
 @pytest.mark.parametrize(
@@ -28,39 +29,49 @@ def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
     [
         (2, None, GIB, (1, 1)),
         (8, None, GIB, (1, 3)),
-        (16, None, GIB, (2, 3)),
+        (12, None, GIB, (2, 2)),
+        (16, None, GIB, (4, 3)),
+        (32, None, GIB, (4, 3)),
+        (16, None, 3 * GIB, (2, 3)),
         (16, 8 * GIB, GIB, (1, 2)),
-        (16, 64 * GIB, GIB, (2, 3)),
+        (16, 20 * GIB, GIB, (2, 3)),
+        (16, 64 * GIB, GIB, (4, 3)),
         (64, None, 14 * GIB, (1, 4)),
     ],
 )
-def test_a_gpu_gets_two_engines_where_they_fit(
+def test_a_gpu_gets_several_engines_where_they_fit(
     cores: int, memory: int | None, weights: int, expected: tuple[int, int]
 ) -> None:
-    found = choose("nvidia", Machine(cores=cores, memory=memory), weights=weights, longest=512)
+    found = choose("nvidia", Host(cores=cores, memory=memory), weights=weights, longest=512)
     assert (found.engines, found.api_servers) == expected
-    assert found.memory_share == (0.45 if found.engines == 2 else None)
+    assert found.memory_share == {1: None, 2: 0.45, 4: 0.225}[found.engines]
 
 
-def test_what_somebody_said_is_done() -> None:
-    found = choose("nvidia", Machine(cores=2), **SMALL, engines=3, api_servers=4)
+def test_what_the_user_sets_is_kept() -> None:
+    found = choose("nvidia", Host(cores=2), **SMALL, engines=3, api_servers=4)
     assert (found.engines, found.api_servers, found.memory_share, found.processes) == (3, 4, 0.3, 12)
 
 
 def test_engines_that_share_a_port_have_two_api_servers_at_least() -> None:
-    assert choose("cpu", Machine(cores=2), **SMALL, engines=2, api_servers=1).api_servers == 2
+    assert choose("cpu", Host(cores=2), **SMALL, engines=2, api_servers=1).api_servers == 2
 
 
-def test_a_step_holds_the_longest_text() -> None:
-    found = choose("nvidia", Machine(cores=8), weights=1, longest=32_768)
-    assert found.step_tokens == 32_768
+def test_a_batch_holds_the_longest_text() -> None:
+    found = choose("nvidia", Host(cores=8), weights=1, longest=32_768)
+    assert found.batch_tokens == 32_768
     assert found.graph_sizes[-1] == 32_768
 
 
 @pytest.mark.parametrize("most", [16, 100, 512, 8_192, 16_384, 20_000])
-def test_graphs_grow_by_an_eighth_and_end_at_the_largest_step(most: int) -> None:
+def test_graphs_grow_by_an_eighth_and_end_at_the_largest_batch(most: int) -> None:
     sizes = tuning.graph_sizes(most)
     assert sizes[-1] == most
     assert list(sizes) == sorted(set(sizes))
     assert len(sizes) <= 64
     assert all(after <= before * 9 / 8 for before, after in pairwise(sizes) if before >= 512)
+
+
+def test_a_checkpoint_may_set_the_prompts_of_a_batch() -> None:
+    for accelerator in ("cpu", "nvidia"):
+        assert choose(accelerator, Host(cores=8), **SMALL, sequences=32).batch_sequences == 32
+    assert choose("nvidia", Host(cores=8), **SMALL).batch_sequences == tuning.BATCH_SEQUENCES

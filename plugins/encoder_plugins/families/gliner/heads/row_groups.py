@@ -1,118 +1,140 @@
-"""Where the rows of a packed batch are that the GLiNER head needs: index arithmetic on the host, for all requests at once.
+"""Which token rows of a packed batch a head reads: named groups of rows (words, labels, …) of each text, as index arithmetic.
 
-Numpy only. An item that does not fit its request is left out, because an exception in a pooler ends the engine.
+A head declares its groups, and gets the rows of all texts of a batch, group by group, from one gather; a further group needs
+no code here. Numpy only: everything is computed on the host, for all texts at once. A text whose positions do not fit its
+tokens is left out, because an exception in a pooler ends the engine.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from encoder_plugins.families.gliner.payload import Item
-
 Ints = NDArray[np.int32]
 
-# sigmoid on the device may round one step off the API's, which filters exactly
-_SLACK = 1e-6
+# the position of a row that has no token: the head reads zeros
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRule:
+    """What the positions of one group must be.
+
+    Attributes:
+        shift: Added to every position, for rows that are read beside the token that marks them.
+        may_lack_tokens: Whether a position may be ``NO_TOKEN``.
+        may_be_empty: Whether a text may have no row of this group.
+    """
+
+    shift: int = 0
+    may_lack_tokens: bool = False
+    may_be_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The items of one step that are answered, as indices into the step's token rows.
+class TextRows:
+    """The rows of one text.
 
     Attributes:
-        requests: `[items]` the request of each item.
-        rows: `[words + labels]` int32: the token row of each word and of each label. 0 for words without one.
-        missing: int32: which of the words have no row.
-        order: `[items]` int32: the items, those with most words first.
-        word_offsets: `[items + 1]` int32: where each item's words begin, and the end of the last.
-        label_offsets: `[items + 1]` int32: where each item's labels begin, and the end of the last.
-        thresholds: `[items]` float32: the logit from which on a span is a candidate.
-        classes: `[items]` how many of the best classes each item wants.
+        start: The text's first token in the batch.
+        tokens: The text's tokens.
+        groups: `[rows]` int32 for each group: the position of each row's token in the text.
     """
 
-    requests: Ints
-    rows: Ints
+    start: int
+    tokens: int
+    groups: Mapping[str, Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One group's rows of all texts.
+
+    Attributes:
+        first: The group's first row in ``RowPlan.rows``.
+        offsets: `[texts + 1]` int32: where each text's rows begin in the group, and the end of the last.
+        missing: int32: which rows of the group have no token.
+    """
+
+    first: int
+    offsets: Ints
     missing: Ints
-    order: Ints
-    word_offsets: Ints
-    label_offsets: Ints
-    thresholds: NDArray[np.float32]
-    classes: Ints
 
     @property
-    def words(self) -> int:
-        """All items' words."""
-        return int(self.word_offsets[-1])
+    def counts(self) -> Ints:
+        """Rows of each text, `[texts]` int32."""
+        counts: Ints = np.diff(self.offsets)
+        return counts
 
     @property
-    def max_words(self) -> int:
-        """Words of the item that has most."""
-        return int(np.diff(self.word_offsets).max(initial=0))
+    def total(self) -> int:
+        """Rows of all texts."""
+        return int(self.offsets[-1])
 
     @property
-    def max_labels(self) -> int:
-        """Labels of the item that has most."""
-        return int(np.diff(self.label_offsets).max(initial=0))
+    def most(self) -> int:
+        """Rows of the text that has most."""
+        return int(self.counts.max(initial=0))
+
+    def of(self, text: int) -> slice:
+        """Return which of the group's rows are those of one text."""
+        return slice(int(self.offsets[text]), int(self.offsets[text + 1]))
 
 
-def plan(items: Sequence[Item | None], lengths: Sequence[int], *, label_shift: int) -> Batch:
-    """Plan a step.
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """The rows that a head reads of one batch.
+
+    Attributes:
+        texts: `[texts]` int32: the numbers of the texts that are answered.
+        rows: int32: the batch's token row of each row, group by group; 0 for rows without a token.
+        groups: The groups, in the order of their rows.
+    """
+
+    texts: Ints
+    rows: Ints
+    groups: Mapping[str, RowGroup]
+
+
+def plan(texts: Sequence[TextRows | None], rules: Mapping[str, GroupRule]) -> RowPlan:
+    """Plan a batch.
 
     Args:
-        items: One for each request; None for a request that is not to be answered.
-        lengths: Tokens of each request, packed one behind the other.
-        label_shift: Added to a label's position: 1 where a label is read behind its class token.
+        texts: The texts of the batch; None for one that is not to be answered.
+        rules: The head's groups.
     """
-    starts = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
-    kept = [
-        request for request, item in enumerate(items) if item is not None and fits(item, lengths[request], label_shift)
-    ]
-    chosen = [item for request in kept if (item := items[request]) is not None]
-    words, word_offsets = _join([item.words for item in chosen])
-    labels, label_offsets = _join([item.labels for item in chosen])
-    counts = np.diff(word_offsets)
-    begin = starts[kept].astype(np.int32)
-    rows = np.where(words < 0, -1, words + np.repeat(begin, counts))
-    label_rows = labels + np.repeat(begin, np.diff(label_offsets)) + label_shift
-    return Batch(
-        requests=np.asarray(kept, np.int32),
-        rows=np.concatenate([np.maximum(rows, 0), label_rows]).astype(np.int32),
-        missing=np.flatnonzero(rows < 0).astype(np.int32),
-        order=np.argsort(-counts, kind="stable").astype(np.int32),
-        word_offsets=word_offsets,
-        label_offsets=label_offsets,
-        thresholds=np.asarray([cut(item.threshold) for item in chosen], np.float32),
-        classes=np.asarray([item.classes for item in chosen], np.int32),
-    )
+    numbers = [number for number, text in enumerate(texts) if text is not None and fits(text, rules)]
+    chosen = [text for number in numbers if (text := texts[number]) is not None]
+    starts = np.asarray([text.start for text in chosen], np.int32)
+    groups: dict[str, RowGroup] = {}
+    rows: list[Ints] = []
+    first = 0
+    for name, rule in rules.items():
+        parts = [text.groups[name] for text in chosen]
+        offsets = np.zeros(len(parts) + 1, np.int32)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        positions = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        missing = np.flatnonzero(positions == NO_TOKEN).astype(np.int32)
+        found = positions + np.repeat(starts, np.diff(offsets)) + np.int32(rule.shift)
+        found[missing] = 0
+        groups[name] = RowGroup(first, offsets, missing)
+        rows.append(found.astype(np.int32))
+        first += len(found)
+    return RowPlan(np.asarray(numbers, np.int32), np.concatenate(rows) if rows else np.zeros(0, np.int32), groups)
 
 
-def fits(item: Item, length: int, label_shift: int) -> bool:
-    """Return whether an item has words and labels, all of them within its request's tokens."""
-    words, labels = item.words, item.labels
-    return bool(
-        len(words)
-        and len(labels)
-        and words.min() >= -1
-        and words.max() < length
-        and labels.min() >= 0
-        and labels.max() + label_shift < length
-    )
+def fits(text: TextRows, rules: Mapping[str, GroupRule]) -> bool:
+    """Return whether a text has the rows that each group requires, all of them within its tokens."""
+    return all(name in text.groups and _fits(text.groups[name], text.tokens, rule) for name, rule in rules.items())
 
 
-def cut(threshold: float) -> float:
-    """Return the logit of a probability, a hair lower; infinite at the ends. Nothing is above a threshold that is no number."""
-    probability = threshold - _SLACK
-    if math.isnan(probability) or probability >= 1.0:
-        return math.inf
-    return math.log(probability / (1.0 - probability)) if probability > 0.0 else -math.inf
-
-
-def _join(parts: list[Ints]) -> tuple[Ints, Ints]:
-    offsets = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    return (np.concatenate(parts) if parts else np.zeros(0, np.int32)), offsets
+def _fits(positions: Ints, tokens: int, rule: GroupRule) -> bool:
+    if not len(positions):
+        return rule.may_be_empty
+    least = NO_TOKEN if rule.may_lack_tokens else 0
+    # a row without a token is not shifted
+    lowest = int(positions.min())
+    return lowest >= least and int(positions.max()) + rule.shift < tokens

@@ -1,22 +1,24 @@
 """The head of GLiNER's span models: words and labels of a packed batch in, candidate spans of each request out.
 
 Equal to ``UniEncoderSpanModel`` of gliner 0.2.29 with ``span_mode`` markerV0: encoder, projection, first-subword rows,
-LSTM over words only, span and prompt MLPs, dot product. Three things are moved, none changes the result:
+LSTM over words only, span and prompt MLPs, dot product. Three parts are reordered, which does not change the result:
 
 - Rows are gathered before the projection, which is a function of a row. A word without a row is zeros after it.
 - ``out_project``'s first layer is split into halves for start and end, so it is computed per word instead of per span:
   ``W1 relu([s_i; e_j]) + b1 = (W1a relu(s_i) + b1) + W1b relu(e_j)``.
 - Its second layer is folded into the labels: ``(W2 z + b2) . p = z . (p W2) + p . b2``.
 
-A step, for any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's gates,
-3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3 copies
-back behind one wait for the device. Requests whose candidates overflow, or that want class probabilities, cost
-one dense pass with one more wait each.
+For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's
+gates, 3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
+copies back behind one wait for the device. A text whose candidates overflow, or that wants class probabilities, costs one
+dense pass with one more wait.
 """
 
 from __future__ import annotations
 
-import re
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,67 +26,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from vllm.model_executor.layers.pooler.abstract import Pooler
+from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 from vllm.v1.pool.metadata import PoolingMetadata
 
-from encoder_kernels.bidirectional_lstm import bidirectional_lstm
 from encoder_kernels.span_scores import span_logits, span_scores
-from encoder_plugins.backbones.weight_loading import Layout, Place, Shape
+from encoder_plugins.backbones import token_marks
+from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 from encoder_plugins.families.gliner.config import GlinerConfig
-from encoder_plugins.families.gliner.heads.row_groups import Batch, plan
-from encoder_plugins.families.gliner.payload import COLUMNS, Item, decode
+from encoder_plugins.families.gliner.heads.gather import DeviceRows
+from encoder_plugins.families.gliner.heads.layers import BiLSTM, StackedLinear
+from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
+from encoder_plugins.families.gliner.payload import COLUMNS, START, Item, decode
 
 Rows = NDArray[np.float32]
 
 # candidates of a request that come back without a dense pass; 16 bytes each are copied for every request of a step
 CAPACITY = 512
-# what a profile run takes for a request: all of its tokens as words, and so many labels
+# a profile run takes all tokens of a request for words, and the first ones for labels
 _DUMMY_LABELS = 25
-
-
-class Pair(nn.Module):
-    """Two linear layers of one shape, for start and end, computed together."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2, outputs, inputs), requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(2, outputs), requires_grad=False)
-        for parameter in (self.weight, self.bias):
-            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
-
-    def both(self, hidden: Tensor) -> Tensor:
-        """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
-        return torch.baddbmm(self.bias[:, None], hidden, self.weight.mT)
-
-    def each(self, hidden: Tensor) -> Tensor:
-        """Apply both to the same `[words, inputs]`: `[2, words, outputs]`."""
-        joined = nn.functional.linear(hidden, self.weight.flatten(0, 1), self.bias.flatten())  # [words, 2 * outputs]
-        return joined.view(-1, *self.bias.shape).transpose(0, 1)
-
-
-def _load_half(parameter: nn.Parameter, tensor: Tensor, part: int | str) -> None:
-    """Fill the start's or the end's half, or for "columns" both from one matrix over `[start; end]`."""
-    if part == "columns":
-        parameter.data.copy_(tensor.view(len(tensor), 2, -1).transpose(0, 1))
-    else:
-        parameter.data[int(part)].copy_(tensor)
-
-
-class Recurrence(nn.Module):
-    """One layer of a bidirectional LSTM; the forward direction's weights lie before the backward one's."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.weight_input = nn.Parameter(torch.zeros(2, 4 * hidden, inputs), requires_grad=False)
-        self.weight_hidden = nn.Parameter(torch.zeros(2, 4 * hidden, hidden), requires_grad=False)
-        self.bias_input = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
-        self.bias_hidden = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
-        for parameter in self.parameters():
-            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
-
-    def forward(self, words: Tensor, offsets: Tensor, order: Tensor) -> Tensor:
-        """Return `[words, 2 * hidden]` for `[words, inputs]`."""
-        bias = self.bias_input + self.bias_hidden
-        return bidirectional_lstm(words, self.weight_input, self.weight_hidden, bias, offsets, order)
+# the sigmoid on the device may round one step away from the processor's, which filters exactly
+_SLACK = 1e-6
 
 
 class SpanHead(nn.Module):
@@ -94,11 +55,11 @@ class SpanHead(nn.Module):
         super().__init__()
         size = config.hidden_size
         self.projection = nn.Linear(encoder_size, size) if config.projection else None
-        self.lstm = nn.ModuleList(Recurrence(size, size // 2) for _ in range(config.lstm_layers))
-        self.marker_in = Pair(size, 4 * size)
-        self.marker_out = Pair(4 * size, size)
+        self.lstm = nn.ModuleList(BiLSTM(size, size // 2) for _ in range(config.lstm_layers))
+        self.marker_in = StackedLinear(size, 4 * size)
+        self.marker_out = StackedLinear(4 * size, size)
         # the bias belongs to the start; the end's half stays zero
-        self.span_in = Pair(size, 4 * size)
+        self.span_in = StackedLinear(size, 4 * size)
         self.span_out = nn.Linear(4 * size, size)
         self.prompt_in = nn.Linear(size, 4 * size)
         self.prompt_out = nn.Linear(4 * size, size)
@@ -120,7 +81,7 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
     Args:
         encoder_size: Width of the encoder's rows.
         config: The checkpoint's own settings.
-        capacity: Candidates of a request that come back without a dense pass.
+        capacity: Candidates of a text that come back without a dense pass.
     """
 
     def __init__(self, encoder_size: int, config: GlinerConfig, *, capacity: int = CAPACITY) -> None:
@@ -128,85 +89,106 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
         self.config = config
         self.capacity = capacity
         self.head = SpanHead(encoder_size, config)
-        self._shift = 0 if config.embed_class_token else 1
+        self.rules = {
+            "words": GroupRule(may_lack_tokens=True),
+            "labels": GroupRule(shift=0 if config.embed_class_token else 1),
+        }
         self._warm = False
 
     def get_supported_tasks(self) -> set[str]:
-        """Return the one task: a row per candidate, which no other task of vLLM's can carry."""
+        """Return the one task: one row per candidate, which no other task of vLLM can carry."""
         return {"token_classify"}
+
+    def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
+        """Return what brings the texts of a request into the encoder."""
+        del task
+        return TokenMarksUpdate()
 
     @torch.inference_mode()
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
-        """Return one tensor on the host for each request; empty for one that can't be answered. Never raises for an item."""
+        """Return one tensor on the host for each request; empty for one that cannot be answered. Never raises for a request."""
         cursor = pooling_metadata.get_pooling_cursor()
         lengths = cursor.num_scheduled_tokens_cpu.tolist()
-        whole = (cursor.prompt_lens_cpu == cursor.num_scheduled_tokens_cpu).tolist()
-        given = [_decode(params.extra_kwargs) for params in pooling_metadata.pooling_params]
-        items = [
-            None if not complete else item if item is not None else self._dummy(length)
-            for item, length, complete in zip(given, lengths, whole, strict=True)
+        prompts = cursor.prompt_lens_cpu.tolist()
+        requests = [
+            # a request that is not whole has no rows for what comes later
+            self._texts(params.extra_kwargs, length) if length == prompt else []
+            for params, length, prompt in zip(pooling_metadata.pooling_params, lengths, prompts, strict=True)
         ]
         if hidden_states.is_cuda and not self._warm:
             self.warm_up(hidden_states)
-        batch = plan(items, lengths, label_shift=self._shift)
+        batch = _Batch.plan(requests, lengths, self.rules)
+        found = self._answer(hidden_states, batch) if len(batch.rows.texts) else []
         answers = [torch.zeros(0, COLUMNS) for _ in lengths]
-        if len(batch.requests):
-            for request, rows in zip(batch.requests.tolist(), self._answer(hidden_states, batch), strict=True):
-                if given[request] is not None:
-                    answers[request] = torch.from_numpy(rows)
+        for request, tables in batch.by_request(found).items():
+            if pooling_metadata.pooling_params[request].extra_kwargs:
+                answers[request] = torch.from_numpy(np.concatenate(tables) if len(tables) > 1 else tables[0])
         return answers
 
     @torch.inference_mode()
     def warm_up(self, hidden: Tensor) -> None:
-        """Run every form in which the head's kernels are compiled, on vLLM's first profile run: no client is to wait for a compiler.
+        """Compile every form of the head's kernels, in vLLM's first profile run, so that no client waits for a compiler.
 
         Args:
-            hidden: `[tokens, encoder]`, as many as a profile run has; of fewer than 512 nothing is tried.
+            hidden: `[tokens, encoder]`, as many as a profile run has; with fewer than 512 nothing is run.
         """
         if hidden.shape[0] < 512:
             return
         self._warm = True
         word = np.zeros(1, np.int32)
         # the span kernel's label blocks, each with its dense pass; then the LSTM's form for many sequences
-        steps = [[Item(word, np.arange(labels, dtype=np.int32), 0.5, classes=1)] for labels in (1, 17, 33)]
-        for items in (*steps, [Item(word, word, 0.5)] * 129):
-            each = max(len(items[0].labels) + 1, 2)
-            self._answer(hidden[: each * len(items)], plan(items, [each] * len(items), label_shift=self._shift))
+        batches = [[Item(word, np.arange(labels, dtype=np.int32), 0.5, classes=1)] for labels in (1, 17, 33)]
+        for items in (*batches, [Item(word, word, 0.5)] * 129):
+            tokens = max(len(items[0].labels) + 1, 2)
+            requests = [[(item, tokens)] for item in items]
+            self._answer(hidden[: tokens * len(items)], _Batch.plan(requests, [tokens] * len(items), self.rules))
 
-    def _dummy(self, length: int) -> Item:
-        words = np.arange(min(length, self.config.max_words), dtype=np.int32)
+    def _texts(self, extra: dict[str, Any] | None, tokens: int) -> list[tuple[Item, int]]:
+        """Return a request's texts with the tokens of each; none for what is not a request of ours."""
+        try:
+            items = decode(extra)
+        except (KeyError, TypeError, ValueError):
+            return []
+        if items is None:
+            return [] if extra else [(self._dummy(tokens), tokens)]
+        marks = token_marks.decode(extra, tokens)
+        counts = [tokens] if marks is None else marks.tokens.tolist()
+        return list(zip(items, counts, strict=True)) if len(items) == len(counts) else []
+
+    def _dummy(self, tokens: int) -> Item:
+        words = np.arange(min(tokens, self.config.max_words), dtype=np.int32)
         return Item(words, words[:_DUMMY_LABELS], 0.5)
 
-    def _answer(self, hidden: Tensor, batch: Batch) -> list[Rows]:
-        placed = _Placed(batch, hidden.device)
-        gathered = hidden.index_select(0, placed.rows)
+    def _answer(self, hidden: Tensor, batch: _Batch) -> list[Rows]:
+        """Return the candidates of each text that is answered."""
+        words_group, labels_group = batch.rows.groups["words"], batch.rows.groups["labels"]
+        rows = DeviceRows(batch.rows, hidden.device, order=batch.order, thresholds=batch.thresholds)
+        gathered = rows.gather(hidden)
         if self.head.projection is not None:
             gathered = self.head.projection(gathered)  # [words + labels, size]
-        words, labels = gathered[: batch.words], gathered[batch.words :]
-        if len(batch.missing):
-            words = words.index_fill(0, placed.missing, 0.0)
+        vectors = rows.split(gathered)
+        words = vectors["words"]
         for layer in self.head.lstm:
-            words = layer(words, placed.word_offsets, placed.order)
+            words = layer(words, rows.offsets["words"], rows.extra["order"])
         start, end = self.head.spans(words)
-        label, label_bias = self.head.labels(labels)
+        label, label_bias = self.head.labels(vectors["labels"])
         found = span_scores(
             start,
             end,
             label,
             label_bias,
-            placed.word_offsets,
-            placed.label_offsets,
-            placed.thresholds,
+            rows.offsets["words"],
+            rows.offsets["labels"],
+            rows.extra["thresholds"],
             max_width=self.config.max_width,
             capacity=self.capacity,
-            max_words=batch.max_words,
-            max_labels=batch.max_labels,
+            max_words=words_group.most,
+            max_labels=labels_group.most,
         )
         counts, spans, logits = _to_host(*found)
         answers = candidates(counts, spans, logits)
-        for item in np.flatnonzero((counts > self.capacity) | (batch.classes > 0)).tolist():
-            words_of = slice(*batch.word_offsets[item : item + 2].tolist())
-            labels_of = slice(*batch.label_offsets[item : item + 2].tolist())
+        for text in np.flatnonzero((counts > self.capacity) | (batch.classes > 0)).tolist():
+            words_of, labels_of = words_group.of(text), labels_group.of(text)
             dense = span_logits(
                 start[words_of],
                 end[words_of],
@@ -214,39 +196,82 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
                 label_bias[labels_of],
                 max_width=self.config.max_width,
             )
-            answers[item] = all_candidates(dense, float(batch.thresholds[item]), int(batch.classes[item]))
+            answers[text] = all_candidates(dense, float(batch.thresholds[text]), int(batch.classes[text]))
         return answers
 
 
-class _Placed:
-    """A batch's indices on the device, brought there in one copy."""
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The texts of a batch that are answered.
 
-    def __init__(self, batch: Batch, device: torch.device) -> None:
-        parts = (
-            batch.rows,
-            batch.missing,
-            batch.order,
-            batch.word_offsets,
-            batch.label_offsets,
-            batch.thresholds.view(np.int32),
+    Attributes:
+        rows: Their words and labels.
+        requests: `[texts]` the request of each text.
+        first_words: `[texts]` words of the texts before it in the same request.
+        order: `[texts]` int32: the texts, those with most words first.
+        thresholds: `[texts]` float32: the logit from which on a span is a candidate.
+        classes: `[texts]` how many of the best classes each text wants.
+    """
+
+    rows: RowPlan
+    requests: list[int]
+    first_words: list[int]
+    order: NDArray[np.int32]
+    thresholds: NDArray[np.float32]
+    classes: NDArray[np.int32]
+
+    @classmethod
+    def plan(
+        cls, requests: Sequence[Sequence[tuple[Item, int]]], lengths: Sequence[int], rules: Mapping[str, GroupRule]
+    ) -> _Batch:
+        """Plan a batch.
+
+        Args:
+            requests: The texts of each request, with the tokens of each.
+            lengths: Tokens of each request, packed one behind the other.
+            rules: The rows that each text has.
+        """
+        texts: list[TextRows] = []
+        items: list[Item] = []
+        owners: list[int] = []
+        first_words: list[int] = []
+        begin = 0
+        for request, (pairs, length) in enumerate(zip(requests, lengths, strict=True)):
+            start, words = begin, 0
+            for item, tokens in pairs:
+                texts.append(TextRows(start, tokens, {"words": item.words, "labels": item.labels}))
+                items.append(item)
+                owners.append(request)
+                first_words.append(words)
+                start, words = start + tokens, words + len(item.words)
+            begin += length
+        rows = plan(texts, rules)
+        chosen = rows.texts.tolist()
+        return cls(
+            rows=rows,
+            requests=[owners[text] for text in chosen],
+            first_words=[first_words[text] for text in chosen],
+            order=np.argsort(-rows.groups["words"].counts, kind="stable").astype(np.int32),
+            thresholds=np.asarray([cut(items[text].threshold) for text in chosen], np.float32),
+            classes=np.asarray([items[text].classes for text in chosen], np.int32),
         )
-        sizes = [len(part) for part in parts]
-        host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
-        np.concatenate(parts, out=host.numpy())
-        self.rows, missing, self.order, self.word_offsets, self.label_offsets, cuts = torch.split(
-            host.to(device, non_blocking=True), sizes
-        )
-        # index_fill takes no other type
-        self.missing = missing.long() if len(batch.missing) else missing
-        self.thresholds = cuts.view(torch.float32)
+
+    def by_request(self, answers: Sequence[Rows]) -> dict[int, list[Rows]]:
+        """Return the candidates of each request; starts count the words of all its texts."""
+        found: dict[int, list[Rows]] = {}
+        for request, words, table in zip(self.requests, self.first_words, answers, strict=True):
+            if words:
+                table[:, START] += words
+            found.setdefault(request, []).append(table)
+        return found
 
 
-def _decode(extra: dict[str, object] | None) -> Item | None:
-    """Return the item of a request. What is no item of ours becomes one without words, and so an empty answer."""
-    try:
-        return decode(extra)
-    except (KeyError, TypeError, ValueError):
-        return Item(np.zeros(0, np.int32), np.zeros(0, np.int32), 1.0)
+def cut(threshold: float) -> float:
+    """Return the logit of a probability, slightly lower; infinite at the ends. NaN becomes infinity, above which is nothing."""
+    probability = threshold - _SLACK
+    if math.isnan(probability) or probability >= 1.0:
+        return math.inf
+    return math.log(probability / (1.0 - probability)) if probability > 0.0 else -math.inf
 
 
 def _to_host(*tensors: Tensor) -> list[NDArray[Any]]:
@@ -290,63 +315,3 @@ def all_candidates(dense: Tensor, threshold: float, classes: int) -> Rows:
         columns += [pairs.T, padding.T]
     rows: Rows = torch.cat(columns).T.contiguous().numpy()
     return rows
-
-
-def layout(encoder_size: int, config: GlinerConfig) -> Layout:
-    """Return what a checkpoint of gliner's holds beside its encoder; the parameters are ``SpanHead``'s."""
-    size, half = config.hidden_size, config.hidden_size // 2
-    shapes: dict[str, Shape] = {}
-
-    def linear(name: str, rows: int, columns: int) -> None:
-        shapes[f"{name}.weight"] = (rows, columns)
-        shapes[f"{name}.bias"] = (rows,)
-
-    if config.projection:
-        linear("token_rep_layer.projection", size, encoder_size)
-    for layer in range(config.lstm_layers):
-        for direction in ("", "_reverse"):
-            shapes[f"rnn.lstm.weight_ih_l{layer}{direction}"] = (4 * half, size if layer == 0 else 2 * half)
-            shapes[f"rnn.lstm.weight_hh_l{layer}{direction}"] = (4 * half, half)
-            for name in ("bias_ih", "bias_hh"):
-                shapes[f"rnn.lstm.{name}_l{layer}{direction}"] = (4 * half,)
-    markers = "span_rep_layer.span_rep_layer"
-    for name, inputs in (("project_start", size), ("project_end", size), ("out_project", 2 * size)):
-        linear(f"{markers}.{name}.0", 4 * size, inputs)
-        linear(f"{markers}.{name}.3", size, 4 * size)
-    linear("prompt_rep_layer.0", 4 * size, size)
-    linear("prompt_rep_layer.3", size, 4 * size)
-    return Layout(shapes=shapes, place=place)
-
-
-# 0 and 3: the linear layers of gliner's Sequential(Linear, ReLU, Dropout, Linear)
-_PLACES = {
-    "token_rep_layer.projection.weight": Place("projection.weight"),
-    "token_rep_layer.projection.bias": Place("projection.bias"),
-    "span_rep_layer.span_rep_layer.project_start.0.weight": Place("marker_in.weight", 0),
-    "span_rep_layer.span_rep_layer.project_start.0.bias": Place("marker_in.bias", 0),
-    "span_rep_layer.span_rep_layer.project_start.3.weight": Place("marker_out.weight", 0),
-    "span_rep_layer.span_rep_layer.project_start.3.bias": Place("marker_out.bias", 0),
-    "span_rep_layer.span_rep_layer.project_end.0.weight": Place("marker_in.weight", 1),
-    "span_rep_layer.span_rep_layer.project_end.0.bias": Place("marker_in.bias", 1),
-    "span_rep_layer.span_rep_layer.project_end.3.weight": Place("marker_out.weight", 1),
-    "span_rep_layer.span_rep_layer.project_end.3.bias": Place("marker_out.bias", 1),
-    "span_rep_layer.span_rep_layer.out_project.0.weight": Place("span_in.weight", "columns"),
-    "span_rep_layer.span_rep_layer.out_project.0.bias": Place("span_in.bias", 0),
-    "span_rep_layer.span_rep_layer.out_project.3.weight": Place("span_out.weight"),
-    "span_rep_layer.span_rep_layer.out_project.3.bias": Place("span_out.bias"),
-    "prompt_rep_layer.0.weight": Place("prompt_in.weight"),
-    "prompt_rep_layer.0.bias": Place("prompt_in.bias"),
-    "prompt_rep_layer.3.weight": Place("prompt_out.weight"),
-    "prompt_rep_layer.3.bias": Place("prompt_out.bias"),
-}
-
-
-_LSTM = re.compile(r"rnn\.lstm\.(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
-
-
-def place(name: str) -> Place:
-    """Return where the head's tensor ``name`` goes."""
-    if found := _LSTM.fullmatch(name):
-        kind, source, layer, backward = found.groups()
-        return Place(f"lstm.{layer}.{kind}_{'input' if source == 'ih' else 'hidden'}", 1 if backward else 0)
-    return _PLACES[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,10 +87,11 @@ class Library:
         found: list[dict[str, Any]] = call("entities", str(self.folder), text, list(labels), **options)
         return found
 
-    def pooled(self, tokens: Sequence[int], extra: dict[str, Any]) -> torch.Tensor:
+    def pooled(self, tokens: Sequence[int], extra: Mapping[str, Any] | None) -> torch.Tensor:
         """Answer a prompt as our pooler does, from the library's logits for the same tokens."""
-        item = payload.decode(extra)
-        assert item is not None
+        texts = payload.decode(extra)
+        assert texts is not None
+        [item] = texts
         logits = call("logits_of_prompt", str(self.folder), list(tokens), item.words.tolist())
         return candidates(torch.from_numpy(logits), item.threshold, item.classes)
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.gliner import payload, words
-from encoder_plugins.families.gliner.request import Request
+from encoder_plugins.families.gliner.limits import LIMITS
+from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed
+from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.plugin import POOLING
+from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
-if TYPE_CHECKING:
-    from encoder_plugins.families.gliner.io_processor import GlinerProcessor
-
-pytestmark = [
-    pytest.mark.engine,
-    # the processor's module imports vLLM, which warns a lot about itself
-    pytest.mark.filterwarnings("ignore"),
-]
+# the library and torch warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 SCORE = 1e-6
 LABELS = ["person", "company", "city", "date of birth", "sports team", "country", "river"]
@@ -36,27 +37,29 @@ TEXTS = [
 
 
 def processor(library: Library, *, engine_tokens: int = 4096, **limits: int) -> GlinerProcessor:
-    """Return our processor as vLLM would make it."""
-    from encoder_plugins.families.gliner.io_processor import GlinerProcessor
-
-    model_config = SimpleNamespace(model=str(library.folder), served_model_name="ner", max_model_len=engine_tokens)
-    additional = {"encoder": {"plugin": "deberta_gliner", "limits": limits}}
-    scheduler_config = SimpleNamespace(policy="priority")
-    config: Any = SimpleNamespace(
-        model_config=model_config, additional_config=additional, scheduler_config=scheduler_config
+    """Return our processor as a server would make it."""
+    values = {limit.name: limit.default for limit in LIMITS} | limits
+    context = ServingContext(
+        model=library.folder, max_model_len=engine_tokens, names=("ner",), limits=values, adapters=frozenset({"legal"})
     )
-    renderer: Any = None
-    return GlinerProcessor(config, renderer)
+    return GlinerProcessor(context)
+
+
+def parsed(processor: GlinerProcessor, **data: Any) -> Parsed:
+    return processor.parse(POOLING, bodies.encode(data))
 
 
 def answered(library: Library, processor: GlinerProcessor, **data: Any) -> dict[str, Any]:
-    """Ask our processor, with the library's model in the engine's place."""
-    prepared = processor.prepare(Request.model_validate(data))
-    pooled: Any = [
-        SimpleNamespace(outputs=SimpleNamespace(data=library.pooled(tokens, extra)))
-        for tokens, extra in zip(prepared.token_ids, prepared.extras, strict=True)
-    ]
-    return processor.answer(prepared, pooled)
+    """Return the answer of our processor, with the library's model in the engine's place."""
+    running: Running = processor.run(parsed(processor, **data), ENGINE)
+    found = advance(running)
+    if isinstance(found, Round):
+        pooled: Any = [library.pooled(prompt.token_ids, prompt.parameters) for prompt in found.prompts]
+        found = advance(running, pooled)
+    assert isinstance(found, Response)
+    answer: dict[str, Any] = json.loads(found.body)["data"]
+    assert found.prompt_tokens == answer["usage"]["prompt_tokens"]
+    return answer
 
 
 def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], text: str) -> None:
@@ -73,25 +76,46 @@ def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], text: 
 
 def refusal(processor: GlinerProcessor, **data: Any) -> tuple[str | None, str]:
     with pytest.raises(InvalidRequest) as caught:
-        processor.prepare(Request.model_validate(data))
+        parsed(processor, **data)
     return caught.value.param, str(caught.value)
 
 
-@pytest.mark.parametrize("flat", [True, False])
-@pytest.mark.parametrize("multi_label", [True, False])
-@pytest.mark.parametrize("threshold", [0, 0.1, 0.5, 1])
-def test_entities_are_the_library_s(library: Library, threshold: float, flat: bool, multi_label: bool) -> None:
-    options = {"threshold": threshold, "flat_ner": flat, "multi_label": multi_label, "return_class_probs": True}
+# every pair of two options' values
+OPTIONS = [
+    (0, True, True),
+    (0, False, False),
+    (0.1, True, False),
+    (0.1, False, True),
+    (0.5, True, True),
+    (0.5, False, False),
+    (1, True, False),
+]
+
+
+@pytest.mark.parametrize(("threshold", "flat", "multi_label"), OPTIONS)
+def test_entities_are_the_library_s_with_all_options(
+    one: Library, threshold: float, flat: bool, multi_label: bool
+) -> None:
+    same_entities(one, TEXTS, threshold=threshold, flat_ner=flat, multi_label=multi_label)
+
+
+def test_entities_are_the_library_s(library: Library) -> None:
+    same_entities(library, TEXTS, threshold=0.1, flat_ner=False, multi_label=True)
+
+
+def same_entities(library: Library, texts: Sequence[str], **options: Any) -> None:
+    options["return_class_probs"] = True
     served = processor(library)
-    answer = answered(library, served, texts=TEXTS, labels=LABELS, **options)
+    answer = answered(library, served, texts=texts, labels=LABELS, **options)
     found = 0
-    for text, result in zip(TEXTS, answer["results"], strict=True):
+    for text, result in zip(texts, answer["results"], strict=True):
         expected = library.entities(text, LABELS, **options)
         assert_same(result["entities"], expected, text)
-        assert answered(library, served, text=text, labels=LABELS, **options)["entities"] == result["entities"]
         found += len(expected)
-    assert found or threshold == 1
+    assert found or options["threshold"] == 1
     assert all(set(result) == {"entities"} for result in answer["results"])
+    alone = answered(library, served, text=texts[0], labels=LABELS, **options)
+    assert alone["entities"] == answer["results"][0]["entities"]
 
 
 def test_each_text_can_have_its_own_labels(library: Library) -> None:
@@ -118,14 +142,14 @@ def test_input_spans_are_the_library_s(library: Library) -> None:
 def test_a_text_that_is_too_long_is_refused_with_both_numbers(one: Library) -> None:
     served = processor(one)
     fits, too_long = "word " * MAX_WORDS, "word " * (MAX_WORDS + 1)
-    assert len(served.prepare(Request(text=fits, labels=["x"])).token_ids) == 1
+    assert len(parsed(served, text=fits, labels=["x"]).prompts) == 1
     path, says = refusal(served, texts=["fine", too_long], labels=["x"])
     assert path == "data.texts[1]"
     assert f"{MAX_WORDS + 1} words; the model takes {MAX_WORDS}" in says
     # more tokens than the engine takes
     small = processor(one, engine_tokens=100)
     path, says = refusal(small, text="word " * 110, labels=["x"])
-    tokens = len(served.prepare(Request(text="word " * 110, labels=["x"])).token_ids[0])
+    tokens = len(parsed(served, text="word " * 110, labels=["x"]).prompts[0].token_ids)
     assert path == "data.text"
     assert f"{tokens} tokens; the model takes 100" in says
     assert (
@@ -147,17 +171,22 @@ def test_truncated_texts_are_the_library_s_and_say_so(library: Library) -> None:
 
 def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library) -> None:
     served = processor(one)
-    served.builder.limit = served.most_tokens = 40
+    served._builder.limit = served._most_tokens = 40
     before, one.tokenizer.model_max_length = one.tokenizer.model_max_length, 40
     try:
         options = {"threshold": 0.1, "flat_ner": False}
         answer = answered(one, served, text=TEXTS[0], labels=LABELS[:2], overflow="truncate", **options)
-        # words that were cut off are rows of zeros, and can be part of entities
-        assert_same(answer["entities"], one.entities(TEXTS[0], LABELS[:2], **options), TEXTS[0])
+        theirs = one.entities(TEXTS[0], LABELS[:2], **options)
     finally:
         one.tokenizer.model_max_length = before
     assert answer["truncated"]
-    assert 0 < answer["words_kept"] < len(words.split(TEXTS[0]))
+    split = words.split(TEXTS[0])
+    assert 0 < answer["words_kept"] < len(split)
+    # the library scores words that were cut off as rows of zeros, and finds entities in them; we do not
+    end = words.starts(TEXTS[0], split)[answer["words_kept"] - 1] + len(split[answer["words_kept"] - 1])
+    kept = [entity for entity in theirs if entity["end"] <= end]
+    assert 0 < len(kept) < len(theirs)
+    assert_same(answer["entities"], kept, TEXTS[0])
     path, says = refusal(served, text=TEXTS[0], labels=LABELS[:2])
     assert path == "data.text"
     assert "tokens; the model takes 40" in says
@@ -170,8 +199,8 @@ def test_a_text_in_parts_finds_in_each_part_what_the_library_finds_there(one: Li
     answer = answered(one, served, text=text, labels=LABELS, overflow="chunk", **options)
     assert answer["chunks"] > 2
     # a part is a text of its own
-    prepared = served.prepare(Request(text=text, labels=LABELS, overflow="chunk", **options))
-    (reading,) = prepared.readings
+    prepared = parsed(served, text=text, labels=LABELS, overflow="chunk", **options)
+    (reading,) = prepared.texts
     starts = words.starts(text, reading.words)
     ends = [start + len(word) for start, word in zip(starts, reading.words, strict=True)]
     scores = [
@@ -206,8 +235,8 @@ def test_a_text_that_fits_is_the_same_in_parts(library: Library) -> None:
 
 def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
     served = processor(one, engine_tokens=64)
-    prepared = served.prepare(Request(text="word " * 200, labels=["x"], overflow="chunk"))
-    assert all(len(tokens) <= 64 for tokens in prepared.token_ids)
+    prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
+    assert all(len(prompt.token_ids) <= 64 for prompt in prepared.prompts)
     path, says = refusal(served, text="a " + "x" * 500, labels=["x"], overflow="chunk")
     assert (path, "the words 0 to 1 are" in says) == ("data.text", True)
     path, says = refusal(served, text="word " * 30_000, labels=["x"], overflow="chunk")
@@ -236,17 +265,10 @@ def test_a_label_that_is_a_marker_is_refused_at_its_place(library: Library) -> N
 
 
 @pytest.mark.parametrize("data", [{"text": " \n", "labels": ["x"]}, {"texts": ["", "a b"], "labels": []}], ids=str)
-def test_nothing_to_find_still_makes_a_prompt(library: Library, data: dict[str, Any]) -> None:
-    prepared = processor(library).prepare(Request.model_validate(data))
-    (tokens,), (extra,) = prepared.token_ids, prepared.extras
-    item = payload.decode(extra)
-    assert item is not None
-    # right for a pooler that knows nothing of requests without words
-    assert [tokens[place] for place in (*item.labels, *item.words)] == [
-        library.config.class_token_id,
-        library.config.separator_token_id,
-    ]
-    answer = answered(library, processor(library), **data)
+def test_nothing_to_find_needs_no_engine(one: Library, data: dict[str, Any]) -> None:
+    served = processor(one)
+    assert parsed(served, **data).prompts == []
+    answer = answered(one, served, **data)
     assert answer["usage"]["prompt_tokens"] == 0
     results = answer["results"] if "texts" in data else [answer]
     assert all(result["entities"] == [] for result in results)
@@ -260,45 +282,60 @@ def test_usage_counts_tokens_and_words(one: Library) -> None:
 
 
 def test_each_prompt_has_its_own_parameters(one: Library) -> None:
-    from vllm import PoolingParams
-
-    served = processor(one)
-    data = {"texts": ["a b", "", "c"], "labels": ["x"]}
-    first, second = served.parse_data(data), served.parse_data({"text": "d e f", "labels": ["y"]})
-    for prepared, prompts in ((first, 2), (second, 1)):
-        assert len(served.pre_process(prepared, "the same")) == prompts
-        online: Any = served.merge_pooling_params()
-        assert online.task == "token_classify"
-        assert [params.extra_kwargs for params in online] == prepared.extras
-    # in process vLLM asks once for each prompt
-    served.pre_process(first)
-    assert [served.merge_pooling_params(PoolingParams()).extra_kwargs for _ in range(2)] == first.extras
+    found = parsed(processor(one), texts=["a b", "", "c"], labels_per_text=[["x"], ["x"], ["y", "z"]], threshold=0.25)
+    items = [item for prompt in found.prompts for item in payload.decode(prompt.parameters) or ()]
+    assert [(len(item.words), len(item.labels), item.threshold) for item in items] == [
+        (2, 1, 0.25),
+        (1, 2, 0.25),
+    ]
 
 
-def test_with_a_low_threshold_the_pairs_are_counted(one: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoder_plugins.families.gliner import request
-
-    served = processor(one)
+def test_with_a_low_threshold_the_pairs_are_counted(one: Library) -> None:
     data: dict[str, Any] = {"texts": ["a b c", "d"], "labels": ["x", "y"]}
     pairs = 4 * one.config.max_width * 2
-    monkeypatch.setattr(request, "CANDIDATES", pairs)
-    served.prepare(Request(**data, threshold=0.0))
-    monkeypatch.setattr(request, "CANDIDATES", pairs - 1)
-    served.prepare(Request(**data, threshold=request.LOW_THRESHOLD))
+    parsed(processor(one, candidates=pairs), **data, threshold=0.0)
+    served = processor(one, candidates=pairs - 1)
+    parsed(served, **data, threshold=LOW_THRESHOLD)
     path, says = refusal(served, **data, threshold=0.0)
     assert path == "data.threshold"
     assert f"may be {pairs - 1}; they are at least {pairs}" in says
 
 
-def test_an_answer_holds_so_many_entities(one: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    from encoder_plugins.families.gliner import request
-
-    served = processor(one)
+def test_an_answer_holds_at_most_its_limit_of_entities(one: Library) -> None:
     data: dict[str, Any] = {"texts": TEXTS[:2], "labels": LABELS, "threshold": 0.1}
-    count = sum(len(result["entities"]) for result in answered(one, served, **data)["results"])
-    monkeypatch.setattr(request, "ENTITIES", count)
-    answered(one, served, **data)
-    monkeypatch.setattr(request, "ENTITIES", count - 1)
+    count = sum(len(result["entities"]) for result in answered(one, processor(one), **data)["results"])
+    answered(one, processor(one, entities=count), **data)
     with pytest.raises(InvalidRequest, match=f"more than {count - 1} entities") as caught:
-        answered(one, served, **data)
+        answered(one, processor(one, entities=count - 1), **data)
     assert caught.value.param == "data.threshold"
+
+
+def test_every_limit_is_held_by_the_processor(one: Library) -> None:
+    data: dict[str, Any] = {"texts": ["a b", "c"], "labels": ["x", "yy"]}
+    for limit, value, param in (
+        ("texts", 1, "data.texts"),
+        ("characters_per_text", 2, "data.texts[0]"),
+        ("characters", 3, "data.texts"),
+        ("labels", 1, "data.labels"),
+        ("label_characters", 1, "data.labels[1]"),
+        ("prompts", 1, "data.texts[1]"),
+    ):
+        assert refusal(processor(one, **{limit: value}), **data)[0] == param, limit
+
+
+def test_the_envelope_names_model_and_adapter(one: Library) -> None:
+    served = processor(one)
+    body = {"data": {"text": "a", "labels": ["x"]}, "model": "ner", "lora": "legal"}
+    assert served.parse(POOLING, json.dumps(body).encode()).lora == "legal"
+    for wrong, error in (({"model": "another"}, UnknownModel), ({"lora": "another"}, UnknownAdapter)):
+        with pytest.raises(error, match="another"):
+            served.parse(POOLING, json.dumps(body | wrong).encode())
+
+
+def test_prompts_are_pooled_with_the_adapter_of_the_request(one: Library) -> None:
+    served = processor(one)
+    running: Running = served.run(served.prepare(Request(text="a", labels=["x"]), "legal"), ENGINE)
+    found = advance(running)
+    assert isinstance(found, Round)
+    assert found.lora == "legal"
+    running.close()

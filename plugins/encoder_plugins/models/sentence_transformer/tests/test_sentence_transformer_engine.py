@@ -6,7 +6,6 @@ which is the IO processor's way without the middleware.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from encoder_checkpoints.original import original
-from encoder_plugins.models.sentence_transformer import PLUGIN, checkpoint, parity
+from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.tests import tiny
 
 pytestmark = [
@@ -57,7 +56,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
             dtype="float32",
             enforce_eager=True,
             enable_prefix_caching=False,
-            hf_overrides=json.loads(PLUGIN.engine_args[PLUGIN.engine_args.index("--hf-overrides") + 1]),
+            hf_overrides=dict(checkpoint.CHECKPOINT.engine_settings(model, "cpu").hf_overrides),
             io_processor_plugin="encoder",
             additional_config={"encoder": {"plugin": "sentence_transformer"}},
             **more,

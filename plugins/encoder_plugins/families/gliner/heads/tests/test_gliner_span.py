@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +16,13 @@ from encoder_checkpoints.original import original
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
-    from encoder_plugins.backbones import weight_loading as checkpoint_weights
+    from encoder_plugins.backbones import token_marks, weight_loading
     from encoder_plugins.families.gliner.config import GlinerConfig
     from encoder_plugins.families.gliner.heads import span as gliner_span
-    from encoder_plugins.families.gliner.heads.row_groups import Batch
-    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates, layout
+    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates, cut
+    from encoder_plugins.families.gliner.heads.span_layout import head_layout, slot
     from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER, ENT, SEP, Rows, Text, text
-    from encoder_plugins.families.gliner.payload import encode
+    from encoder_plugins.families.gliner.payload import Item, encode, encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -63,7 +64,7 @@ class Library:
 
 def pooler(library: Library, settings: GlinerConfig, **more: Any) -> GlinerSpanPooler:
     ours = GlinerSpanPooler(ENCODER, settings, **more)
-    checkpoint_weights.load(ours.head, library.tensors().items(), layout(ENCODER, settings))
+    weight_loading.load(ours.head, library.tensors().items(), head_layout(ENCODER, settings))
     return ours
 
 
@@ -191,6 +192,7 @@ def test_a_request_gets_the_same_rows_in_any_company() -> None:
             np.testing.assert_allclose(rows[key], alone[index][other], atol=1e-5)
 
 
+ONE = np.asarray([1], "<i4").tobytes()
 ODD: dict[str, Any] = {
     "no payload": None,
     "another payload": {"something": 1},
@@ -203,6 +205,9 @@ ODD: dict[str, Any] = {
     "words that are no bytes": {"words": [1, 2], "labels": b"", "threshold": 0.5, "classes": 0},
     "no threshold": {"words": b"", "labels": b""},
     "a threshold that is no number": {**encode([5], [1], 0.5), "threshold": "high"},
+    "counts that do not add up": {**encode([5, 6], [1, 2], 0.5), "word_counts": ONE, "label_counts": ONE},
+    "counts without marks": {**encode([5], [1], 0.5), "word_counts": ONE * 2, "label_counts": ONE * 2},
+    "marks of other texts": {**encode([5], [1], 0.5), **token_marks.encode([10, 5])},
 }
 
 
@@ -216,6 +221,43 @@ def test_an_odd_request_gets_nothing_and_disturbs_nobody(odd: dict[str, Any] | N
     answers = ask(ours, [TEXTS[2], one, TEXTS[3]], [odd, one.extra(0.4), odd])
     assert answers[0].shape == answers[2].shape == (0, 4)
     np.testing.assert_allclose(answers[1], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [0, 2])
+def test_a_request_of_several_texts_gets_what_each_gets_alone(classes: int) -> None:
+    settings = config()
+    ours = pooler(Library(settings), settings)
+    order = [2, 5, 0, 3, 1, 4]
+    texts = [TEXTS[index] for index in order]
+    items = [Item(np.asarray(one.words, np.int32), np.asarray(one.labels, np.int32), 0.3, classes) for one in texts]
+    extra = encode_texts(items, [len(one.ids) for one in texts])
+    hidden = torch.cat([Rows().rows(one.ids) for one in [TEXTS[3], *texts]])
+    lengths = [len(TEXTS[3].ids), sum(len(one.ids) for one in texts)]
+    beside, together = ours(hidden, metadata(lengths, [TEXTS[3].extra(0.3), extra]))
+    np.testing.assert_allclose(beside.numpy(), ask(ours, [TEXTS[3]], [TEXTS[3].extra(0.3)])[0], atol=1e-5)
+    first = np.cumsum([0, *(len(one.words) for one in texts)])
+    owner = np.searchsorted(first, together[:, 0].numpy(), side="right") - 1
+    assert len(set(owner.tolist())) >= 4
+    for number, one in enumerate(texts):
+        expected = ask(ours, [one], [one.extra(0.3, classes)])[0]
+        rows = together.numpy()[owner == number]
+        rows[:, 0] -= first[number]
+        for table in (rows, expected):
+            table[:] = table[np.lexsort(table[:, :3].T[::-1])]
+        np.testing.assert_allclose(rows, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.001, 0.3, 0.5, 0.9, 0.999999])
+def test_the_cut_is_slightly_below_the_threshold(threshold: float) -> None:
+    lowest = 1 / (1 + math.exp(-cut(threshold)))
+    assert threshold - 2e-6 <= lowest < threshold
+
+
+def test_the_cut_at_the_ends() -> None:
+    assert cut(0.0) == -math.inf
+    assert cut(math.nan) == math.inf
+    assert 13.0 < cut(1.0) < 14.0
+    assert cut(1.5) == math.inf
 
 
 def test_a_request_that_is_not_whole_gets_nothing() -> None:
@@ -251,7 +293,7 @@ def test_a_profile_run_uses_the_memory_of_a_real_one(
 def test_the_layout_is_that_of_the_library(switches: dict[str, Any]) -> None:
     settings = config(**switches)
     expected = {name: tuple(tensor.shape) for name, tensor in Library(settings).tensors().items()}
-    assert dict(layout(ENCODER, settings).shapes) == expected
+    assert dict(head_layout(ENCODER, settings).shapes) == expected
 
 
 def test_every_tensor_fills_a_part_of_its_own() -> None:
@@ -260,7 +302,7 @@ def test_every_tensor_fills_a_part_of_its_own() -> None:
     head = SpanHead(ENCODER, settings)
     for parameter in head.parameters():
         parameter.data.fill_(torch.nan)
-    loaded = checkpoint_weights.load(head, library.tensors().items(), layout(ENCODER, settings))
+    loaded = weight_loading.load(head, library.tensors().items(), head_layout(ENCODER, settings))
     assert loaded == {name for name, _ in head.named_parameters()}
     # only the end's half of the split layer has no bias
     left = {
@@ -282,8 +324,8 @@ def test_every_tensor_fills_a_part_of_its_own() -> None:
         ("prompt_rep_layer.3.weight", "prompt_out.weight", None),
     ],
 )
-def test_where_a_tensor_goes(name: str, parameter: str, part: int | str | None) -> None:
-    assert gliner_span.place(name) == (parameter, part)
+def test_the_slot_of_a_tensor(name: str, parameter: str, part: int | str | None) -> None:
+    assert slot(name) == (parameter, part)
 
 
 def test_numbers_that_are_none_are_no_candidates() -> None:
@@ -297,7 +339,7 @@ def test_a_warm_up_runs_with_every_head(switches: dict[str, Any], monkeypatch: p
     tried: list[int] = []
     run = pooler._answer
 
-    def counted(hidden: torch.Tensor, batch: Batch) -> list[gliner_span.Rows]:
+    def counted(hidden: torch.Tensor, batch: Any) -> list[gliner_span.Rows]:
         tried.append(len(batch.requests))
         return run(hidden, batch)
 

@@ -1,0 +1,126 @@
+"""The command behind `make mutants`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from encoder_mutants import choice, mutants, pool, scores, table
+from encoder_mutants.mutants import Mutant
+from encoder_mutants.scores import Score
+from encoder_mutants.table import Equivalent, Group
+from encoder_mutants.worker import Task
+from encoder_node.settings import cache_folder
+
+# tests that take this much longer than without a mutant, plus what a busy machine adds in seconds, are ended
+TIMES_LONGER, SECONDS_MORE = 3, 20.0
+BASELINE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """What is left of a module's mutants after a level of tests."""
+
+    run: int
+    mutants: list[Mutant]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mutants of the selected modules, write their scores and the page; return the exit status."""
+    options = _parser().parse_args(arguments)
+    groups, equivalents = table.read()
+    if options.page or options.check:
+        return _page(groups, check=options.check)
+    # the workers end their tests, and the copies of the tree go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for group, module in table.select(groups, options.only):
+        if not (table.ROOT / module).exists():
+            print(f"{module} is not in this tree: passed over", file=sys.stderr)
+            continue
+        score = _module(group, module, equivalents, options)
+        scores.write({**scores.read(), module: score})
+        _page(groups, check=False)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m encoder_mutants", description=__doc__)
+    parser.add_argument("only", nargs="*", metavar="MODULE", help="a module's path or its end, or a group's name")
+    parser.add_argument("--level", choices=("unit", "all"), default="unit", help="which tests run (default: unit)")
+    parser.add_argument("--limit", type=int, help="at most this many mutants of a module, chosen by chance")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests at the same time")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the page again")
+    parser.add_argument("--check", action="store_true", help="run nothing; fail when the page is not up to date")
+    return parser
+
+
+def _page(groups: Sequence[Group], *, check: bool) -> int:
+    text = scores.page(groups, scores.read())
+    if not check:
+        scores.PAGE.write_text(text, "utf-8")
+    elif not scores.PAGE.exists() or scores.PAGE.read_text("utf-8") != text:
+        print(f"{scores.PAGE.name} is not what the scores say: run `make generate`", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _module(group: Group, module: str, equivalents: Sequence[Equivalent], options: argparse.Namespace) -> Score:
+    original = (table.ROOT / module).read_text("utf-8")
+    nothing = {(e.line, e.operator) for e in equivalents if e.module == module}
+    found = [mutant for mutant in mutants.mutants(original) if (mutant.text, mutant.operator) not in nothing]
+    chosen = mutants.sample(found, options.limit, module)
+    print(f"{module}: {len(chosen)} of {len(found)} mutants", flush=True)
+    with pool.running(options.workers, group.preload) as workers:
+        alive = _level(workers, "unit", table.files(group.unit), module, original, chosen)
+        by_unit = len(chosen) - len(alive)
+        by_all = None
+        if options.level == "all":
+            if group.all:
+                alive = _level(workers, "all", table.files(group.all), module, original, alive)
+            by_all = len(chosen) - len(alive)
+    report = _report(module, original, alive)
+    print(f"{module}: {len(chosen) - len(alive)} of {len(chosen)} killed; the others: {report}", flush=True)
+    return Score(len(chosen), len(found), by_unit, by_all)
+
+
+def _level(
+    workers: pool.Pool, level: str, tests: Sequence[str], module: str, original: str, alive: Sequence[Mutant]
+) -> list[Mutant]:
+    """Return the mutants that survive a level's tests."""
+    (baseline,) = workers.run([Task("", "", tests, level, BASELINE_SECONDS, trace=module)])
+    if baseline.status != "passed":
+        raise SystemExit(f"{baseline.log}\n{module}: without any mutant, {baseline.by or 'a test'} {baseline.status}")
+    timeout = TIMES_LONGER * baseline.seconds + SECONDS_MORE
+    print(f"{module}: {level} tests take {baseline.seconds:.1f} s", flush=True)
+    chosen = {mutant: choice.tests(original, mutant.line, baseline.traces) for mutant in alive}
+    # a line that no test executes: whatever stands there survives
+    survivors = {mutant for mutant, tests_of_it in chosen.items() if not tests_of_it}
+    run = [mutant for mutant in alive if mutant not in survivors]
+    begin = time.monotonic()
+    tasks = [Task(module, mutant.source(original), chosen[mutant], level, timeout) for mutant in run]
+    for number, (mutant, outcome) in enumerate(zip(run, workers.run(tasks), strict=True), 1):
+        if outcome.status == "passed":
+            survivors.add(mutant)
+            print(f"  survived: line {mutant.line}, {mutant.operator}: {mutant.text}", flush=True)
+        if number % 50 == 0:
+            print(f"  {number} of {len(run)}, {time.monotonic() - begin:.0f} s", flush=True)
+    return [mutant for mutant in alive if mutant in survivors]
+
+
+def _report(module: str, original: str, alive: Sequence[Mutant]) -> Path:
+    """Write the diffs of the mutants that survived, and return where."""
+    path = cache_folder(os.environ) / "mutants" / f"{module.replace('/', '.')}.diff"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [f"# line {m.line}, {m.operator}\n{m.diff(original, module)}\n" for m in alive]
+    path.write_text("".join(texts), "utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Reads `modules.toml`: which modules are mutated, and which tests must notice."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+TABLE = Path(__file__).with_name("modules.toml")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Group(_Strict):
+    """Modules that the same tests cover.
+
+    Attributes:
+        name: As it stands in the table of scores.
+        modules: Paths below the root of the repository.
+        unit: Paths or patterns of the unit tests' files; those marked engine, cluster, gpu or soak are left out.
+        all: Paths or patterns of what else tests them: engine tests, and scenarios on an API server.
+        preload: Modules of other projects that the tests import; they are imported once for all mutants.
+        merged: False while the modules are on a branch of their own.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    unit: tuple[str, ...]
+    all: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    merged: bool = True
+
+
+class Equivalent(_Strict):
+    """A mutant that no test can notice.
+
+    Attributes:
+        module: The module's path.
+        line: The text of the line, without the space around it.
+        operator: The operator's name.
+        reason: Why nothing observable changes.
+    """
+
+    module: str
+    line: str
+    operator: str
+    reason: str
+
+
+def read(table: Path = TABLE) -> tuple[list[Group], list[Equivalent]]:
+    """Return the groups, and the mutants that count for nothing.
+
+    Raises:
+        pydantic.ValidationError: The table has an unknown key or lacks one.
+    """
+    content: Mapping[str, Any] = tomllib.loads(table.read_text("utf-8"))
+    groups = TypeAdapter(list[Group]).validate_python(content["group"])
+    return groups, TypeAdapter(list[Equivalent]).validate_python(content.get("equivalent", []))
+
+
+def files(patterns: Sequence[str], root: Path = ROOT) -> list[str]:
+    """Return the files that patterns name, each once, below the root.
+
+    Raises:
+        FileNotFoundError: A pattern names none.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        paths = sorted(root.glob(pattern))
+        if not paths:
+            raise FileNotFoundError(f"{pattern}: no such file; {TABLE.name} names it")
+        found |= dict.fromkeys(str(path.relative_to(root)) for path in paths)
+    return list(found)
+
+
+def select(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[Group, str]]:
+    """Return the modules that the names select, each with its group: all of them, or by group, path, or end of a path.
+
+    Raises:
+        ValueError: A name selects nothing.
+    """
+    known = [(group, module) for group in groups for module in group.modules]
+    if not names:
+        return known
+    chosen: dict[str, tuple[Group, str]] = {}
+    for name in names:
+        fitting = [(g, m) for g, m in known if name == g.name or m == name or m.endswith(f"/{name}")]
+        if not fitting:
+            raise ValueError(f"{name} is neither a module nor a group of {TABLE.name}")
+        chosen |= {module: (group, module) for group, module in fitting}
+    return list(chosen.values())

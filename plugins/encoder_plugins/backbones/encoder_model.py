@@ -1,0 +1,87 @@
+"""What every model of ours is to vLLM: an encoder, a pooler, and strict loading of both from one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from vllm.config import VllmConfig
+from vllm.model_executor.models.interfaces_base import attn_type, default_pooling_type
+
+from encoder_plugins.backbones import weight_loading
+from encoder_plugins.backbones.attention import EncoderAttention, WindowAttention
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
+from encoder_plugins.backbones.mark_channel import MarkedTextsState, TextSeparator, texts_of_tokens
+from encoder_plugins.backbones.token_marks import Texts
+
+
+@attn_type("encoder_only")
+@default_pooling_type(tok_pooling_type="ALL")
+class EncoderModel(nn.Module):
+    """A packed batch of tokens in, one row per token out. A subclass gives the encoder, the pooler and the layout.
+
+    Attributes:
+        query_only_tokens: Whether requests of this model may have tokens that nothing attends to; their kernels are then
+            compiled when the model is loaded, not by the first request.
+        encoder: The encoder.
+        pooler: What turns rows into the answers of requests.
+    """
+
+    is_pooling_model = True
+    query_only_tokens: ClassVar[bool] = False
+
+    def __init__(self, *, vllm_config: VllmConfig, encoder: nn.Module, pooler: nn.Module) -> None:
+        super().__init__()
+        self.config = vllm_config.model_config.hf_config
+        self.encoder: Any = encoder
+        self.pooler = pooler
+        self._separate = TextSeparator(encoder, vllm_config)
+        for layer in encoder.modules():
+            if isinstance(layer, EncoderAttention | WindowAttention):
+                layer.query_only_tokens = self.query_only_tokens
+
+    @staticmethod
+    def get_model_state_cls() -> type[MarkedTextsState]:
+        """Return the state that vLLM's second model runner keeps for this model."""
+        return MarkedTextsState
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        """Return the vocabulary's rows, `[tokens, embedding]`."""
+        rows: Tensor = self.encoder.embed_input_ids(input_ids)
+        return rows
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        texts: Texts | None = None,
+    ) -> Tensor:
+        """Return `[tokens, hidden]` of a packed batch.
+
+        Args:
+            input_ids: `[tokens]`; None where ``inputs_embeds`` is given.
+            positions: `[tokens]`: each token's position in its request; changed in place where requests hold several texts.
+            intermediate_tensors: Not used: there is no pipeline parallelism.
+            inputs_embeds: `[tokens, embedding]`; None where ``input_ids`` is given.
+            token_type_ids: `[tokens]`: the numbers of tokens, from runner V1, where a request of the batch has marks.
+            texts: The texts of the batch, from runner V2, where a request of the batch has marks.
+        """
+        del intermediate_tensors
+        if token_type_ids is not None:
+            texts = texts_of_tokens(token_type_ids, positions)
+        if texts is not None:
+            self._separate(texts, positions)
+        hidden: Tensor = self.encoder(input_ids, positions, inputs_embeds)
+        return hidden
+
+    def layout(self) -> CheckpointLayout:
+        """Return what the checkpoint must hold."""
+        raise NotImplementedError
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Load a checkpoint that holds exactly what the configuration requires; raises WeightsError for any other."""
+        return weight_loading.load(self, weights, self.layout())

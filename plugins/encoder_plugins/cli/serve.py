@@ -1,0 +1,82 @@
+"""`encoder-plugins serve`: arguments in, an engine out. What is started is decided in ``serving.command``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from encoder_plugins.serving import command, entrypoint, host, limits
+from encoder_plugins.serving.command import Service
+from encoder_plugins.serving.entrypoint import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("artifact", type=Path, help="the prepared directory")
+    parser.add_argument("--digest", help="sha256:... that the artifact must have; without it, its own manifest decides")
+    parser.add_argument("--name", help="what requests call the model; the folder's name by default")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--accelerator", choices=("cpu", "nvidia"), help="by default the one of this machine")
+    parser.add_argument("--dtype", help="by default the plugin's own for the accelerator")
+    parser.add_argument("--max-model-len", type=int, help="tokens of a text; the checkpoint's by default")
+    parser.add_argument("--max-in-flight", type=int, help="short for --limit in_flight=NUMBER")
+    parser.add_argument("--engines", type=_count, help="engines on this accelerator behind the port")
+    parser.add_argument("--api-servers", type=_count, help="processes of each engine that parse and answer")
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=VALUE", help="one of the limits on the plugin's page"
+    )
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="NAME=FOLDER", help="a LoRA adapter that requests may name"
+    )
+    parser.add_argument("--json", action="store_true", help="print what is started as one JSON object")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be started, and start nothing")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("not a whole number above 0")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve, and return the exit status; a single engine takes this process's place."""
+    service = service_of(arguments)
+    if arguments.dry_run or arguments.json:
+        _show(entrypoint.plan(service, os.environ, dry=True), as_json=arguments.json)
+    return 0 if arguments.dry_run else entrypoint.run(service, arguments.digest)
+
+
+def service_of(arguments: argparse.Namespace) -> Service:
+    """Return what the arguments ask for."""
+    # the engine may have another working directory than the shell
+    folder = arguments.artifact.absolute()
+    plugin = entrypoint.plugin_of(folder)
+    in_flight = [] if arguments.max_in_flight is None else [f"in_flight={arguments.max_in_flight}"]
+    folders = command.adapters_from(arguments.adapter)
+    return Service(
+        artifact=folder,
+        name=arguments.name or command.name_of(folder, plugin),
+        port=arguments.port,
+        accelerator=arguments.accelerator or host.this_accelerator(),
+        limits=limits.parse(plugin, [*in_flight, *arguments.limit]),
+        dtype=arguments.dtype,
+        max_model_len=arguments.max_model_len,
+        engines=arguments.engines,
+        api_servers=arguments.api_servers,
+        adapters=tuple(entrypoint.read_adapter(name, path) for name, path in folders.items()),
+        arguments=arguments.extra,
+    )
+
+
+def _show(plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        shown = {"commands": plan.commands, "environment": plan.environment, "tuning": asdict(plan.tuning)}
+        print(json.dumps(shown), flush=True)
+        return
+    settings = [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
+    for line in plan.commands:
+        print(" ".join([*settings, shlex.join(line)]))

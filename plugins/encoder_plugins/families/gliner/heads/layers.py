@@ -1,0 +1,54 @@
+"""Layers that several heads are built from."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from encoder_kernels.bidirectional_lstm import bidirectional_lstm
+
+
+class StackedLinear(nn.Module):
+    """Two linear layers of one shape, such as those for start and end, computed together."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, outputs, inputs), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(2, outputs), requires_grad=False)
+        for parameter in (self.weight, self.bias):
+            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
+
+    def both(self, hidden: Tensor) -> Tensor:
+        """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
+        return torch.baddbmm(self.bias[:, None], hidden, self.weight.mT)
+
+    def each(self, hidden: Tensor) -> Tensor:
+        """Apply both to the same `[words, inputs]`: `[2, words, outputs]`."""
+        joined = nn.functional.linear(hidden, self.weight.flatten(0, 1), self.bias.flatten())  # [words, 2 * outputs]
+        return joined.view(-1, *self.bias.shape).transpose(0, 1)
+
+
+def _load_half(parameter: nn.Parameter, tensor: Tensor, part: int | str) -> None:
+    """Fill the first or the second half; for "columns" both, from one matrix over `[first; second]`."""
+    if part == "columns":
+        parameter.data.copy_(tensor.view(len(tensor), 2, -1).transpose(0, 1))
+    else:
+        parameter.data[int(part)].copy_(tensor)
+
+
+class BiLSTM(nn.Module):
+    """One layer of a bidirectional LSTM; the weights of the forward direction precede those of the backward one."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_input = nn.Parameter(torch.zeros(2, 4 * hidden, inputs), requires_grad=False)
+        self.weight_hidden = nn.Parameter(torch.zeros(2, 4 * hidden, hidden), requires_grad=False)
+        self.bias_input = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
+        self.bias_hidden = nn.Parameter(torch.zeros(2, 4 * hidden), requires_grad=False)
+        for parameter in self.parameters():
+            parameter.weight_loader = _load_half  # type: ignore[attr-defined]
+
+    def forward(self, words: Tensor, offsets: Tensor, order: Tensor) -> Tensor:
+        """Return `[words, 2 * hidden]` for `[words, inputs]`."""
+        bias = self.bias_input + self.bias_hidden
+        return bidirectional_lstm(words, self.weight_input, self.weight_hidden, bias, offsets, order)

@@ -1,0 +1,1 @@
+"""What requests of several plugins have in common: bodies, texts, and the encodings of arrays."""

@@ -1,0 +1,192 @@
+"""From the bytes of a body to a request, in one strict pass, and one sentence for a client that sent something else. Pure.
+
+A request type is a ``msgspec.Struct`` below ``Data``: exact types, no unknown field. Field names and limits are its schema, from which
+the OpenAPI document is made, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, inspect
+
+from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
+
+T = TypeVar("T")
+
+# of a client's own field name in a message
+_LONGEST_NAME = 100
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of request types."""
+
+
+EncodingField: TypeAlias = Annotated[
+    Literal["float", "base64", "bytes"],
+    Meta(
+        description="float: lists of numbers. base64: each vector's little-endian numbers in base64. bytes: the body is"
+        " the numbers of all vectors, row by row, and nothing else; X-Encoder-Shape and X-Encoder-Dtype describe them."
+    ),
+]
+DtypeField: TypeAlias = Annotated[
+    Literal["float32", "float16"],
+    Meta(description="The numbers of the encodings base64 and bytes; float always has float32."),
+]
+
+
+class Envelope(Data, Generic[T], frozen=True):
+    """The body of ``POST /pooling``."""
+
+    data: T
+    model: Annotated[str | None, Meta(description="What the server calls the model; it is checked if it is there.")] = (
+        None
+    )
+    lora: Annotated[
+        str | None, Meta(description="The name of a LoRA adapter that the server was started with; null for none.")
+    ] = None
+    task: Annotated[
+        Literal["plugin"] | None, Meta(description="Accepted for clients of vLLM's own API; without effect.")
+    ] = None
+    priority: Annotated[Literal[0], Meta(description="Accepted for clients of vLLM's own API; without effect.")] = 0
+    request_id: Annotated[str | None, Meta(description="Accepted for clients of vLLM's own API; without effect.")] = (
+        None
+    )
+    user: Annotated[str | None, Meta(description="Accepted for clients of OpenAI's API; without effect.")] = None
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Parse and check ``body``.
+
+    Raises:
+        InvalidRequest: It is not JSON (NaN and lone surrogates are not), or not a request of type ``kind``.
+    """
+    try:
+        found: T = _decoder(cast(Hashable, kind)).decode(body)
+        return found
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), kind) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"not valid JSON: {error}", param="body") from None
+    except RecursionError:
+        raise InvalidRequest("the JSON is nested too deeply", param="body") from None
+
+
+def encode(data: object, *, lora: str | None = None) -> bytes:
+    """Return the body of ``POST /pooling`` with ``data`` in it; for requests that do not come as bytes.
+
+    Raises:
+        InvalidRequest: ``data`` holds something that JSON has not, such as a lone surrogate.
+    """
+    try:
+        return msgspec.json.encode({"data": data, "lora": lora}, enc_hook=_plain)
+    except UnicodeEncodeError:
+        path = _surrogate(data, ("data",))
+        raise InvalidRequest("the text holds a lone surrogate, which is not a character", param=_path(path)) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
+
+
+def check_model(model: str | None, names: Sequence[str]) -> None:
+    """Refuse a request for another model than the one that is served.
+
+    Raises:
+        UnknownModel: ``model`` is none of ``names``.
+    """
+    if model is not None and model not in names:
+        raise UnknownModel(f"no model {model[:200]!r} is served here; this is {names[0]!r}", param="model")
+
+
+def check_adapter(lora: str | None, adapters: frozenset[str]) -> None:
+    """Refuse a request for an adapter that the server was not started with.
+
+    Raises:
+        UnknownAdapter: ``lora`` is none of ``adapters``.
+    """
+    if lora is not None and lora not in adapters:
+        known = ", ".join(sorted(adapters)) or "none"
+        raise UnknownAdapter(f"no adapter {lora[:200]!r} is served here; there is: {known}", param="lora")
+
+
+@cache
+def _decoder(kind: Hashable) -> Any:
+    return msgspec.json.Decoder(kind)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has for a numpy scalar or array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} has no place in JSON")
+
+
+_WHERE = re.compile(r"(.*?)(?: - at `(\$.*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
+
+
+def _invalid(message: str, kind: Any) -> InvalidRequest:
+    """Return msgspec's finding as a sentence without the client's values, and the path of the field."""
+    matched = _WHERE.fullmatch(message)
+    assert matched is not None
+    what, where = matched.group(1), (matched.group(2) or "$")[1:].lstrip(".")
+    if field := _FIELD.fullmatch(what):
+        name = field.group(1)[:_LONGEST_NAME]
+        where = f"{where}.{name}" if where else name
+        what = "the field is required" if what.startswith("Object missing") else "there is no such field"
+    elif what.startswith("Invalid enum value"):
+        what = f"it must be {' or '.join(map(repr, _choices(kind, where)))}"
+    return InvalidRequest(what, param=where or "body")
+
+
+def _choices(kind: Any, path: str) -> tuple[object, ...]:
+    """Return the values that the field at ``path`` can have."""
+    found = inspect.type_info(kind)
+    for step in re.findall(r"[^.\[\]]+|\[[^\]]*\]", path):
+        found = _child(found, step)
+    (choices,) = (part for part in _parts(found) if isinstance(part, inspect.LiteralType))
+    return choices.values
+
+
+def _child(found: inspect.Type, step: str) -> inspect.Type:
+    for part in _parts(found):
+        if step.startswith("[") and isinstance(part, inspect.ListType):
+            return part.item_type
+        if isinstance(part, inspect.StructType):
+            return next(field.type for field in part.fields if field.encode_name == step)
+    raise AssertionError(f"no field {step}")
+
+
+def _parts(found: inspect.Type) -> Sequence[inspect.Type]:
+    if isinstance(found, inspect.Metadata):
+        return _parts(found.type)
+    if isinstance(found, inspect.UnionType):
+        return [part for member in found.types for part in _parts(member)]
+    return [found]
+
+
+def _surrogate(value: object, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return the path of the first lone surrogate in ``value``; the path of ``value`` where there is none."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return (*path, -1)
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for step, part in steps:
+        found = _surrogate(part, (*path, step))
+        if found[-1] == -1:
+            return found
+    return path
+
+
+def _path(location: Sequence[str | int]) -> str:
+    """Return a location as clients write it: ``("data", "texts", 3)`` is ``data.texts[3]``."""
+    text = ""
+    for step in location:
+        if step != -1:
+            text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.lstrip(".")

@@ -1,0 +1,148 @@
+"""From bytes to a request, and the message for bytes that are not one."""
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec import Meta
+
+from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs.body import Data, Envelope
+
+
+class Inner(Data, frozen=True):
+    low: Annotated[int, Meta(ge=0)]
+
+
+class Words(Data, frozen=True):
+    words: list[str]
+    count: int | None = None
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    kind: Literal["plain", "fancy"] | None = None
+    inner: list[list[Inner]] | None = None
+
+
+BODY = Envelope[Words]
+
+
+def refusal(body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        bodies.decode(body, BODY)
+    assert str(caught.value) == f"{caught.value.param}: {caught.value.message}"
+    return caught.value
+
+
+def test_a_good_body_is_parsed() -> None:
+    envelope = bodies.decode(b'{"model": "m", "lora": "l", "data": {"words": ["a", "\\u00e9\\u0000"]}}', BODY)
+    assert (envelope.model, envelope.lora, envelope.data) == ("m", "l", Words(words=["a", "é\0"]))
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", '"model": null,', '"priority": 0, "task": "plugin",', '"task": null, "request_id": "x", "user": "somebody",'],
+)
+def test_what_other_clients_send_beside_the_data_is_accepted(more: str) -> None:
+    body = f'{{{more} "data": {{"words": []}}}}'.encode()
+    assert bodies.decode(body, BODY).data == Words(words=[])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", "body"),
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b"null", "body"),
+        (b'{"model": "m", "data": {"words": ["\xff"]}}', "body"),
+        (b'{"model": "m", "data": {"words": ["\\ud800"]}}', "body"),
+        (b'{"model": "m", "data": {"words": ["\\udc00\\ud800"]}}', "body"),
+        (b'\xef\xbb\xbf{"data": {"words": []}}', "body"),
+        (b'{"model": "m", "data": {"words": []}} x', "body"),
+        (b'{"model": "m", "data": {"words": [NaN]}}', "body"),
+        (b'{"model": "m", "data": ' + b"[" * 100_000, "data"),
+        (b'{"data": {"words": [], "inner": ' + b"[" * 100_000, "data.inner[0][0]"),
+        (b'{"model": 3, "data": {"words": []}}', "model"),
+        (b'{"model": "m"}', "data"),
+        (b'{"model": "m", "data": null}', "data"),
+        (b'{"priority": 1, "data": {"words": []}}', "priority"),
+        (b'{"task": "embed", "data": {"words": []}}', "task"),
+        (b'{"model": "m", "data": {"words": []}, "input": "x"}', "input"),
+        (b'{"model": "m", "data": {}}', "data.words"),
+        (b'{"model": "m", "data": {"words": "a"}}', "data.words"),
+        (b'{"model": "m", "data": {"words": ["a", 3]}}', "data.words[1]"),
+        (b'{"model": "m", "data": {"words": [["a"]]}}', "data.words[0]"),
+        (b'{"model": "m", "data": {"words": [], "count": true}}', "data.count"),
+        (b'{"model": "m", "data": {"words": [], "count": 1.0}}', "data.count"),
+        (b'{"model": "m", "data": {"words": [], "count": ' + b"9" * 5_000 + b"}}", "data.count"),
+        (b'{"model": "m", "data": {"words": [], "share": 1e999}}', "data.share"),
+        (b'{"model": "m", "data": {"words": [], "share": -0.1}}', "data.share"),
+        (b'{"model": "m", "data": {"words": [], "inner": [[{"low": 1}], [{"low": -1}]]}}', "data.inner[1][0].low"),
+        (b'{"model": "m", "data": {"words": [], "other": 1}}', "data.other"),
+    ],
+)
+def test_a_bad_body_is_refused_by_the_name_of_its_field(body: bytes, param: str) -> None:
+    assert refusal(body).param == param
+
+
+def test_a_choice_is_refused_with_the_choices_and_without_the_value() -> None:
+    found = refusal(b'{"data": {"words": [], "kind": "secret"}}')
+    assert (found.param, found.message) == ("data.kind", "it must be 'fancy' or 'plain'")
+
+
+@pytest.mark.parametrize("words", ['"secret"', '["a", {"secret": 1}]', "[secret]"])
+def test_a_refusal_never_repeats_what_was_sent(words: str) -> None:
+    assert "secret" not in str(refusal(f'{{"data": {{"words": {words}}}}}'.encode()))
+
+
+def test_a_field_name_is_only_repeated_in_part() -> None:
+    found = refusal(b'{"data": {"words": [], "' + b"x" * 10_000 + b'": 1}}')
+    assert found.param == f"data.{'x' * 100}"
+
+
+def test_requests_in_process_become_the_same_body() -> None:
+    data = {"words": ("a", "b"), "share": np.float32(0.25), "count": np.int64(3)}
+    envelope = bodies.decode(bodies.encode(data, lora="l"), BODY)
+    assert envelope == Envelope(lora="l", data=Words(words=["a", "b"], share=0.25, count=3))
+
+
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        ({"words": ["a", "b\ud800"]}, "data.words[1]"),
+        ({"words": ["a"], "inner": [[{"low": "\udfff"}]]}, "data.inner[0][0].low"),
+        ({"words": [object()]}, "data"),
+    ],
+)
+def test_what_json_has_not_is_refused_in_process(data: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        bodies.encode(data)
+    assert caught.value.param == param
+
+
+def test_a_number_that_is_not_finite_is_refused_in_process_too() -> None:
+    assert refusal(bodies.encode({"words": [], "share": math.nan})).param == "data.share"
+
+
+def test_another_model_or_adapter_is_unknown() -> None:
+    bodies.check_model(None, ("m", "n"))
+    bodies.check_model("n", ("m", "n"))
+    with pytest.raises(UnknownModel, match="no model 'o'") as model:
+        bodies.check_model("o", ("m", "n"))
+    bodies.check_adapter(None, frozenset())
+    bodies.check_adapter("l", frozenset({"l"}))
+    with pytest.raises(UnknownAdapter, match="there is: l, m") as adapter:
+        bodies.check_adapter("o", frozenset({"m", "l"}))
+    assert (model.value.param, model.value.status, adapter.value.param, adapter.value.status) == (
+        "model",
+        404,
+        "lora",
+        404,
+    )
+
+
+def test_every_request_type_is_strict() -> None:
+    assert all(kind.__struct_config__.forbid_unknown_fields for kind in (Envelope, Words, Inner))
+    assert msgspec.json.schema(BODY)

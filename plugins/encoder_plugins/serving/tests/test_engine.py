@@ -1,0 +1,162 @@
+"""vLLM's engine as processors see it: order, priorities, failures and cancellation, with an engine client of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from encoder_plugins import catalog
+from encoder_plugins.serving.processor import Prompt
+
+# importing vLLM warns a lot about itself
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class FakeClient:
+    """Pools a prompt to its token ids when it is let, the last prompt first."""
+
+    def __init__(self, policy: str = "priority") -> None:
+        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(policy=policy))
+        self.requests: dict[str, dict[str, Any]] = {}
+        self.running: set[str] = set()
+        self.aborted: list[str] = []
+        self.open = asyncio.Event()
+        self.fail: int | None = None
+
+    async def encode(self, prompt: Any, params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
+        self.requests[request_id] = {"prompt": prompt, "params": params, **more}
+        self.running.add(request_id)
+        await self.open.wait()
+        await asyncio.sleep(0)
+        if self.fail in prompt["prompt_token_ids"]:
+            self.running.remove(request_id)
+            raise RuntimeError("the engine is ill")
+        self.running.remove(request_id)
+        yield SimpleNamespace(outputs=SimpleNamespace(data=prompt["prompt_token_ids"]))
+
+    async def abort(self, ids: Sequence[str]) -> None:
+        self.aborted += ids
+        self.running -= set(ids)
+
+
+def engine_of(client: FakeClient, **more: Any) -> Any:
+    from encoder_plugins.serving.engine import AsyncEngine
+
+    threads = ThreadPoolExecutor(1, thread_name_prefix="compute")
+    wanted: Any = client
+    return AsyncEngine(wanted, catalog.get("deberta_gliner"), threads, **more)
+
+
+def prompts(count: int) -> list[Prompt]:
+    return [Prompt(token_ids=[number], parameters={"words": b"w"}) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+async def test_each_prompt_is_a_request_and_its_tensor_comes_in_its_position(count: int) -> None:
+    client = FakeClient()
+    client.open.set()
+    counted: list[int] = []
+    found = await engine_of(client, count_tokens=counted.append).encode(prompts(count))
+    assert found == [[number] for number in range(count)]
+    assert len(client.requests) == count
+    assert sum(counted) == count
+    for request in client.requests.values():
+        assert request["params"].task == "token_classify"
+        assert request["params"].extra_kwargs == {"words": b"w"}
+        # vLLM copies parameters deeply
+        assert request["params"].clone() is request["params"]
+    assert client.aborted == []
+
+
+async def test_no_client_can_guess_the_id_of_another_request() -> None:
+    client = FakeClient()
+    client.open.set()
+    engine = engine_of(client)
+    await engine.encode(prompts(1))
+    await engine.encode(prompts(1))
+    assert len({id_[:16] for id_ in client.requests}) == 2
+
+
+@pytest.mark.parametrize("count", [1, 200])
+async def test_cancelling_aborts_every_prompt(count: int) -> None:
+    client = FakeClient()
+    task = asyncio.create_task(engine_of(client).encode(prompts(count)))
+    while len(client.running) < count:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set(client.aborted) == set(client.requests)
+    assert client.running == set()
+
+
+async def test_one_failure_aborts_the_others_and_is_raised_itself() -> None:
+    client = FakeClient()
+    client.fail = 3
+    task = asyncio.create_task(engine_of(client).encode(prompts(5)))
+    while len(client.running) < 5:
+        await asyncio.sleep(0)
+    client.open.set()
+    with pytest.raises(RuntimeError, match="ill"):
+        await task
+    assert set(client.aborted) == set(client.requests)
+
+
+async def test_an_adapter_is_found_by_its_name() -> None:
+    client = FakeClient()
+    client.open.set()
+    await engine_of(client, adapters={"a": "request for a"}).encode(prompts(1), lora="a")
+    (request,) = client.requests.values()
+    assert request["lora_request"] == "request for a"
+
+
+async def test_work_is_done_inline_where_it_is_short_and_else_in_a_thread() -> None:
+    from encoder_plugins.serving.engine import INLINE_MICROSECONDS
+
+    engine = engine_of(FakeClient())
+    own = threading.current_thread().name
+    assert await engine.compute(lambda: threading.current_thread().name, size=INLINE_MICROSECONDS) == own
+    other = await engine.compute(lambda: threading.current_thread().name, size=INLINE_MICROSECONDS + 1)
+    assert other.startswith("compute")
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function from (time in ms, tokens) to a request's priority."""
+    from encoder_plugins.serving import engine
+
+    def priority(milliseconds: int, tokens: int) -> int:
+        monkeypatch.setattr("encoder_plugins.serving.engine.time.monotonic", lambda: milliseconds / 1000)
+        return engine.priority(tokens)
+
+    return priority
+
+
+def test_a_short_request_comes_before_a_long_one_that_was_there(order: Any) -> None:
+    assert order(1_000, 20) < order(500, 50_000)
+
+
+def test_a_long_one_is_not_overtaken_for_ever(order: Any) -> None:
+    long = order(0, 50_000)
+    assert order(4_000, 20) < long < order(6_000, 20)
+
+
+def test_requests_of_one_length_keep_their_order(order: Any) -> None:
+    assert order(10, 100) < order(11, 100)
+
+
+@pytest.mark.parametrize("policy", ["priority", "fcfs"])
+async def test_only_an_engine_that_orders_by_priority_gets_one(policy: str) -> None:
+    client = FakeClient(policy)
+    client.open.set()
+    await engine_of(client).encode(prompts(3))
+    ranks = {request["priority"] for request in client.requests.values()}
+    assert (ranks == {0}) == (policy == "fcfs")
+    # of one request, all come at the same time
+    assert len(ranks) == 1

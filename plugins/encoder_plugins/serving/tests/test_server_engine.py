@@ -1,0 +1,206 @@
+"""A real server under clients that are slow, rude, or gone, and at its own end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from encoder_plugins.serving.tests.servers import JSON, Server, minilm, running
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+# aborted requests, and those after which allocators and caches have settled
+SOME, MANY, SETTLED = 300, 10_000, 60
+# a request that takes the engine seconds
+LONG = {"data": {"texts": ["word " * 250] * 128}}
+MOST_GROWTH = 192 << 20
+# a large request holds the event loop for less; the CPU is shared with the engine and other tests
+MOST_WAIT_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return minilm(tmp_path_factory.mktemp("artifacts") / "minilm")
+
+
+@pytest.fixture(scope="module")
+def server(prepared: Path) -> Iterator[Server]:
+    arguments = ["--limit", "header_seconds=2", "--limit", "body_seconds=3", "--", "--api-key", "secret"]
+    with running(prepared, *arguments) as started:
+        yield started
+
+
+def resident_bytes(server: Server) -> int:
+    """The memory of the process that parses and answers."""
+    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def nothing_in_flight(server: Server) -> bool:
+    ours, engine = server.metrics("encoder_serving_"), server.metrics("vllm:num_requests_")
+    return ours["in_flight"] == 0 and engine["running"] == engine["waiting"] == 0
+
+
+async def abort(server: Server, count: int) -> None:
+    """Begin so many requests, and close each connection before its answer."""
+    address = httpx.URL(server.url)
+    body = b'{"data": {"texts": [' + b", ".join([b'"' + b"word " * 200 + b'"'] * 4) + b"]}}"
+    head = b"POST /pooling HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+
+    async def one(number: int) -> None:
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(head % len(body) + body)
+        await writer.drain()
+        # some before the body is parsed, some while the engine has them
+        await asyncio.sleep(0.01 * (number % 5))
+        writer.close()
+        await writer.wait_closed()
+
+    for start in range(0, count, 20):
+        await asyncio.gather(*(one(number) for number in range(start, start + 20)))
+
+
+def aborted_requests_leave_nothing(server: Server, count: int) -> None:
+    asyncio.run(abort(server, SETTLED))
+    before = resident_bytes(server)
+    cancelled = server.metrics("encoder_serving_")["cancelled_total"]
+    asyncio.run(abort(server, count))
+    end = time.monotonic() + 60
+    while not nothing_in_flight(server):
+        assert time.monotonic() < end, server.metrics("encoder_serving_")
+    assert server.metrics("encoder_serving_")["cancelled_total"] > cancelled
+    assert resident_bytes(server) - before < MOST_GROWTH
+    assert server.answer(text="still there")["dimensions"] == 384
+
+
+def test_aborted_requests_leave_memory_and_queues_as_they_were(server: Server) -> None:
+    aborted_requests_leave_nothing(server, SOME)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_thousand_aborted_requests_leave_memory_and_queues_as_they_were(server: Server) -> None:
+    aborted_requests_leave_nothing(server, MANY)
+
+
+def test_headers_that_do_not_end_close_the_connection(server: Server) -> None:
+    address = httpx.URL(server.url)
+    slow = [socket.create_connection((address.host, address.port or 80), timeout=30) for _ in range(20)]
+    # some of them silent, some with a line now and then
+    talking = slow[::2]
+    for connection in slow:
+        connection.settimeout(0.1)
+    for connection in talking:
+        connection.sendall(b"POST /pooling HTTP/1.1\r\n")
+    begin = time.monotonic()
+    answers: dict[socket.socket, bytes] = {}
+    while len(answers) < len(slow):
+        assert time.monotonic() - begin < 60
+        for connection in slow:
+            if connection not in answers:
+                with contextlib.suppress(TimeoutError):
+                    answers[connection] = connection.recv(100)
+        for connection in talking:
+            if connection not in answers:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"x-line: x\r\n")
+    assert {answer[:12] for answer in answers.values()} == {b"HTTP/1.1 408"}
+    for connection in slow:
+        connection.close()
+
+
+def test_headers_without_end_are_refused(server: Server) -> None:
+    address = httpx.URL(server.url)
+    with socket.create_connection((address.host, address.port or 80), timeout=30) as connection:
+        connection.sendall(b"POST /pooling HTTP/1.1\r\nx: " + b"x" * 200_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 431")
+
+
+def test_a_connection_may_wait_between_two_requests(server: Server) -> None:
+    with httpx.Client(timeout=60) as client:
+        assert client.post(f"{server.url}/pooling", json={"data": {"text": "a"}}).status_code == 200
+        # longer than headers may take
+        time.sleep(3)
+        assert client.post(f"{server.url}/pooling", json={"data": {"text": "a"}}).status_code == 200
+
+
+async def test_a_body_that_does_not_come_is_given_up(server: Server) -> None:
+    async def stalled() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        response = await client.post(f"{server.url}/pooling", content=stalled(), headers=JSON)
+    assert response.status_code == 408
+
+
+def test_what_vllm_guards_by_key_is_guarded_here_too(server: Server) -> None:
+    body = {"input": "a"}
+    assert server.post(body, "/v1/embeddings").status_code == 401
+    assert server.post(body, "/v1/embeddings", authorization="Bearer another").status_code == 401
+    assert server.post(body, "/v1/embeddings", authorization="Bearer secret").status_code == 200
+    assert server.post({"data": {"text": "a"}}).status_code == 200
+
+
+def test_a_browser_may_ask_from_another_origin(server: Server) -> None:
+    headers = {"origin": "http://page", "access-control-request-method": "POST"}
+    response = httpx.options(f"{server.url}/pooling", headers=headers, timeout=60)
+    assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, "*")
+    assert server.post({"data": {"text": "a"}}, origin="http://page").headers["access-control-allow-origin"] == "*"
+
+
+def test_the_largest_request_delays_neither_probes_nor_small_ones(server: Server) -> None:
+    # as many characters as a request may have, in a body near its limit
+    texts = ["".join(f"w{number:x} " for number in range(start, start + 900))[:4_500] for start in range(220)]
+    large = {"data": {"texts": texts}}
+    waits: list[float] = []
+    with ThreadPoolExecutor(2) as clients:
+        flying = [clients.submit(server.post, large) for _ in range(2)]
+        while not all(task.done() for task in flying):
+            begin = time.monotonic()
+            assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+            waits.append(time.monotonic() - begin)
+        assert {task.result().status_code for task in flying} == {200}
+    assert len(waits) >= 5
+    assert max(waits) < MOST_WAIT_SECONDS
+
+
+async def test_too_many_are_sent_away_and_a_stop_loses_none(prepared: Path) -> None:
+    """A server for two requests: more are sent away, and SIGTERM lets those in flight finish."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        small = await loop.run_in_executor(None, lambda: stack.enter_context(running(prepared, "--max-in-flight", "2")))
+        async with httpx.AsyncClient(timeout=120) as client:
+            posts = [asyncio.create_task(client.post(f"{small.url}/pooling", json=LONG)) for _ in range(6)]
+            refused = [response for response in await asyncio.gather(*posts) if response.status_code != 200]
+            assert refused
+            assert {(response.status_code, response.headers["retry-after"]) for response in refused} == {(503, "1")}
+            last = [asyncio.create_task(client.post(f"{small.url}/pooling", json=LONG)) for _ in range(2)]
+            while nothing_in_flight(small):
+                await asyncio.sleep(0.02)
+            small.process.terminate()
+            assert [response.status_code for response in await asyncio.gather(*last)] == [200, 200]
+        assert await loop.run_in_executor(None, small.process.wait, 60) == 0
+
+
+def test_a_server_whose_engine_dies_ends_with_a_failure(prepared: Path) -> None:
+    with running(prepared) as doomed, ThreadPoolExecutor(1) as clients:
+        flying = clients.submit(doomed.post, LONG)
+        while nothing_in_flight(doomed):
+            time.sleep(0.02)
+        found = subprocess.run(["pgrep", "-P", str(doomed.process.pid), "-f", "EngineCore"], capture_output=True)
+        (engine,) = map(int, found.stdout.split())
+        os.kill(engine, signal.SIGKILL)
+        assert flying.result().status_code in (500, 503)
+        assert doomed.process.wait(60) not in (0, None)
