@@ -61,6 +61,7 @@ class EncoderSpec:
         layout: The function that lists the encoder's tensors, as ``"module:function"``.
         fixed: Fields of the encoder's configuration of which only some values are served.
         relative: Whether positions are relative only, so that the served context is ours to choose.
+        vllm_attention: Whether the encoder uses vLLM's own attention, which has kernels for some head sizes only.
         changes: Fields that config.json has differently from the encoder's own configuration.
         advice: What to do about a value of gliner_config.json that is refused, by field and value.
     """
@@ -72,6 +73,7 @@ class EncoderSpec:
     layout: str
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     relative: bool
+    vllm_attention: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
     advice: Mapping[tuple[str, str], str] = field(default_factory=dict)
 

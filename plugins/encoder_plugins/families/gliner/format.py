@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, EncoderSpec
@@ -63,9 +64,14 @@ class GlinerCheckpoint:
 
         Every token sees every other: no prefix of a prompt can be taken from another request, and no prompt be split, so
         that a step has to hold the longest.
+
+        Raises:
+            NotServable: vLLM's attention has no kernel for the head size on this accelerator.
         """
-        del accelerator
-        longest = integer("config.json", read_object(folder, "config.json"), "max_position_embeddings")
+        config = read_object(folder, checkpoint.ENCODER_CONFIG)
+        if self.spec.vllm_attention:
+            check_head_size(head_size(config), accelerator)
+        longest = integer(checkpoint.ENCODER_CONFIG, config, "max_position_embeddings")
         return EngineSettings(
             max_model_len=longest,
             batch_tokens=longest,

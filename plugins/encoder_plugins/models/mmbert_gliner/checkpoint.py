@@ -14,5 +14,6 @@ CHECKPOINT = GlinerCheckpoint(
         layout="encoder_plugins.backbones.modernbert_settings:layout",
         fixed={"hidden_activation": ("gelu",)},
         relative=False,
+        vllm_attention=True,
     )
 )

@@ -8,12 +8,20 @@ processor. Neither torch nor vLLM is imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
+from encoder_plugins.backbones.config_checks import check_head_size, head_size
+from encoder_plugins.backbones.post_norm_settings import (
+    distilbert_layout,
+    mpnet_layout,
+    read_distilbert,
+    read_mpnet,
+)
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
@@ -27,28 +35,52 @@ from encoder_plugins.prep.checkpoint_files import (
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, shown
 from encoder_plugins.prep.tensor_file import read_header
 
-# encoders of vLLM 0.32 that were compared with sentence-transformers; see the tests
-ARCHITECTURES = frozenset(
-    {
-        "BertModel",
-        "Gemma3TextModel",
-        "ModernBertModel",
-        "Qwen3ForCausalLM",
-        "Qwen3Model",
-        "RobertaModel",
-        "XLMRobertaModel",
-    }
-)
 
-# checkpoints with a head for masked words: the library loads the encoder below a prefix, and leaves the head out
-MASKED = MappingProxyType(
-    {
-        "BertForMaskedLM": ("BertModel", "bert."),
-        "ModernBertForMaskedLM": ("ModernBertModel", "model."),
-        "RobertaForMaskedLM": ("RobertaModel", "roberta."),
-        "XLMRobertaForMaskedLM": ("XLMRobertaModel", "roberta."),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """How an architecture of published checkpoints is served.
+
+    Attributes:
+        architecture: The architecture in the artifact.
+        prefix: What the names of the encoder's tensors may begin with, beside a head that the library leaves out; empty for
+            none.
+        read: The engine's own reader of the configuration; None for an encoder of vLLM's.
+        layout: The tensors that the engine's own class loads; None for an encoder of vLLM's.
+    """
+
+    architecture: str
+    prefix: str = ""
+    read: Callable[[Any], Any] | None = None
+    layout: Callable[[Any], CheckpointLayout] | None = None
+
+
+def _encoders() -> dict[str, Encoder]:
+    """Return the encoders by the architecture that config.json names; each was compared with the library, see the tests."""
+    found = {
+        name: Encoder(architecture=name)
+        for name in ("BertModel", "Gemma3TextModel", "ModernBertModel", "Qwen3ForCausalLM", "Qwen3Model", "RobertaModel")
     }
-)
+    found["XLMRobertaModel"] = Encoder(architecture="XLMRobertaModel")
+    for name, architecture, read, layout in (
+        ("DistilBertModel", "SentenceDistilBertModel", read_distilbert, distilbert_layout),
+        ("MPNetModel", "SentenceMPNetModel", read_mpnet, mpnet_layout),
+    ):
+        found[name] = found[architecture] = Encoder(architecture=architecture, read=read, layout=layout)
+    # with a head for masked words, as pretrained checkpoints have it
+    for name, encoder, prefix in (
+        ("BertForMaskedLM", "BertModel", "bert."),
+        ("DistilBertForMaskedLM", "DistilBertModel", "distilbert."),
+        ("MPNetForMaskedLM", "MPNetModel", "mpnet."),
+        ("ModernBertForMaskedLM", "ModernBertModel", "model."),
+        ("RobertaForMaskedLM", "RobertaModel", "roberta."),
+        ("XLMRobertaForMaskedLM", "XLMRobertaModel", "roberta."),
+    ):
+        found[name] = replace(found[encoder], prefix=prefix)
+    return found
+
+
+ENCODERS: Mapping[str, Encoder] = MappingProxyType(_encoders())
 
 CONFIG = "config.json"
 
@@ -171,18 +203,23 @@ class SentenceTransformerCheckpoint:
         read(folder)
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
-        """Give the engine the published files; a head for masked words is left out, as the library does."""
+        """Give the engine the published files; what the library leaves out (a head for masked words) is left out here, too."""
         del auxiliary
         link_files(folder, target)
         config = read_object(folder, CONFIG)
-        if (masked := MASKED.get(_architecture(config))) is not None:
-            from encoder_plugins.models.sentence_transformer.masked import write_encoder
+        encoder = ENCODERS[_architecture(config)]
+        if encoder.prefix or encoder.layout:
+            from encoder_plugins.models.sentence_transformer.conversion import write_encoder
 
-            write_encoder(folder, target, config, *masked)
+            write_encoder(folder, target, config, encoder)
 
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
-        """Return what an artifact's model folder decides about the engine."""
-        del accelerator
+        """Return what an artifact's model folder decides about the engine.
+
+        Raises:
+            NotServable: vLLM's attention has no kernel for the head size on this accelerator.
+        """
+        check_head_size(head_size(read_object(folder, CONFIG)), accelerator)
         settings = read(folder)
         known = [limit for limit in (settings.max_tokens, settings.max_positions) if limit is not None]
         longest = min(known, default=None)
@@ -206,16 +243,18 @@ def read(folder: Path) -> Checkpoint:
         Unsupported: It needs something that vLLM does not do; the message names file and field.
         SourceFileNotFound: A file of the format is missing.
     """
-    encoder = read_object(folder, CONFIG)
-    architecture = _architecture(encoder)
-    if MASKED.get(architecture, (architecture,))[0] not in ARCHITECTURES:
-        supported = ", ".join(sorted(ARCHITECTURES))
-        raise Unsupported(f"{CONFIG}: architectures is {shown(encoder.get('architectures'))}; supported: {supported}")
-    if encoder.get("position_embedding_type", "absolute") != "absolute":
+    config = read_object(folder, CONFIG)
+    encoder = ENCODERS.get(_architecture(config))
+    if encoder is None:
+        supported = ", ".join(sorted(ENCODERS))
+        raise Unsupported(f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {supported}")
+    if encoder.read is not None:
+        encoder.read(config)
+    if config.get("position_embedding_type", "absolute") != "absolute":
         raise Unsupported(
-            f"{CONFIG}: position_embedding_type is {shown(encoder['position_embedding_type'])}; supported: absolute"
+            f"{CONFIG}: position_embedding_type is {shown(config['position_embedding_type'])}; supported: absolute"
         )
-    _require_heads(encoder)
+    _require_heads(config)
     modules = [_module(entry) for entry in _modules(folder)]
     kinds = [kind for kind, _ in modules]
     dense = kinds.count("Dense")
@@ -235,8 +274,8 @@ def read(folder: Path) -> Checkpoint:
         dimensions=dimensions,
         normalize=kinds[-1] == "Normalize",
         max_tokens=transformer.get("max_seq_length"),
-        max_positions=_positions(encoder),
-        padding_token=_padding_token(encoder),
+        max_positions=_positions(config),
+        padding_token=_padding_token(config),
         lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=default_prompt,
@@ -250,7 +289,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def _require_heads(config: dict[str, Any]) -> None:
-    """Refuse sizes of attention that cannot be."""
+    """Refuse sizes that no model can have."""
     for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
         if name in config:
             integer(CONFIG, config, name)
@@ -388,4 +427,4 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 def _padding_token(config: dict[str, Any]) -> int | None:
     """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
-    return int(config.get("pad_token_id", 1)) if config.get("model_type") in ("roberta", "xlm-roberta") else None
+    return int(config.get("pad_token_id", 1)) if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else None

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.artifact import reference as references
-from encoder_plugins.errors import PickleRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.errors import NotServable, PickleRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
 from encoder_plugins.families.gliner.parity import PARITY
 from encoder_plugins.families.gliner.tests.library import Library, call
@@ -467,8 +467,10 @@ def test_a_sentencepiece_model_alone_is_turned_into_a_fast_tokenizer(
     (source / "spm.vocab").unlink()
     about = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": False}
     (source / "tokenizer_config.json").write_text(json.dumps(about), encoding="utf-8")
-    # [MASK] comes behind the pieces, and then the library's own
-    change(source, class_token_index=302, vocab_size=2003)
+    # [MASK] comes behind the pieces, and then the library's own: 304 in all
+    change(source, class_token_index=..., vocab_size=...)
+    table = "token_rep_layer.bert_layer.model.embeddings.word_embeddings.weight"
+    rewrite(source, lambda tensors: tensors.update({table: tensors[table][:304].contiguous()}))
     target = converted(source)
     served = json.loads((target / "config.json").read_bytes())[KEY]
     assert (served["class_token_id"], served["separator_token_id"]) == (302, 303)
@@ -506,8 +508,9 @@ def test_the_layout_that_the_engine_loads_has_the_tensors_of_the_library(
     settings = checkpoint.read(published(plugin))
     encoder = conversion.read_encoder(spec, settings, checkpoint.encoder_config(settings, {}, spec))
     described = call("describe", str(published(plugin)))
-    layout = conversion.expected_layout(spec, encoder, GlinerConfig.from_dict(described["config"]))
     names = call("parameters", str(published(plugin)))
+    head = described["config"] | {"projection": "token_rep_layer.projection.weight" in names}
+    layout = conversion.expected_layout(spec, encoder, GlinerConfig.from_dict(head))
     assert {**{name: list(shape) for name, shape in layout.shapes.items()}} == {
         name: shape for name, shape in names.items() if name not in layout.aliases
     }
@@ -624,3 +627,14 @@ def test_the_engine_settings_are_those_of_the_converted_checkpoint(
     settings = resolve(catalog.get("deberta_gliner").checkpoint).engine_settings(target, "cpu")
     assert (settings.max_model_len, settings.batch_tokens) == (3072, 3072)
     assert "--no-enable-chunked-prefill" in settings.arguments
+
+
+def test_a_head_size_that_the_accelerator_lacks_is_refused_when_serving_starts(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 312, "num_attention_heads": 12, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "modernbert", **sizes}), encoding="utf-8")
+    mmbert, deberta = (resolve(catalog.get(name).checkpoint) for name in ("mmbert_gliner", "deberta_gliner"))
+    with pytest.raises(NotServable, match="26 wide"):
+        mmbert.engine_settings(tmp_path, "cpu")
+    assert mmbert.engine_settings(tmp_path, "nvidia").max_model_len == 512
+    # its attention is ours, and takes any
+    assert deberta.engine_settings(tmp_path, "cpu").max_model_len == 512

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from encoder_plugins.errors import PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.errors import NotServable, PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.prep.checkpoint import SourceFile
 
@@ -133,7 +133,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (without("modules.json"), SourceFileNotFound, "modules.json"),
         (without("1_Pooling/config.json"), SourceFileNotFound, "1_Pooling/config.json"),
         (without("2_Dense/model.safetensors"), SourceFileNotFound, "2_Dense/model.safetensors"),
-        (change("config.json", architectures=["MPNetModel"]), Unsupported, "MPNetModel"),
+        (change("config.json", architectures=["ElectraModel"]), Unsupported, "ElectraModel"),
         (change("config.json", architectures=...), Unsupported, "architectures"),
         (change("config.json", architectures=["BertModel", "BertModel"]), Unsupported, "architectures"),
         (change("config.json", hidden_size=8, num_attention_heads=3), Unsupported, "num_attention_heads is 3"),
@@ -247,7 +247,16 @@ def test_files_are_those_of_the_root_and_of_each_module() -> None:
     assert {file.path for file in checkpoint.CHECKPOINT.files(listing).files} == {*taken, "modules.json"}
 
 
-def test_the_engine_is_told_the_longest_text(folder: Path) -> None:
+def test_a_head_size_that_the_accelerator_lacks_is_refused_when_serving_starts(folder: Path) -> None:
+    change("config.json", hidden_size=312, num_attention_heads=12)(folder)
+    checkpoint.CHECKPOINT.check(folder, {})
+    with pytest.raises(NotServable, match="26 wide"):
+        checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
+    assert checkpoint.CHECKPOINT.engine_settings(folder, "nvidia").max_model_len == 128
+
+
+def test_the_engine_gets_the_longest_text(folder: Path) -> None:
+    change("config.json", hidden_size=384, num_attention_heads=12)(folder)
     settings = checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     assert (settings.max_model_len, settings.batch_tokens) == (128, 128)
     change("sentence_bert_config.json", max_seq_length=...)(folder)

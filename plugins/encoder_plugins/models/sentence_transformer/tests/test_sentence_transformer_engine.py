@@ -31,7 +31,7 @@ def by_library(function: str, folder: Path, *arguments: Any) -> Any:
     return original("sentence_transformers").call(f"{ORACLE}:{function}", str(folder), *arguments)
 
 
-NAMES = ["bert", "bert-cls-raw", "bert-masked", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
+NAMES = ["bert", "bert-cls-raw", "bert-masked", "mpnet", "distilbert", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
 Ask = Callable[..., dict[str, Any]]
 
 
@@ -116,6 +116,6 @@ def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:
 
 
 def test_the_architectures_that_are_checked_are_those_that_were_compared() -> None:
-    compared = {checkpoint.MASKED.get(one.architecture, (one.architecture,))[0] for one in tiny.TINY}
+    compared = {checkpoint.ENCODERS[one.architecture].architecture for one in tiny.TINY}
     # the same encoder under the name that its causal language model has
-    assert compared | {"Qwen3ForCausalLM"} == checkpoint.ARCHITECTURES
+    assert compared | {"Qwen3ForCausalLM"} == {encoder.architecture for encoder in checkpoint.ENCODERS.values()}

@@ -75,6 +75,15 @@ TINY = [
         pooling="cls",
         dense=(32,),
     ),
+    # published as all-mpnet-base-v2 is: the name of a model for masked words, over the encoder's own tensors
+    Tiny("mpnet", lambda: transformers.MPNetConfig(**_sizes(max_position_embeddings=130)), "MPNetForMaskedLM"),
+    Tiny(
+        "distilbert",
+        lambda: transformers.DistilBertConfig(
+            vocab_size=VOCABULARY, dim=WIDTH, n_layers=LAYERS, n_heads=HEADS, hidden_dim=96, pad_token_id=1
+        ),
+        "DistilBertModel",
+    ),
     Tiny(
         "modernbert",
         lambda: transformers.ModernBertConfig(
@@ -154,6 +163,8 @@ def save(folder: Path, name: str) -> None:
     SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(saved), create_model_card=False)
     if tiny.masked:
         _add_head(saved)
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, "architectures": [tiny.architecture]}, indent=2))
     if tiny.legacy is not None:
         (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
     shutil.rmtree(trunk)

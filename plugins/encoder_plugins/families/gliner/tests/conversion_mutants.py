@@ -1,0 +1,208 @@
+"""Deliberate mistakes in what conversion writes, for test_conversion_mutants.py: each must end in a refusal or in Failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Tensors = dict[str, torch.Tensor]
+Change = Callable[[Path], None]
+
+ENCODER = "token_rep_layer.bert_layer.model."
+SPAN = "span_rep_layer.span_rep_layer."
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Attributes:
+        name: What is wrong.
+        change: Makes the mistake in a model folder.
+        dtypes: In which the mistake is larger than rounding.
+    """
+
+    name: str
+    change: Change
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+
+
+def weights(edit: Callable[[Tensors], Any]) -> Change:
+    """Return a change of the weights."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        edit(tensors)
+        # a link to the published file would change that, too
+        path.unlink()
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+
+    return apply
+
+
+def swapped(one: str, other: str) -> Change:
+    def edit(tensors: Tensors) -> None:
+        tensors[one], tensors[other] = tensors[other], tensors[one]
+
+    return weights(edit)
+
+
+def without(name: str) -> Change:
+    return weights(lambda tensors: tensors.pop(name))
+
+
+def filled(name: str, value: float) -> Change:
+    return weights(lambda tensors: tensors[name].fill_(value))
+
+
+def halves_swapped(name: str, dimension: int) -> Change:
+    def edit(tensors: Tensors) -> None:
+        first, second = tensors[name].chunk(2, dimension)
+        tensors[name] = torch.cat([second, first], dimension)
+
+    return weights(edit)
+
+
+def thirds_swapped(name: str) -> Change:
+    """Queries and keys exchanged in a fused matrix."""
+
+    def edit(tensors: Tensors) -> None:
+        query, key, value = tensors[name].chunk(3)
+        tensors[name] = torch.cat([key, query, value])
+
+    return weights(edit)
+
+
+def transposed(name: str) -> Change:
+    return weights(lambda tensors: tensors.update({name: tensors[name].T.clone()}))
+
+
+def row_lost(name: str, row: int) -> Change:
+    """Every row behind ``row`` stands one too early."""
+
+    def edit(tensors: Tensors) -> None:
+        tensors[name] = torch.cat([tensors[name][:row], tensors[name][row + 1 :], tensors[name][-1:]])
+
+    return weights(edit)
+
+
+def config(**fields: Any) -> Change:
+    """Return a change of the encoder's fields in config.json."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
+
+    return apply
+
+
+def head(**changes: Callable[[Any], Any]) -> Change:
+    """Return a change of GLiNER's own fields in config.json."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "config.json"
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole["gliner"] |= {name: change(whole["gliner"][name]) for name, change in changes.items()}
+        path.write_text(json.dumps(whole), encoding="utf-8")
+
+    return apply
+
+
+def tokenizer(edit: Callable[[dict[str, Any]], Any]) -> Change:
+    """Return a change of tokenizer.json."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        edit(whole)
+        path.write_text(json.dumps(whole), encoding="utf-8")
+
+    return apply
+
+
+def common() -> Iterator[Mutant]:
+    """Mistakes in the head and in the tokenizer, which all encoders share."""
+    yield Mutant(
+        "the markers of start and end swapped", swapped(f"{SPAN}project_start.0.weight", f"{SPAN}project_end.0.weight")
+    )
+    yield Mutant("the halves of the span's first matrix swapped", halves_swapped(f"{SPAN}out_project.0.weight", 1))
+    yield Mutant("a bias of the label's layer dropped", filled("prompt_rep_layer.0.bias", 0.0))
+    yield Mutant(
+        "the directions of the LSTM swapped", swapped("rnn.lstm.weight_hh_l0", "rnn.lstm.weight_hh_l0_reverse")
+    )
+    yield Mutant("a tensor of the head missing", without(f"{SPAN}out_project.3.weight"))
+    yield Mutant("the class token's id off by one", head(class_token_id=lambda number: number + 1))
+    yield Mutant("a label read behind its class token", head(embed_class_token=lambda value: not value))
+    yield Mutant("words of a text cut one too early", head(max_words=lambda number: number - 1))
+    yield Mutant("text lower-cased by the tokenizer", tokenizer(lower_cased))
+    yield Mutant("special tokens around a prompt lost", tokenizer(lambda whole: whole.update(post_processor=None)))
+    yield Mutant("spans one word shorter", head(max_width=lambda number: number - 1))
+
+
+def lower_cased(whole: dict[str, Any]) -> None:
+    before = whole["normalizer"]
+    whole["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *([before] if before else [])]}
+
+
+def of_encoder(plugin: str) -> Iterator[Mutant]:
+    """Mistakes in a plugin's encoder."""
+    if plugin == "deberta_gliner":
+        layer = f"{ENCODER}encoder.layer.0."
+        yield Mutant(
+            "queries and keys swapped",
+            swapped(f"{layer}attention.self.query_proj.weight", f"{layer}attention.self.key_proj.weight"),
+        )
+        yield Mutant("an attention's output transposed", transposed(f"{layer}attention.output.dense.weight"))
+        yield Mutant("a bias of attention dropped", filled(f"{layer}attention.output.dense.bias", 0.0))
+        yield Mutant("a norm's weight dropped", filled(f"{ENCODER}encoder.LayerNorm.weight", 1.0))
+        yield Mutant("an embedding row lost", row_lost(f"{ENCODER}embeddings.word_embeddings.weight", 3))
+        yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
+        yield Mutant("one term of positions lost", config(pos_att_type=["c2p"]))
+        yield Mutant("half of the buckets", config(position_buckets=16))
+    elif plugin == "mmbert_gliner":
+        layer = f"{ENCODER}layers.1."
+        yield Mutant("queries and keys swapped", thirds_swapped(f"{layer}attn.Wqkv.weight"))
+        yield Mutant("gate and value swapped", halves_swapped(f"{layer}mlp.Wi.weight", 0))
+        yield Mutant("an attention's output transposed", transposed(f"{layer}attn.Wo.weight"))
+        yield Mutant("a norm's weight dropped", filled(f"{ENCODER}final_norm.weight", 1.0))
+        yield Mutant("an embedding row lost", row_lost(f"{ENCODER}embeddings.tok_embeddings.weight", 3))
+        yield Mutant("the epsilon of norms wrong", config(norm_eps=0.3))
+        yield Mutant("the window of local layers halved", config(local_attention=16))
+        yield Mutant(
+            "the layers' types in another order",
+            config(layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+        )
+    elif plugin == "mt5_gliner":
+        block = f"{ENCODER}encoder.block.0.layer."
+        yield Mutant(
+            "queries and keys swapped", swapped(f"{block}0.SelfAttention.q.weight", f"{block}0.SelfAttention.k.weight")
+        )
+        yield Mutant(
+            "gate and value swapped",
+            swapped(f"{block}1.DenseReluDense.wi_0.weight", f"{block}1.DenseReluDense.wi_1.weight"),
+        )
+        yield Mutant("the bias of distances mirrored", weights(mirrored))
+        yield Mutant("a norm's weight dropped", filled(f"{ENCODER}encoder.final_layer_norm.weight", 1.0))
+        yield Mutant("an embedding row lost", row_lost(f"{ENCODER}shared.weight", 3))
+        yield Mutant("the epsilon of norms wrong", config(layer_norm_epsilon=0.3))
+        yield Mutant("the farthest distance wrong", config(relative_attention_max_distance=24))
+    else:
+        raise ValueError(f"no mistakes are known for {plugin}: a converting plugin needs at least ten")
+
+
+def mirrored(tensors: Tensors) -> None:
+    """Distances to the left and to the right exchanged."""
+    name = f"{ENCODER}encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    tensors[name] = torch.cat(list(reversed(tensors[name].chunk(2))))
+
+
+def of(plugin: str) -> list[Mutant]:
+    """Return the mistakes of a plugin's conversion."""
+    return [*common(), *of_encoder(plugin)]
