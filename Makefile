@@ -9,7 +9,10 @@ EXTRAS := --extra operator --extra serving-cpu --extra prep
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
 RUN := .venv/bin/
-PYTEST := $(RUN)python -m pytest
+PYTEST := $(RUN)python -m pytest --durations 10 --durations-min 5
+# two processes; torch with a thread in each, or every process would use every core
+PROCESSES ?= 2
+TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
@@ -40,7 +43,9 @@ lock: ## resolve dependencies again: uv.lock, and requirements.lock of each refe
 	    --output-file $$folder/requirements.lock $$folder/requirements.in; \
 	done
 
-test: lint unit engine-tests ## lint, types, import contracts, unit tests, and the plugins on real vLLM
+test: setup ## lint, types, import contracts, unit tests, and the plugins on real vLLM
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint unit
+	@$(MAKE) --no-print-directory engine-tests
 
 lint: setup ## format, lint, types, import contracts, generated files
 	$(RUN)ruff format --check --quiet .
@@ -50,10 +55,10 @@ lint: setup ## format, lint, types, import contracts, generated files
 	$(MAKE) --no-print-directory generate CHECK=--check
 
 unit: setup ## the tests that need neither an engine nor a cluster
-	$(PYTEST) -m "not engine and not cluster and not gpu and not soak"
+	$(TOGETHER) $(PROCESSES) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
 
 engine-tests: setup ## the tests that start real vLLM on this machine's CPU
-	$(PYTEST) -m "engine and not gpu and not soak"
+	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak"
 
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
 	$(RUN)encoder-operator crd $(CHECK)
@@ -71,8 +76,9 @@ e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on 
 e2e-node: setup ## the half of it that runs pods
 	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
 
+# each process has an API server of its own, and waits for two thirds of its time
 e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
-	$(PYTEST) e2e/api e2e/chart plugins/encoder_plugins/tests/prep/test_prepare_from_bucket.py -m "not soak" --timeout 1200
+	$(TOGETHER) 3 --dist worksteal e2e/api e2e/chart plugins/encoder_plugins/prep/tests/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases
@@ -80,8 +86,9 @@ soak: setup ## what takes longer than CI has time for
 mutants: setup ## change one expression at a time and see whether a test fails; writes docs/mutants.md (ONLY=a module or group, LEVEL=all, LIMIT=number)
 	$(RUN)python -m encoder_mutants $(ONLY) $(if $(LEVEL),--level $(LEVEL)) $(if $(LIMIT),--limit $(LIMIT))
 
-tools: setup ## build the cluster's programs (nothing to do where Docker runs kind)
+tools: setup ## build the cluster's programs and the images, without a cluster
 	@$(RUN)python -m encoder_node build
+	@$(RUN)python -m encoder_node.images
 
 images: setup ## build every image of the catalogue and put it on the cluster
 	@$(RUN)python -m encoder_platform images

@@ -59,9 +59,9 @@ def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault 
     ],
 )
 @pytest.mark.fault(
-    "API server answers 409, 429, 500, or late, to reads, watches and writes, from the operator's start on",
+    "the API server responds with 409, 429 or 500, or late, to reads, watches and writes, from the operator's start on",
     "nothing",
-    "tried again, nothing is made twice",
+    "requests are retried, and nothing is created twice",
 )
 def test_errors_and_slowness(
     fault: Callable[[str, str], Fault | None],
@@ -92,7 +92,7 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
     wait_for("one refusal", lambda: any(status == 429 for *_, status in proxy.requests), seconds=30)
     failed = wait_for(
         "the failed look",
-        lambda: [line for line in behind.lines() if line.get("event") == "look failed"],
+        lambda: [line for line in behind.lines() if line.get("event") == "reconcile failed"],
         seconds=30,
     )
     assert failed[0]["retry_in"] >= 600
@@ -101,7 +101,9 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
 
 
 @pytest.mark.fault(
-    "watch silently dead (packets dropped)", "/healthz fails", "seen by the next resync; restarted by the kubelet"
+    "a watch is silently dead (packets are dropped)",
+    "/healthz fails",
+    "the next resync detects it, and the kubelet restarts the operator",
 )
 def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
     proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
@@ -116,14 +118,14 @@ def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
     health = wait_for(
         "liveness fails", lambda: (lambda found: found if found[0] == 503 else None)(behind.ask("healthz")), seconds=90
     )
-    assert "silent" in health[1]
+    assert "no watch events" in health[1]
     proxy.silent = False
     behind.restart()
     assert behind.ask("healthz")[0] == 200
 
 
-@pytest.mark.fault("API server restarted", "nothing", "watches begin again, work goes on")
-@pytest.mark.fault("etcd compacted while the API server was away (410)", "nothing", "everything is listed again")
+@pytest.mark.fault("the API server restarts", "nothing", "watches reconnect, and reconciles continue")
+@pytest.mark.fault("etcd is compacted while the API server is down (410)", "nothing", "everything is listed again")
 def test_a_restart_with_compaction(
     plane: Plane, scene: Scene, operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]
 ) -> None:
@@ -141,7 +143,7 @@ def test_a_restart_with_compaction(
     no_stack_traces(operator)
 
 
-@pytest.mark.fault("RBAC taken away", "`WriteRefused`", "what is served is served on; goes on when it is given back")
+@pytest.mark.fault("RBAC is removed", "`WriteRefused`", "pods keep serving; reconciles continue when RBAC is restored")
 def test_permissions_taken_away_and_given_back(
     kube: Kube, scene: Scene, operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]
 ) -> None:
@@ -174,7 +176,9 @@ def test_nothing_of_kopf_is_left_on_any_object(scene: Scene, operator: OperatorP
 
 @pytest.mark.parametrize("hook", ["ENCODER_CRASH_BEFORE_WRITE", "ENCODER_CRASH_AFTER_WRITE"])
 @pytest.mark.fault(
-    "operator killed before or after any single write", "nothing", "the next life goes on from what is there"
+    "the operator is killed before or after any single write",
+    "nothing",
+    "the next process continues from the existing objects",
 )
 def test_killed_at_every_write(
     hook: str, scene: Scene, stopped_operator: OperatorProcess, stand_in: StandIn, jobs: list[Body]

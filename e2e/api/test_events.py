@@ -31,7 +31,7 @@ def flap(scene: Scene, stand_in: StandIn, pod: Body) -> None:
     scene.wait_condition("Degraded", "AsExpected", seconds=20)
 
 
-def test_each_fact_is_told_once(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
+def test_each_event_is_posted_once(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
     scene.apply_model(rollout={"minReadySeconds": 0})
     scene.wait_current("Ready", seconds=60)
     (pod,) = scene.pods()

@@ -6,7 +6,7 @@ import pytest
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
-from encoder_operator import names
+from encoder_operator import naming
 from encoder_platform.kube import DEPLOYMENT, Body, Kind, Kube, condition
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
@@ -52,7 +52,7 @@ def gateway_api(kube: Kube) -> Iterator[None]:
 
 
 def child(model: str) -> str:
-    return names.artifacts_claim(model) if FOREIGN[model][0] == CLAIM else model
+    return naming.artifacts_pvc(model) if FOREIGN[model][0] == CLAIM else model
 
 
 def theirs(scene: Scene, model: str) -> Body:
@@ -63,10 +63,10 @@ def theirs(scene: Scene, model: str) -> Body:
     spec.pop("volumeName", None)
     managers = {entry["manager"] for entry in meta["managedFields"]}
     kept = {key: meta.get(key) for key in ("uid", "labels", "ownerReferences", "finalizers")}
-    return {**kept, "spec": spec, "ours": names.MANAGER in managers}
+    return {**kept, "spec": spec, "ours": naming.MANAGER in managers}
 
 
-def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
+def test_a_foreign_object_is_never_taken_over_and_its_name_is_polled(
     scene: Scene, stand_in: StandIn, gateway_api: None, stopped_operator: OperatorProcess
 ) -> None:
     for model, (kind, spec, _) in FOREIGN.items():
@@ -81,7 +81,9 @@ def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
     for model, (kind, _, _) in FOREIGN.items():
         said = scene.wait_condition("Accepted", "NameConflict", model, seconds=60)
         assert said["status"] == "False"
-        assert said["message"].startswith(f"{kind[1]} {child(model)} exists and is not this model's")
+        assert said["message"].startswith(
+            f"{kind[1]} {child(model)} already exists and does not belong to this EncoderModel"
+        )
         assert condition(scene.model(model), "Ready")["reason"] == "NameConflict"
         assert scene.pods(model) == []
     # deleted, a model takes nothing with it that it never had, whatever its policy says of claims
@@ -96,4 +98,4 @@ def test_somebody_elses_object_is_never_taken_over_and_its_name_is_waited_for(
         made = scene.kube.get(kind, child(model), scene.name)
         assert made is not None
         assert made["metadata"]["uid"] != before[model]["uid"]
-        assert made["metadata"]["labels"][names.MODEL] == model
+        assert made["metadata"]["labels"][naming.MODEL] == model

@@ -31,9 +31,9 @@ def products(scene: Scene) -> list[str]:
 
 
 @pytest.mark.fault(
-    "the engine does not answer the comparison",
-    "`Inconclusive`, no Degraded",
-    "tried again ever more rarely; nothing is promoted, no more than one pod started for it",
+    "the engine does not respond to the parity check",
+    "`Inconclusive`, not Degraded",
+    "the check is retried with backoff; nothing is promoted, and no more than one pod is started for it",
 )
 def test_a_first_rollout_is_one_pod_and_no_endpoint_until_a_comparison_passes(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
@@ -63,7 +63,7 @@ def test_a_first_rollout_is_one_pod_and_no_endpoint_until_a_comparison_passes(
     assert len(scene.jobs("parity")) == 3
 
 
-def test_warn_serves_and_tells_disabled_compares_nothing_and_enforce_closes(
+def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     stand_in.parity = fails
@@ -116,9 +116,9 @@ def test_each_gpu_product_is_compared_once(scene: Scene, stand_in: StandIn, oper
 
 
 @pytest.mark.fault(
-    "an update by Recreate fails where the operator reads no Nodes",
-    "`ParityFailed` on UpToDate, Available once they are proved",
-    "the pods that come back are compared where they come, and serve",
+    "an update with Recreate fails where the operator cannot read Nodes",
+    "`ParityFailed` on UpToDate, Available once the pods are verified",
+    "the restored pods are verified separately, and serve traffic",
 )
 def test_without_nodes_pods_that_come_back_prove_themselves_and_pinning_a_product_closes_none(
     scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
@@ -153,9 +153,9 @@ def test_without_nodes_pods_that_come_back_prove_themselves_and_pinning_a_produc
 
 
 @pytest.mark.fault(
-    "one GPU computes something else than the others",
+    "one GPU computes different results from the others",
     "`ParityFailed` on Degraded",
-    "its pod gets no traffic, the others serve on",
+    "its pod gets no traffic, the others keep serving",
 )
 def test_without_nodes_each_pod_is_compared_by_itself(
     scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
@@ -189,9 +189,9 @@ def test_without_nodes_each_pod_is_compared_by_itself(
 
 
 @pytest.mark.fault(
-    "a verified pod's container runs another image",
+    "the container of a verified pod runs another image",
     "`NotVerified` on the pod's gate",
-    "no traffic until that image is compared by itself",
+    "no traffic until that image is verified",
 )
 def test_another_image_closes_the_gate_until_it_is_compared(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess

@@ -44,7 +44,7 @@ def test_a_model_is_served_and_taken_away(
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_model_that_does_not_come_is_told_and_taken_away(scene: Scene, tmp_path: Path) -> None:
+def test_a_model_that_does_not_become_ready_is_reported_and_deleted(scene: Scene, tmp_path: Path) -> None:
     spec = manifests.encoder_model("any", scene.name, revision=scene.revision)["spec"]
     done = helm_test(scene.kube, scene, tmp_path, {"model": spec, "timeoutSeconds": 6})
     assert done.returncode == 1
@@ -52,9 +52,9 @@ def test_a_model_that_does_not_come_is_told_and_taken_away(scene: Scene, tmp_pat
     assert scene.kube.get(MODELS, ACCOUNT, scene.name) is None
 
 
-def test_without_a_model_the_api_server_alone_is_asked(scene: Scene, tmp_path: Path) -> None:
+def test_without_a_model_only_the_api_server_is_tested(scene: Scene, tmp_path: Path) -> None:
     done = helm_test(scene.kube, scene, tmp_path, {})
     assert done.returncode == 0, done.stderr
-    assert "would be accepted" in done.stderr
-    assert "would be refused" in done.stderr
+    assert "the API server accepts a valid EncoderModel" in done.stderr
+    assert "the API server rejects an EncoderModel with two sources" in done.stderr
     assert json.loads(scene.kube.run("-n", scene.name, "get", "em", "-o", "json"))["items"] == []

@@ -5,9 +5,11 @@ import json
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
-from encoder_operator import names, ownership, render
-from encoder_operator.canonical import Json
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator import naming
+from encoder_operator.cli import render
+from encoder_operator.client import apply_diff
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
@@ -24,7 +26,7 @@ LEAST = {"parentRefs": [{"name": "edge"}]}
 def rendered(live: Json, route: Json) -> Json:
     model = copy.deepcopy(live)
     model["spec"]["network"] = {"httpRoute": route}
-    found = render.children(model, SETTINGS)
+    found = render.render_children(model, SETTINGS)
     return next(child for child in found if child["kind"] == "HTTPRoute")
 
 
@@ -43,15 +45,15 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
         live = scene.model()
         for route in (WHOLE, LEAST):
             wanted = rendered(live, route)
-            options = ("--server-side", "--dry-run=server", "--validate=strict", f"--field-manager={names.MANAGER}")
+            options = ("--server-side", "--dry-run=server", "--validate=strict", f"--field-manager={naming.MANAGER}")
             shown = ("--show-managed-fields", "-o", "json")
             made = json.loads(scene.kube.run("apply", *options, *shown, "-f", "-", stdin=json.dumps(wanted)))
-            assert ownership.matches(wanted, made)
+            assert apply_diff.is_up_to_date(wanted, made)
         # it looks for new kinds rarely, and when it starts
         operator.restart()
         scene.wait_condition("Degraded", "AsExpected", seconds=60)
         made = json.loads(scene.kube.run("-n", scene.name, "get", CRD, "minilm", "--show-managed-fields", "-o", "json"))
-        assert ownership.matches(rendered(live, WHOLE), made)
+        assert apply_diff.is_up_to_date(rendered(live, WHOLE), made)
         routes = ("-n", scene.name, "get", CRD, "-o", "name")
         scene.patch({"network": {"httpRoute": None}})
         wait_for("the route goes", lambda: not scene.kube.run(*routes).strip(), seconds=30)

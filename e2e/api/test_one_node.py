@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from encoder_node.waiting import wait_for
-from encoder_operator import render
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator.cli import render
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform.kube import POD, Body, Kube
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import CLAIM, CLASS, StandIn
 
 NODES = ("rack-1", "rack-2", "rack-3")
-ONE_NODE = render.Known(one_node=True)
+ONE_NODE = render.ClusterFacts(one_node=True)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def model(scene: Scene, name: str, storage: Body) -> list[Body]:
         "metadata": {"name": name, "namespace": scene.name},
         "spec": {"plugin": "sentence_transformer", "source": source, "storage": storage, "serving": serving},
     }
-    found: list[Body] = render.children(live, SETTINGS, ONE_NODE)
+    found: list[Body] = render.render_children(live, SETTINGS, ONE_NODE)
     return found
 
 
@@ -84,7 +84,7 @@ def bind(scene: Scene, claim: str) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_pods_of_two_models_on_one_claim_share_its_node(scene: Scene) -> None:
+def test_pods_of_two_models_with_one_pvc_share_its_node(scene: Scene) -> None:
     bind(scene, "artifacts")
     one, two = (model(scene, name, {"claimName": "artifacts"}) for name in ("one", "two"))
     made = [
@@ -99,7 +99,7 @@ def test_pods_of_two_models_on_one_claim_share_its_node(scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_pods_of_a_model_share_the_node_of_the_claim_that_was_made_for_it(scene: Scene) -> None:
+def test_pods_of_a_model_share_the_node_of_its_created_pvc(scene: Scene) -> None:
     own = model(scene, "own", {"create": {"size": "1Gi"}})
     claim = next(child for child in own if child["kind"] == "PersistentVolumeClaim")
     scene.kube.apply(claim)

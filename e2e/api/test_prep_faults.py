@@ -60,12 +60,12 @@ def deleted(scene: Scene, stand_in: StandIn, pod: Body) -> str:
 
 
 @pytest.mark.fault(
-    "the prep pod's node does not answer any more, or is deleted",
-    "`NodeLost`, naming the node",
-    "when Kubernetes has ended the pod the same Job makes another; it counts as no failed try",
+    "the node of the prep pod stops responding, or is deleted",
+    "`NodeLost`, with the node's name",
+    "after Kubernetes has evicted the pod, the same Job creates another one; it does not count as a failed attempt",
 )
 @pytest.mark.parametrize("lose", [silent_and_given_up, pytest.param(deleted, marks=pytest.mark.soak)])
-def test_a_node_that_is_lost_is_said_and_the_same_job_goes_on(
+def test_a_lost_node_is_reported_and_the_same_job_continues(
     lose: Callable[[Scene, StandIn, Body], str],
     kube: Kube,
     scene: Scene,
@@ -93,21 +93,21 @@ def test_a_node_that_is_lost_is_said_and_the_same_job_goes_on(
 
 
 @pytest.mark.fault(
-    "the prep pod evicted by the kubelet, because its node needs room",
-    "`Evicted` in the kubelet's words, then `Preparing`",
-    "the same Job makes another pod; it counts as no failed try",
+    "the kubelet evicts the prep pod because the node is short of resources",
+    "`Evicted` with the kubelet's message, then `Preparing`",
+    "the same Job creates another pod; it does not count as a failed attempt",
 )
 @pytest.mark.fault(
     "the prep image cannot be pulled",
-    "`ImagePullFailed` in the kubelet's words",
-    "goes on by itself when it can",
+    "`ImagePullFailed` with the kubelet's message",
+    "continues automatically when the image is available",
 )
 @pytest.mark.fault(
-    "no node takes the prep pod",
-    "`Unschedulable` or `ClaimPending` in the scheduler's words",
-    "goes on by itself when one does",
+    "no node can run the prep pod",
+    "`Unschedulable` or `ClaimPending` with the scheduler's message",
+    "continues automatically when a node can",
 )
-def test_a_pod_that_makes_room_or_can_not_start_is_said_and_the_same_job_goes_on(
+def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
     kube: Kube, scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     def place(pod: Body) -> str | Unschedulable:
@@ -144,9 +144,9 @@ def test_a_pod_that_makes_room_or_can_not_start_is_said_and_the_same_job_goes_on
 
 @pytest.mark.complaint(7)
 @pytest.mark.fault(
-    "more models at once than may be prepared at once, and the operator killed meanwhile",
+    "more models are created than may be prepared at the same time, and the operator is killed meanwhile",
     "`Queued`",
-    "never more Jobs at work than allowed; all are prepared in the end",
+    "never more running Jobs than allowed; all models are prepared in the end",
 )
 def test_never_more_preparations_than_allowed(
     kube: Kube, scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess

@@ -22,11 +22,11 @@ def without_writes(role: Body, resource: str) -> list[Body]:
 
 
 @pytest.mark.fault(
-    "a permission is taken from the operator, and given back",
-    "`WriteRefused` with the API server's words",
-    "what serves goes on; the edit is done when it may be",
+    "a permission of the operator is removed and restored",
+    "`WriteRefused` with the API server's message",
+    "pods keep serving; the edit is applied after the permission is restored",
 )
-def test_a_permission_that_is_gone_is_said_and_comes_back(
+def test_a_missing_permission_is_reported_until_it_is_restored(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     scene.apply_model(rollout={"minReadySeconds": 0})
@@ -52,11 +52,11 @@ def test_a_permission_that_is_gone_is_said_and_comes_back(
 
 
 @pytest.mark.fault(
-    "a quota leaves no room for another Job",
+    "a quota prevents another Job",
     "`WriteRefused` with the quota's name",
-    "the Job is made when there is room",
+    "the Job is created when the quota allows it",
 )
-def test_a_quota_that_is_used_up_is_said(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
+def test_an_exhausted_quota_is_reported(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-jobs", "namespace": scene.name}}
     scene.kube.apply({**quota, "spec": {"hard": {"count/jobs.batch": "0"}}})
     scene.apply_model(rollout={"minReadySeconds": 0})

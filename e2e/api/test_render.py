@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from encoder_operator import ownership
+from encoder_operator.client import apply_diff
 from encoder_platform.kube import Body
 from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
@@ -52,7 +52,7 @@ def test_what_render_prints_is_what_is_applied(
         applied = known(live, body)
         if body["kind"] == "ControllerRevision":
             body, applied = without_what_only_a_cluster_knows(body), without_what_only_a_cluster_knows(applied)
-        if not ownership.matches(body, applied):
+        if not apply_diff.is_up_to_date(body, applied):
             differ.append((body, applied))
     assert differ == []
     # the last one, which compares, names the pod that it asks

@@ -30,9 +30,9 @@ def only_of(first: str) -> object:
 
 
 @pytest.mark.fault(
-    "an update whose pods never start",
+    "the pods of an update never start",
     "`ProgressDeadlineExceeded`",
-    "the verified revision comes back, untouched, until the spec changes or a retry is asked for",
+    "the verified revision is restored unchanged, until the spec changes or a retry is requested",
 )
 def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
@@ -85,7 +85,9 @@ def candidate(scene: Scene) -> Body | None:
 
 @pytest.mark.complaint(8)
 @pytest.mark.fault(
-    "no GPU is free for an update", "`InsufficientGPU` with the scheduler's words", "the update goes on when one is"
+    "no GPU is free for an update",
+    "`InsufficientGPU` with the scheduler's message",
+    "the update continues when a GPU is free",
 )
 def test_a_single_gpu_is_waited_for_or_recreated_on(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
     stand_in.add_node("gpu-1", {"nvidia.com/gpu.product": "NVIDIA-H200"}, **{"nvidia.com/gpu": "1"})
@@ -122,7 +124,7 @@ def test_a_single_gpu_is_waited_for_or_recreated_on(scene: Scene, stand_in: Stan
     }
 
 
-def test_children_come_and_go_with_their_fields_and_the_claim_with_its_policy(
+def test_optional_children_follow_their_fields_and_the_pvc_its_policy(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     create = {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, "policy": "Retain"}

@@ -11,17 +11,19 @@ from kubernetes.client import ApiException
 from pydantic import ValidationError
 
 from encoder_node.waiting import wait_for
-from encoder_operator import names, ownership, render
-from encoder_operator.api import Spec
-from encoder_operator.settings import Settings
-from encoder_operator.tests.world import SETTINGS
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import Spec
+from encoder_operator.cli import render
+from encoder_operator.client import apply_diff
+from encoder_operator.manager.settings import Settings
+from encoder_operator.tests.harness import SETTINGS
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
 
-GOLDEN = Path(__import__("encoder_operator.tests").tests.__file__).parent / "golden"
+GOLDEN = Path(__import__("encoder_operator.resources.tests").resources.tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
 TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
 SERVICE, CLAIM = ("v1", "Service"), ("v1", "PersistentVolumeClaim")
@@ -45,7 +47,7 @@ BAD = [
     ({"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}, "allowMutableRevision: true"),
     ({"storage": {}}, "exactly one of claimName and create"),
     ({"storage": {"claimName": "a", "create": {"size": "1Gi"}}}, "exactly one of claimName and create"),
-    ({"storage": {"claimName": "a", "policy": "Delete"}}, "it never deletes one of yours"),
+    ({"storage": {"claimName": "a", "policy": "Delete"}}, "never deletes a PersistentVolumeClaim"),
     ({"serving": {"accelerator": "cpu", "quantization": "fp8"}}, "quantization needs accelerator nvidia"),
     (
         {"serving": {"accelerator": "cpu", "tensorParallelSize": 2}},
@@ -56,25 +58,28 @@ BAD = [
     ({"serving": GPU | {"enginesPerAccelerator": 2, "apiServerCount": 1}}, "needs apiServerCount above 1"),
     (
         {"serving": GPU | {"enginesPerAccelerator": 2, "apiServerCount": 2, "tensorParallelSize": 2}},
-        "can't both be above 1",
+        "cannot both be above 1",
     ),
     ({"serving": GPU | {"resourceClaims": [{"name": "gpu"}]}}, "exactly one of resourceClaimName and"),
     (
         {"serving": GPU | {"acceleratorProduct": "NVIDIA-L4", "nodeSelector": {PRODUCT: "NVIDIA-H200"}}},
-        "asks for another",
+        "sets another",
     ),
-    ({"serving": GPU | gpus(2) | {"tensorParallelSize": 4}}, "nvidia.com/gpu must be tensorParallelSize"),
-    ({"serving": GPU | gpus("4") | {"tensorParallelSize": 2}}, "nvidia.com/gpu must be tensorParallelSize"),
-    ({"serving": GPU | gpus(0)}, "nvidia.com/gpu must be tensorParallelSize"),
+    ({"serving": GPU | gpus(2) | {"tensorParallelSize": 4}}, "nvidia.com/gpu must equal tensorParallelSize"),
+    ({"serving": GPU | gpus("4") | {"tensorParallelSize": 2}}, "nvidia.com/gpu must equal tensorParallelSize"),
+    ({"serving": GPU | gpus(0)}, "nvidia.com/gpu must equal tensorParallelSize"),
     (
         {"serving": GPU | gpus(1) | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}},
-        "a limit of nvidia.com both ask for GPUs",
+        "a limit of nvidia.com both request GPUs",
     ),
-    ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "can't both be 0"),
+    ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "cannot both be 0"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
-    ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations of encoders.dev"),
-    ({"prepare": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}, "operator Exists has no value"),
-    ({"prepare": {"tolerations": [{}]}}, "without key needs operator Exists"),
+    ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations with the prefix encoders.dev"),
+    (
+        {"prepare": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
+        "operator Exists must not have a value",
+    ),
+    ({"prepare": {"tolerations": [{}]}}, "without a key needs operator Exists"),
     ({"prepare": {"tolerations": [{"key": "a", "tolerationSeconds": 5}]}}, "needs effect NoExecute"),
     ({"serving": GPU | {"topologySpreadConstraints": [SPREAD | {"minDomains": 2}]}}, "minDomains needs"),
     ({"serving": GPU | {"affinity": {"nodeAffinity": {PREFERRED: [NODES]}}}}, "Gt and Lt one"),
@@ -83,11 +88,11 @@ BAD = [
 ]
 # refused by the API server with the sentence, by the operator with its own words
 BAD_FIELDS = [
-    ({"serving": GPU | {"args": ["--port=9"]}}, "not yours to set"),
-    ({"serving": GPU | {"args": ["-tp=9"]}}, "not yours to set"),
-    ({"serving": GPU | {"env": [{"name": "A"}, {"name": "VLLM_PLUGINS"}]}}, "env holds a variable that is not yours"),
-    ({"prepare": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "env holds a variable that is not yours to set"),
-    ({"serving": GPU | {"loadFormat": "tensorizer"}}, "artifacts hold safetensors only"),
+    ({"serving": GPU | {"args": ["--port=9"]}}, "reserved for the operator"),
+    ({"serving": GPU | {"args": ["-tp=9"]}}, "reserved for the operator"),
+    ({"serving": GPU | {"env": [{"name": "A"}, {"name": "VLLM_PLUGINS"}]}}, "env contains a variable that is reserved"),
+    ({"prepare": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "env contains a variable that is reserved"),
+    ({"serving": GPU | {"loadFormat": "tensorizer"}}, "artifacts contain only safetensors"),
     ({"serving": {"accelerator": "cpu", "loadFormat": "fastsafetensors"}}, "fastsafetensors needs accelerator nvidia"),
     ({"serving": {"accelerator": "cpu", "loadFormat": "runai_streamer"}}, "package runai-model-streamer"),
 ]
@@ -195,10 +200,10 @@ def test_a_bad_field_is_saidby_the_api_server_with_a_sentence(scene: Scene, spec
 
 CREATE = {"size": "1Gi", "storageClassName": "standard"}
 IMMUTABLE = [
-    ({"plugin": "mmbert_gliner"}, "plugin can't be changed: make another EncoderModel for another plugin"),
-    ({"storage": {"create": CREATE | {"storageClassName": "fast"}}}, "only the size can be changed"),
-    ({"storage": {"create": {"size": "1Gi"}}}, "only the size can be changed"),
-    ({"storage": {"create": CREATE | {"accessModes": ["ReadWriteMany"]}}}, "only the size can be changed"),
+    ({"plugin": "mmbert_gliner"}, "plugin is immutable: create another EncoderModel to use another plugin"),
+    ({"storage": {"create": CREATE | {"storageClassName": "fast"}}}, "only the size"),
+    ({"storage": {"create": {"size": "1Gi"}}}, "only the size"),
+    ({"storage": {"create": CREATE | {"accessModes": ["ReadWriteMany"]}}}, "only the size"),
 ]
 
 
@@ -272,7 +277,7 @@ def _explained(kube: Kube, path: str) -> str | None:
 def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene: Scene, name: str) -> None:
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
-    children = render.children(live, TRUSTING, render.Known(one_node=True))
+    children = render.render_children(live, TRUSTING, render.ClusterFacts(one_node=True))
     pods: list[Body] = []
     for child in children:
         template = copy.deepcopy(child.get("spec", {}).get("template"))
@@ -293,18 +298,18 @@ def test_what_was_applied_is_found_as_it_was_wanted(scene: Scene, name: str) -> 
     live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
     live["metadata"]["namespace"] = scene.name
     live["spec"]["serving"].setdefault("podTemplate", AWKWARD)
-    found = render.children(live, TRUSTING, render.Known(one_node=True))
+    found = render.render_children(live, TRUSTING, render.ClusterFacts(one_node=True))
     wanted = {child["kind"] + child["metadata"]["name"]: child for child in found if child["kind"] != "HTTPRoute"}
     for child in wanted.values():
         # the garbage collector would take away what nobody owns
         child["metadata"].pop("ownerReferences", None)
-    options = ("--server-side", f"--field-manager={names.MANAGER}", "--show-managed-fields", "-o", "json")
+    options = ("--server-side", f"--field-manager={naming.MANAGER}", "--show-managed-fields", "-o", "json")
     documents = yaml.safe_dump_all(json.loads(json.dumps(list(wanted.values()))))
     made = json.loads(scene.kube.run("apply", *options, "-f", "-", stdin=documents))["items"]
     assert len(made) == len(wanted)
     for live in made:
         key = live["kind"] + live["metadata"]["name"]
-        assert ownership.matches(wanted[key], live), key
+        assert apply_diff.is_up_to_date(wanted[key], live), key
 
 
 def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene) -> None:
@@ -314,7 +319,7 @@ def test_objects_follow_a_spec_from_one_kind_to_the_other_and_back(scene: Scene)
         live = manifest(scene, spec)
         wanted = {
             child["kind"]: child
-            for child in render.children(live, TRUSTING)
+            for child in render.render_children(live, TRUSTING)
             if child["kind"] in ("Deployment", "Service")
         }
         for child in wanted.values():
@@ -388,10 +393,12 @@ def test_a_created_volume_grows_where_its_class_allows_that(
         scene.kube.delete(("storage.k8s.io/v1", "StorageClass"), classes["growing"])
 
 
-def test_a_claim_for_one_pod_alone_is_saidby_name(scene: Scene, operator: OperatorProcess) -> None:
+def test_a_single_pod_pvc_is_reported_by_name(scene: Scene, operator: OperatorProcess) -> None:
     alone = manifests.claim("alone", scene.name)
     alone["spec"]["accessModes"] = ["ReadWriteOncePod"]
     scene.kube.apply(alone)
     scene.apply_model(storage={"claimName": "alone"})
-    assert "the claim alone is ReadWriteOncePod" in scene.wait_condition("Accepted", "OnePodOnly")["message"]
+    assert (
+        "PersistentVolumeClaim alone is ReadWriteOncePod" in scene.wait_condition("Accepted", "OnePodOnly")["message"]
+    )
     assert scene.jobs("prep") == []

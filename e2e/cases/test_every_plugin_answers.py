@@ -1,11 +1,12 @@
 """Case 8: each plugin of the catalogue through the operator: apply, Verified, and the original library's answers to 16 clients.
 
 The checkpoints are small ones of random weights, built here and put on the tests' hub. What the library says of them is
-recorded here, too, by its own code; the cluster's prep records for itself, and is not asked.
+recorded here, too, by its own code; the cluster's prep records for itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,12 @@ from encoder_checkpoints.samples import Sample
 from encoder_platform import client, manifests
 from encoder_platform.publish import publish
 from encoder_platform.space import Space
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Batch, Finding, Parity, Reference
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Parity
+from encoder_plugins.parity.verdict import Finding
 from encoder_plugins.plugin import resolve
 
 CLIENTS = 16
@@ -47,16 +52,20 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     return name
 
 
-def ask_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
-    """Ask every case in a request of its own, so many at a time."""
-    bodies = [{"model": name, "data": parity.data([case], "float")} for case in reference.cases]
+def post_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
+    """Send every case in a request of its own, with the given number of clients."""
+    variant = parity.variants()[0]
+    bodies = [{"model": name, **parity.body([case], variant)} for case in reference.cases]
     answers = client.post_many(space.kube, space.name, space.url(name), list(bodies), clients=clients)
     assert [answer.status for answer in answers] == [200] * len(answers), worst(answers)
-    return [
+    findings = [
         finding
         for case, answer in zip(reference.cases, answers, strict=True)
-        for finding in comparison.examine(parity, reference, "cluster", Batch((case,), "float"), answer.body["data"])
+        for finding in comparison.examine(
+            parity, reference, "cluster", Batch((case,), variant), json.dumps(answer.body).encode()
+        )
     ]
+    return [*findings, *comparison.pooled(parity, "cluster", findings)]
 
 
 def worst(answers: Sequence[client.Answer]) -> client.Answer:
@@ -68,13 +77,13 @@ def worst(answers: Sequence[client.Answer]) -> client.Answer:
 def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path: Path) -> None:
     name = applied(space, sample, tmp_path)
     # the library's answers are recorded while the cluster prepares
-    reference = comparison.read_reference(samples.prepare(sample, tmp_path))
+    reference = references.read(samples.prepare(sample, tmp_path))
     parity: Parity = resolve(sample.plugin.parity)
     model = space.wait_ready(name, seconds=400)
     assert model["status"]["parity"]["result"] == "Passed"
-    findings = ask_all(space, name, parity, reference, CLIENTS)
+    findings = post_all(space, name, parity, reference, CLIENTS)
     verdict = comparison.judge(findings, parity.tolerances["float32"], reference, {})
     assert (verdict.result, verdict.cases) == ("Passed", len(reference.cases)), verdict
-    answer = space.ask({"model": name, "data": dict(sample.demo)}, name)
+    answer = space.post({"model": name, "data": dict(sample.demo)}, name)
     assert answer.status == 200, answer
-    assert space.ask({"model": name, "data": {}}, name).status == 400
+    assert space.post({"model": name, "data": {}}, name).status == 400

@@ -22,9 +22,9 @@ def test_helm_test_serves_a_model_and_takes_it_away(platform: Platform) -> None:
     # only the hook differs, so the operator goes on as it is
     helm.upgrade(chart.CHART, values={**values, "test": {"model": spec, "timeoutSeconds": 240}})
     try:
-        said = helm.run("test", chart.RELEASE, "--namespace", chart.NAMESPACE, "--timeout", "5m", seconds=330)
+        output = helm.run("test", chart.RELEASE, "--namespace", chart.NAMESPACE, "--timeout", "5m", seconds=330)
     finally:
         helm.upgrade(chart.CHART, values=values)
-    assert "Succeeded" in said
+    assert "Succeeded" in output
     assert kube.get(MODELS, MODEL, chart.NAMESPACE) is None
     assert kube.get(POD, MODEL, chart.NAMESPACE) is None

@@ -10,6 +10,7 @@ from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, POD, REVISION, Body, condition
 from encoder_platform.space import Space
 
+BUDGET = ("policy/v1", "PodDisruptionBudget")
 # requests without which nothing is shown; on a busy machine there are not many more
 ENOUGH = 30
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
@@ -31,9 +32,9 @@ def settled(space: Space) -> bool:
 @pytest.mark.complaint(19)
 @pytest.mark.complaint(11)
 @pytest.mark.fault(
-    "an update computes something else than the original library",
+    "the output of an update differs from the reference outputs",
     "`ParityFailed` with the numbers; `Degraded`; `Available` stays True",
-    "the verified revision's template comes back byte for byte; no request is lost",
+    "the verified revision's template is restored byte for byte; no request is lost",
 )
 def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Space) -> None:
     before, active = template(served), served.model()["status"]["activeRevision"]
@@ -64,7 +65,7 @@ def revisions(objects: list[Body]) -> set[str]:
 @pytest.mark.fault(
     "twenty edits within two seconds",
     "`RolloutInProgress`",
-    "one rollout, of the last edit; what serves is not touched, no request is lost",
+    "a single rollout of the last edit; serving pods are not touched, no request is lost",
 )
 def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
     before = served.model()["status"]["activeRevision"]
@@ -94,9 +95,9 @@ def test_many_edits_are_one_rollout_of_the_last(served: Space) -> None:
 
 @pytest.mark.complaint(12)
 @pytest.mark.fault(
-    "an edit taken back while its pod is still starting",
+    "an edit is reverted while its pod is still starting",
     "`RolloutInProgress`, then `Current`",
-    "the pods that serve are never touched; the candidate goes",
+    "serving pods are never touched; the candidate is removed",
 )
 def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     uids, jobs = {pod["metadata"]["uid"] for pod in staying(served)}, len(served.jobs("parity"))
@@ -107,7 +108,9 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
         served.patch_serving({"maxModelLen": 256})
         served.wait_ready(seconds=60)
         wait_for(
-            "the candidate told to go", lambda: {p["metadata"]["uid"] for p in staying(served)} == uids, seconds=60
+            "the candidate is being deleted",
+            lambda: {p["metadata"]["uid"] for p in staying(served)} == uids,
+            seconds=60,
         )
     assert traffic.failures == []
     assert len(served.jobs("parity")) == jobs
@@ -116,8 +119,8 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
 @pytest.mark.soak
 @pytest.mark.fault(
     "an update to an image that cannot be pulled",
-    "`ImagePullFailed` in the kubelet's words, then `ProgressDeadlineExceeded`",
-    "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` tries it again; no request is lost",
+    "`ImagePullFailed` with the kubelet's message, then `ProgressDeadlineExceeded`",
+    "the candidate is given up after `rollout.progressDeadlineSeconds`; `encoders.dev/retry` starts it again; no request is lost",
 )
 def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
     before, uids = template(served), {pod["metadata"]["uid"] for pod in staying(served)}
@@ -141,9 +144,9 @@ def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
 
 
 @pytest.mark.fault(
-    "an engine killed with SIGKILL while there is no operator",
+    "an engine is killed with SIGKILL while the operator is not running",
     "a restarted container",
-    "it comes back verified; only the killed pod's own requests fail",
+    "it becomes ready again without a new parity check; only requests of the killed pod fail",
 )
 def test_killed_container_comes_back_verified_while_the_operator_is_away(served: Space) -> None:
     served.patch_serving({"replicas": 2})
@@ -174,12 +177,16 @@ def restarted(space: Space, victim: Body) -> bool:
     )
 
 
-def test_scaling_down_loses_nothing(served: Space) -> None:
-    # as the test before this one has left it
-    served.patch_serving({"replicas": 2})
+def test_more_pods_need_no_second_verdict_and_scaling_down_loses_nothing(served: Space) -> None:
+    verdict, parity_jobs = served.model()["status"]["parity"], {job["metadata"]["uid"] for job in served.jobs("parity")}
+    # two pods, as the test before this one has left them
+    served.kube.run("-n", served.name, "scale", "em/minilm", "--replicas=2")
     wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
+    wait_for("a budget for two", lambda: len(served.kube.all(BUDGET, served.name)) == 1, seconds=30)
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"replicas": 1})
         wait_for("one pod", lambda: len(served.pods()) == 1, seconds=120)
     assert traffic.failures == []
     assert traffic.sent > ENOUGH
+    assert {job["metadata"]["uid"] for job in served.jobs("parity")} <= parity_jobs
+    assert served.wait_current("Ready")["status"]["parity"] == verdict

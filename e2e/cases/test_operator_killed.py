@@ -10,10 +10,12 @@ from encoder_platform.operator_process import operator_process, run_one_life
 from encoder_platform.space import Space
 
 
+# e2e/api kills it before and after each write, with pods that start at once
+@pytest.mark.soak
 @pytest.mark.fault(
-    "the operator killed with SIGKILL after each single write",
-    "what the next life finds",
-    "every next life goes on; one prep Job in all",
+    "the operator is killed with SIGKILL after each single write",
+    "the state before the next write",
+    "every next process continues; a single prep Job in total",
 )
 def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Path) -> None:
     """Runs the operator on this machine, as the chart's own account, against the real API server."""
@@ -31,4 +33,4 @@ def test_killed_after_every_write_it_still_converges(space: Space, tmp_path: Pat
     assert lives >= 8, "fewer deaths than there are writes on the way to Ready"
     assert len(prep_jobs) == 1
     assert space.wait_current("Ready")["status"]["parity"]["result"] == "Passed"
-    assert space.ask({"data": {"text": "still here"}}).status == 200
+    assert space.post({"data": {"text": "still here"}}).status == 200

@@ -38,19 +38,19 @@ def folder(space: Space) -> Iterator[str]:
 
 @pytest.mark.complaint(6)
 @pytest.mark.fault(
-    "the prep pod evicted (`kubectl drain`)",
+    "the prep pod is evicted (`kubectl drain`)",
     "`Preparing`",
-    "the same Job makes another pod, which goes on with what was downloaded; an eviction is no failed try",
+    "the same Job creates another pod, which resumes the download; an eviction is not a failed attempt",
 )
 @pytest.mark.fault(
-    "the prep pod killed for memory",
-    "`OutOfMemory`, naming `spec.prepare.resources`",
-    "a spec with more memory is another try; nothing is left of the first",
+    "the prep pod exceeds its memory limit",
+    "`OutOfMemory`, with `spec.prepare.resources`",
+    "a spec with more memory starts another attempt; nothing of the first one is left",
 )
 @pytest.mark.fault(
-    "a claim that no volume can satisfy",
-    "`ClaimPending` in the words of the scheduler",
-    "the same Job goes on by itself when there is a volume",
+    "no volume can satisfy the PersistentVolumeClaim",
+    "`ClaimPending` with the scheduler's message",
+    "the same Job continues automatically when there is a volume",
 )
 def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: str) -> None:
     slow, enormous = trickling(space, "evicted"), f"{space.name}-enormous"
@@ -68,7 +68,7 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
         node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
         space.kube.apply(manifests.local_volume(enormous, node, folder, size="9Ti"))
 
-        first = wait_for("a prep pod at work", lambda: running(space, "evicted"), seconds=60)
+        first = wait_for("a running prep pod", lambda: running(space, "evicted"), seconds=60)
         wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
         space.evict(first)
         second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=90)
@@ -85,17 +85,17 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
     ever = {name: len(made(jobs, f"encoders.dev/model={name}")) for name in ("evicted", "greedy", "homeless")}
     assert ever == {"evicted": 1, "greedy": 2, "homeless": 1}
     assert len(space.jobs("prep", "greedy")) == 1
-    told = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
-    assert {found["reason"] for found in told if found} == {"Preparing", "Prepared"}
-    assert not [found for found in told if "failed" in found.get("message", "")]
+    reported = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
+    assert {found["reason"] for found in reported if found} == {"Preparing", "Prepared"}
+    assert not [found for found in reported if "failed" in found.get("message", "")]
     # what was on its way to a pod as it was ended comes again, and no more
     assert install.hub_sent(space.kube, slow) < 1.1 * space.model("evicted")["status"]["artifact"]["bytes"]
 
 
 @pytest.mark.fault(
-    "the prep pod takes more of the node's disk than its limit (`ephemeral-storage`)",
-    "`Evicted` in the kubelet's words",
-    "a failed try: the same Job makes another pod, which goes on with what was downloaded, until its tries are used up",
+    "the prep pod exceeds its limit of the node's disk (`ephemeral-storage`)",
+    "`Evicted` with the kubelet's message",
+    "a failed attempt: the same Job creates another pod, which resumes the download, until the last attempt",
 )
 @pytest.mark.soak
 def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
@@ -105,12 +105,12 @@ def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
     space.apply_model(
         "crowded", source=source(space, slow), serving=NO_PODS, prepare={"backoffLimit": 1, "resources": limits}
     )
-    first = wait_for("a prep pod at work", lambda: running(space, "crowded"), seconds=60)
+    first = wait_for("a running prep pod", lambda: running(space, "crowded"), seconds=60)
     wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
     fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
     space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)
     evicted = space.wait_condition("ArtifactReady", "Evicted", "crowded", seconds=240)
-    assert evicted["message"].startswith(f"try 1 of 2 failed, it will be tried again: pod {first} was evicted")
+    assert evicted["message"].startswith(f"Attempt 1 of 2 failed and will be retried: Pod {first} was evicted")
     assert "ephemeral" in evicted["message"]
     install.hub_heal(space.kube, slow)
     model = space.wait_current("ArtifactReady", "crowded", seconds=180)

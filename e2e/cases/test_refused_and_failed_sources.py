@@ -1,4 +1,4 @@
-"""Case 4: a bad EncoderModel is refused with a sentence; a source that cannot be had is a reason, not a storm of Jobs."""
+"""Case 4: a bad EncoderModel is refused with a sentence; a source that is not available is one reason and one Job."""
 
 import pytest
 from kubernetes.client import ApiException
@@ -19,7 +19,7 @@ REFUSED = {
     "negative replicas": ({"serving": {"accelerator": "cpu", "replicas": -1}}, "replicas"),
     "an unknown accelerator": ({"serving": {"accelerator": "tpu"}}, "accelerator"),
     "an unknown parity mode": ({"parity": {"mode": "Maybe"}}, "mode"),
-    "a threshold that is no decimal": ({"parity": {"thresholds": {"cosine": "nearly"}}}, "thresholds"),
+    "a threshold that is not a decimal": ({"parity": {"thresholds": {"cosine": "nearly"}}}, "thresholds"),
     "an argument that would break the contract": (
         {"serving": {"accelerator": "cpu", "args": ["--port=9"]}},
         "serving.args",
@@ -61,25 +61,25 @@ def small_volume(space: Space) -> str:
 
 @pytest.mark.complaint(3)
 @pytest.mark.fault(
-    "a repository or a commit that is not there, or not for us",
+    "a repository or commit does not exist or is not accessible",
     "`RepositoryNotFound`, `RevisionNotFound`, `AuthFailed`",
-    "one Job, which is not tried again until the spec changes",
+    "a single Job, without a retry until the spec changes",
 )
 @pytest.mark.fault(
-    "the token's Secret is missing",
+    "the token's Secret does not exist",
     "`TokenSecretMissing`",
-    "the same Job goes on by itself when there is one",
+    "the same Job continues automatically when it is created",
 )
 @pytest.mark.fault(
-    "a volume that is too small",
-    "`InsufficientSpace`, by how much",
+    "the volume is too small",
+    "`InsufficientSpace`, with the missing amount",
     "nothing large is downloaded",
 )
-def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
+def test_source_that_is_not_available_is_a_distinct_reason_and_one_job(space: Space, small_volume: str) -> None:
     source = {"endpoint": manifests.HUB_ENDPOINT, "revision": space.platform.hub_revision}
     unknown, missing = {"repo": "demo/no-such-model"}, {"repo": manifests.REPOSITORY, "revision": UNKNOWN_REVISION}
     absent: Body = {"repo": "gated/all-MiniLM-L6-v2", "tokenSecretRef": {"name": "hub-token", "key": "token"}}
-    # nothing else asks for it by this name
+    # nothing else requests it by this name
     whole = f"slow-{space.name}/all-MiniLM-L6-v2"
     cases: dict[str, tuple[Body, str, str]] = {
         "unknown": (unknown, "artifacts", "RepositoryNotFound"),
@@ -113,7 +113,7 @@ def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space
     assert [job["metadata"]["uid"] for job in space.jobs("prep", "tokenless")] == [waiting["metadata"]["uid"]]
     assert space.kube.get(SECRET, "hub-token", space.name) is not None
     # a token is a file in the prep pod, and nowhere else
-    everything = all_that_can_be_read(space)
+    everything = everything_readable(space)
     assert "tokenless" in everything
     assert "gated/all-MiniLM-L6-v2" in everything
     assert manifests.TOKEN not in everything
@@ -121,14 +121,14 @@ def test_source_that_cannot_be_had_is_a_distinct_reason_and_one_job(space: Space
     assert files_with(space, manifests.TOKEN) == []
 
 
-def all_that_can_be_read(space: Space) -> str:
+def everything_readable(space: Space) -> str:
     """The namespace's objects but its Secrets, what its pods have logged, and what the operator has."""
     kinds = "em,jobs,pods,events,controllerrevisions,deployments,services,configmaps,pvc"
     logs = ["-l", "encoders.dev/model", "--tail=-1", "--prefix", "--all-containers", "--ignore-errors"]
-    said = space.kube.run("-n", space.name, "get", kinds, "-o", "yaml")
-    said += space.kube.run("-n", space.name, "logs", *logs)
+    text = space.kube.run("-n", space.name, "get", kinds, "-o", "yaml")
+    text += space.kube.run("-n", space.name, "logs", *logs)
     operators = ["-l", "app.kubernetes.io/name=encoder-operator", "--tail=-1"]
-    return said + space.kube.run("-n", install.OPERATOR_NAMESPACE, "logs", *operators)
+    return text + space.kube.run("-n", install.OPERATOR_NAMESPACE, "logs", *operators)
 
 
 def files_with(space: Space, text: str) -> list[str]:

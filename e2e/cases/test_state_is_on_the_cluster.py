@@ -1,4 +1,4 @@
-"""Case 9: a served model outlives its status, its annotations and the operator's memory; and nobody but the operator can vouch for it."""
+"""Case 9: a served model outlives its status, its annotations and the operator's memory; and only the operator can write its verdict."""
 
 import json
 
@@ -29,7 +29,7 @@ def records(space: Space) -> set[str]:
     return {name for name in children(space)["objects"] if name.startswith(("Job", "ControllerRevision"))}
 
 
-def told(space: Space) -> Body:
+def status_without_times(space: Space) -> Body:
     """The status without its times."""
     status: Body = json.loads(json.dumps(space.model()["status"]))
     for entry in status["conditions"]:
@@ -44,12 +44,12 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
 
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
-    "status and annotations wiped with `kubectl replace`, and the operator restarted",
-    "an empty status until the operator has looked",
-    "the status comes back as it was; no pod, Job or record changes",
+    "status and annotations are wiped with `kubectl replace`, and the operator restarts",
+    "an empty status until the first reconcile",
+    "the status is restored; no pod, Job or ControllerRevision changes",
 )
 def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> None:
-    kube, before, said = served.kube, children(served), told(served)
+    kube, before, status = served.kube, children(served), status_without_times(served)
     with install.operator_stopped(kube):
         body = manifests.encoder_model("minilm", served.name, revision=served.revision)
         replace(kube, body)
@@ -62,14 +62,14 @@ def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> N
                     gone = [f"{key}-" for key in ours]
                     kube.run("-n", served.name, "annotate", kind, found["metadata"]["name"], *gone)
     served.wait_current("Ready")
-    wait_for("the status as it was", lambda: told(served) == said, seconds=60)
+    wait_for("the status as it was", lambda: status_without_times(served) == status, seconds=60)
     assert children(served) == before
 
 
 @pytest.mark.fault(
-    "a person edits the Deployment: another image, no readiness gate",
-    "nothing: the fields are the operator's",
-    "they are put back before a pod of the edit could answer; no request is lost",
+    "a user edits the Deployment: another image, no readiness gate",
+    "nothing: the operator owns the fields",
+    "they are corrected before a pod of the edit can serve; no request is lost",
 )
 def test_an_edited_deployment_is_put_back(served: Space) -> None:
     pods = {pod["metadata"]["uid"] for pod in served.pods()}
@@ -85,9 +85,9 @@ def test_an_edited_deployment_is_put_back(served: Space) -> None:
 
 
 @pytest.mark.fault(
-    "an edit while the model is paused",
+    "the spec is edited while the model is paused",
     "`Paused`; `UpToDate` is False",
-    "nothing is changed until the pause ends; taken back before that, it has never been",
+    "nothing changes until the pause ends; if the edit is reverted before that, it has no effect",
 )
 def test_paused_nothing_is_changed(served: Space) -> None:
     before, uid = children(served), served.pods()[0]["metadata"]["uid"]
@@ -106,9 +106,9 @@ def test_paused_nothing_is_changed(served: Space) -> None:
 
 @pytest.mark.complaint(9)
 @pytest.mark.fault(
-    "an upgrade of the operator that brings another default image and other settings",
+    "the operator is upgraded to another default image and other settings",
     "`UpdateAvailable` with `NewDefaults`",
-    "no pod changes; a person takes the new defaults when it suits",
+    "no pod changes until the user requests the new defaults",
 )
 def test_an_upgrade_of_the_operator_changes_no_pod(served: Space) -> None:
     before, images = children(served), served.platform.images
@@ -132,9 +132,9 @@ def leader(kube: Kube, pods: list[Body]) -> Body | None:
 
 @pytest.mark.soak
 @pytest.mark.fault(
-    "the leading one of two operators frozen longer than its Lease, and woken again",
-    "nothing but a log line of the one that takes over",
-    "the other goes on within seconds; the woken one changes nothing",
+    "the leader of two operators is frozen for longer than its Lease, and resumed",
+    "only a log message of the new leader",
+    "the other one takes over within seconds; the resumed one changes nothing",
 )
 def test_a_frozen_operator_is_taken_over_from(served: Space) -> None:
     kube, before = served.kube, children(served)
@@ -187,7 +187,7 @@ def forged_job(space: Space, revision: str) -> Body:
 
 @pytest.mark.fault(
     "a tenant with the admin role writes what only the operator may: gate, verdict, revision, parity Job",
-    "the API server refuses, and says why",
+    "the API server rejects it with a reason",
     "nothing changes",
 )
 def test_a_tenant_can_neither_open_the_gate_nor_forge_a_verdict(served: Space) -> None:
@@ -225,11 +225,13 @@ def test_a_tenant_can_neither_open_the_gate_nor_forge_a_verdict(served: Space) -
         "run a pod of a parity Job": (["create", "-f", "-"], own_pod),
         "put another image into a verified pod": (["patch", "pod", name, "-p", json.dumps(other)], None),
     }
-    said = {
+    outputs = {
         what: kube.run(*he, *command, stdin=json.dumps(body) if body else None, check=False)
         for what, (command, body) in attempts.items()
     }
-    assert {what: words for what, words in said.items() if "orbidden" not in words and "denied" not in words} == {}
+    assert {
+        what: output for what, output in outputs.items() if "orbidden" not in output and "denied" not in output
+    } == {}
     assert children(served) == before
 
 
@@ -262,9 +264,9 @@ file.chmod(mode)
 
 @pytest.mark.complaint(20)
 @pytest.mark.fault(
-    "one bit of the artifact changed after the verdict, and the engine killed with SIGKILL",
+    "one bit of the artifact changes after the verdict, and the engine is killed with SIGKILL",
     "`Available` False, `Degraded` with `CrashLoop` and the file's name",
-    "the container does not start again until the artifact is whole; then without another comparison",
+    "the container does not start until the artifact is intact; then without another parity check",
 )
 def test_a_tampered_artifact_keeps_a_restarted_container_from_starting(served: Space) -> None:
     vandal(served)
@@ -298,5 +300,5 @@ def test_a_tampered_artifact_keeps_a_restarted_container_from_starting(served: S
     flip()
     served.patch({"suspend": False})
     assert served.wait_ready()["status"]["parity"] == status["parity"]
-    assert served.ask({"data": {"text": "whole again"}}).status == 200
+    assert served.post({"data": {"text": "whole again"}}).status == 200
     assert records(served) == before

@@ -51,4 +51,4 @@ def test_a_gateway_leads_to_the_model_by_host_and_prefix(edge: None, space: Spac
     space.patch({"network": {"httpRoute": None}})
     wait_for("the route gone", lambda: space.kube.get(gateway.ROUTE, "minilm", space.name) is None, seconds=30)
     wait_for("no way", lambda: status_at_the_edge(space, HOST, f"{PREFIX}/pooling") == "404", seconds=30)
-    assert space.ask({"data": {"text": "by the Service"}}).status == 200
+    assert space.post({"data": {"text": "by the Service"}}).status == 200

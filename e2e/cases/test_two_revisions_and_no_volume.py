@@ -1,4 +1,4 @@
-"""Case 13: checkpoints of two revisions are there at once, and a model whose volume never comes goes when it is told to."""
+"""Case 13: checkpoints of two revisions are there at once, and a model whose volume never comes is gone when it is deleted."""
 
 import pytest
 
@@ -37,9 +37,9 @@ def test_another_revision_is_prepared_beside_the_first_and_going_back_downloads_
 
 @pytest.mark.complaint(6)
 @pytest.mark.fault(
-    "a model deleted while its volume can't be had: the StorageClass is missing",
+    "a model is deleted while its volume cannot be provisioned because the StorageClass does not exist",
     "`ClaimPending` before",
-    "it is gone with its Jobs, pods and claims: nothing of it needs the volume",
+    "it is deleted with its Jobs, pods and claims, without needing the volume",
 )
 def test_a_model_whose_volume_never_comes_goes_when_it_is_deleted(space: Space) -> None:
     space.kube.apply(manifests.claim("never", space.name, storage_class="no-such-class"))

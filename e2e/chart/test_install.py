@@ -8,7 +8,7 @@ import yaml
 
 from encoder_node import module_sources
 from encoder_node.waiting import wait_for
-from encoder_operator import names
+from encoder_operator import naming
 from encoder_platform import chart, manifests
 from encoder_platform.chart import Body, Helm, HelmError, OnCluster
 from encoder_platform.kube import DEPLOYMENT, MODELS, POD, Kube
@@ -128,7 +128,7 @@ def test_a_release_of_another_name_takes_over_what_was_left(either_helm: Helm, c
     helm.run("uninstall", "other", "--namespace", chart.NAMESPACE)
 
 
-def test_without_keep_the_definition_goes_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+def test_without_keep_the_crd_is_deleted_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     helm = cluster(either_helm)
     helm.upgrade(chart.CHART, values={"crds": {"keep": False}})
     assert kube.get(CRD, CRD_NAME) is not None
@@ -209,9 +209,7 @@ def test_every_pod_of_the_chart_may_run_where_only_restricted_ones_may(
     objects = helm.render(EVERYTHING)
     found = {
         "operator": chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"],
-        "collect": chart.find(objects, "CronJob", "encoder-operator-collect")["spec"]["jobTemplate"]["spec"][
-            "template"
-        ]["spec"],
+        "gc": chart.find(objects, "CronJob", "encoder-operator-gc")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
         "test": chart.find(objects, "Pod", "encoder-operator-test")["spec"] | {"serviceAccountName": "default"},
     }
     for name, spec in found.items():
@@ -300,8 +298,8 @@ def workload(kind: str, name: str, component: str) -> Body:
 
 @pytest.mark.fault(
     "a tenant with the admin role forges a verdict or changes a verified pod",
-    "`Forbidden`, and who may do it",
-    "the admission policies refuse it; the gate and the verdicts stay as they are",
+    "`Forbidden`, and who is allowed to",
+    "the admission policies reject it; gates and verdicts do not change",
 )
 def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     helm: Helm, cluster: OnCluster, kube: Kube
@@ -353,7 +351,7 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     assert "belong to" in as_tenant("create", "-f", "-", body=record)
 
 
-def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+def test_nobody_execs_into_a_parity_pod(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
     cluster(helm).upgrade(chart.CHART)
     kube.run("-n", TEAM, "create", "rolebinding", "tenant", "--clusterrole=admin", "--user=tenant")
 
@@ -362,7 +360,7 @@ def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, ku
         body = pod("x", None)
         body["metadata"] = {
             "namespace": TEAM,
-            "generateName": names.parity_job(model_name, "0123456789", attempt) + "-",
+            "generateName": naming.parity_job(model_name, "0123456789", attempt) + "-",
         }
         return kube.run("create", "-f", "-", "-o", "jsonpath={.metadata.name}", stdin=json.dumps(body))
 
@@ -372,7 +370,7 @@ def test_nobody_goes_into_a_pod_that_compares(helm: Helm, cluster: OnCluster, ku
     kube.run("apply", "-f", "-", stdin=json.dumps(pod("mine", None)))
     comparing = [pod_of(model_name, attempt) for model_name in ("minilm", "m" * 38, "m" * 40) for attempt in (1, 9999)]
     assert max(map(len, comparing)) == 63
-    wait_for("the policy at work", lambda: "nobody goes into it" in exec_into(comparing[0]), seconds=60)
-    assert [name for name in comparing if "nobody goes into it" not in exec_into(name)] == []
+    wait_for("the policy at work", lambda: "belongs to a prep or parity Job" in exec_into(comparing[0]), seconds=60)
+    assert [name for name in comparing if "belongs to a prep or parity Job" not in exec_into(name)] == []
     # there is no node to reach; the policy has let it pass
-    assert "nobody goes into it" not in exec_into("mine")
+    assert "belongs to a prep or parity Job" not in exec_into("mine")

@@ -11,8 +11,8 @@ import yaml
 
 from encoder_node import module_sources, programs
 from encoder_node.settings import load
-from encoder_operator import doctor
-from encoder_operator.settings import Settings
+from encoder_operator.cli import doctor
+from encoder_operator.manager.settings import Settings
 from encoder_platform import chart, openapi
 from encoder_platform.chart import Body, Helm
 
@@ -90,7 +90,7 @@ def test_a_wrong_object_would_be_found(helm: Helm, schemas: Path) -> None:
     assert kinds == ["Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"]
 
 
-def test_the_chart_asks_for_the_oldest_version_that_is_checked() -> None:
+def test_the_charts_kube_version_is_the_oldest_tested_one() -> None:
     oldest = module_sources.OLDEST_KUBERNETES.version.removeprefix("v").rpartition(".")[0]
     assert yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={oldest}.0-0"
 
@@ -112,6 +112,7 @@ def test_in_some_namespaces_the_operator_has_no_right_outside_of_them(helm: Helm
     assert bound == {
         ("team-a", "encoder-operator"),
         ("team-b", "encoder-operator"),
+        ("encoder-operator", "encoder-operator-events"),
         ("encoder-operator", "encoder-operator-lease"),
     }
     assert not [rule for kind, rule in rules(objects) if "nodes" in rule["resources"]]
@@ -141,7 +142,7 @@ def granted(role: Body) -> set[tuple[str, str, str]]:
     }
 
 
-def test_the_operator_is_granted_what_its_doctor_asks_for_and_nothing_else(helm: Helm) -> None:
+def test_the_operators_role_matches_the_permissions_that_doctor_checks(helm: Helm) -> None:
     asked = {(group, resource, verb) for group, resource, verbs in doctor.PERMISSIONS for verb in verbs}
     asked |= {(doctor.ROUTES[0], doctor.ROUTES[1], verb) for verb in doctor.ROUTES[2]}
     # where an admission plugin wants it for owner references; there is nothing to ask about it
@@ -165,18 +166,18 @@ def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
         strategy = {"STRATEGY": deployment["spec"]["strategy"]["type"]}
         return strategy | {entry["name"]: entry["value"] for entry in container["env"]}
 
-    one, two = told({}), told({"replicas": 2})
+    one, two = told({"replicas": 1}), told({})
     assert one["STRATEGY"] == "Recreate"
     assert "ENCODER_LEASE" not in one
     assert two["STRATEGY"] == "RollingUpdate"
     assert two["ENCODER_LEASE"] == "true"
     assert two["ENCODER_LEASE_NAMESPACE"] == chart.NAMESPACE
-    assert told({"leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
+    assert told({"replicas": 1, "leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
 
 
 def serving_template() -> Body:
     """Return the pod template that the operator makes for the least that a person writes."""
-    golden = chart.ROOT / "operator" / "encoder_operator" / "tests" / "golden" / "cpu.yaml"
+    golden = chart.ROOT / "operator" / "encoder_operator" / "resources" / "tests" / "golden" / "cpu.yaml"
     children = yaml.safe_load_all(golden.read_text())
     template: Body = next(body["spec"]["template"] for body in children if body["kind"] == "Deployment")
     return template
@@ -245,7 +246,7 @@ def test_a_scrape_comes_before_the_kubelet_ends_an_operator_whose_watch_is_silen
 
 @pytest.mark.complaint(23)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_webhook_stands_between_people_and_the_api_server(helm: Helm, shape: str) -> None:
+def test_the_chart_installs_no_webhook(helm: Helm, shape: str) -> None:
     kinds = {body["kind"] for body in helm.render(SHAPES[shape])}
     assert kinds
     assert not [kind for kind in kinds if kind.endswith("WebhookConfiguration") or kind == "APIService"]

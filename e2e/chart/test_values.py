@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from encoder_node import targets
-from encoder_operator.settings import Images
+from encoder_operator.manager.settings import Images
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 
@@ -27,13 +27,17 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "engines.cuda": ({"sentence_transformer": IMAGE}, {}),
     "preps": ({"sentence_transformer": IMAGE}, {}),
     "watch.namespaces": (["team-a", "team-b"], {}),
-    "replicas": (2, {}),
-    "leaderElection.enabled": (True, {}),
+    "replicas": (3, {}),
+    "leaderElection.enabled": (True, {"replicas": 1}),
     "leaderElection.leaseSeconds": (30, {"replicas": 2}),
     "podDisruptionBudget.enabled": (False, {"replicas": 2}),
     "settings.maxPreps": (9, {}),
     "settings.prepStallSeconds": (9, {}),
     "settings.allowTrustRemoteCode": (True, {}),
+    "tenancy.allowCustomImages": (False, {}),
+    "tenancy.allowPodTemplate": (False, {}),
+    "tenancy.allowThresholdOverrides": (False, {}),
+    "tenancy.weakestParityMode": ("Enforce", {}),
     "settings.prepResources": (RESOURCES, {}),
     "settings.servingResources": (RESOURCES, {}),
     "settings.parityResources": (RESOURCES, {}),
@@ -43,6 +47,8 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "crds.install": (False, {}),
     "crds.keep": (False, {}),
     "gatePolicy.enabled": (False, {}),
+    "gatePolicy.trustedControllers": (["system:serviceaccount:kueue-system:kueue"], {}),
+    "gatePolicy.failurePolicy": ("Ignore", {}),
     "serviceAccount.create": (False, {"serviceAccount": {"name": "mine"}}),
     "serviceAccount.name": ("mine", {}),
     "serviceAccount.annotations": ({"a": "b"}, {}),
@@ -149,8 +155,8 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"crds": {"enabled": True}}, "enabled"),
         ({"setings": {}}, "setings"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
-        ({"serviceAccount": {"create": False}}, "serviceAccount.name must say"),
-        ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "there is no such plugin"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
+        ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
     ],
 )
 def test_what_can_not_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:

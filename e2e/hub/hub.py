@@ -7,7 +7,7 @@ and manifests may pin it.
 
 Faults go by organisation, so that a test needs no second channel: `cut/x` serves the files of `demo/x` and cuts
 connections. `cut-a/x` and `cut-b/x` are the same fault with counters of their own. See `FAULTS`. Any of them ends when it
-is told to: `POST /_healed/{repo}`.
+is ended: `POST /_healed/{repo}`.
 
 It stands alone: aiohttp and the standard library, nothing of this project.
 """
@@ -84,7 +84,7 @@ class Revision:
 
 @dataclass(slots=True)
 class Hub:
-    """Repositories by name, revisions by tag; and what has been asked so far."""
+    """Repositories by name, revisions by tag; and the requests so far."""
 
     repositories: dict[str, dict[str, Revision]]
     fault_count: int = 2
@@ -101,7 +101,7 @@ class Hub:
         return self.repositories.get(f"{organisation}/{name}")
 
     def fails_now(self, key: str) -> bool:
-        """Tell whether this is one of the first few times that `key` fails."""
+        """Return whether `key` still fails: it does so a limited number of times."""
         self.failures[key] += 1
         return self.failures[key] <= self.fault_count
 
@@ -229,12 +229,12 @@ def require_token(request: web.Request) -> None:
 
 
 def claimed_size(request: web.Request, file: Blob) -> int:
-    """Tell the size as this organisation does."""
+    """Return the size as this organisation does."""
     return HUGE if file.lfs and fault_of(request.match_info["organisation"]) == "huge" else file.size
 
 
 def fault_now(request: web.Request) -> str | None:
-    """Tell which fault the request meets; none where it was told to end."""
+    """Return the fault that the request meets; None where it was ended."""
     route = request.match_info
     if f"{route['organisation']}/{route['name']}" in request.app[HUB].healed:
         return None
@@ -242,7 +242,7 @@ def fault_now(request: web.Request) -> str | None:
 
 
 async def model_info(request: web.Request) -> web.Response:
-    """GET /api/models/{repo}[/revision/{rev}], with sizes and hashes when `blobs` is asked for."""
+    """GET /api/models/{repo}[/revision/{rev}], with sizes and hashes when `blobs` is requested."""
     revision, route = find(request), request.match_info
     repository = f"{route['organisation']}/{route['name']}"
     with_blobs = request.query.get("blobs", "").lower() in {"1", "true"}
@@ -305,7 +305,7 @@ async def resolve(request: web.Request) -> web.StreamResponse:
 
 
 def linked_headers(request: web.Request, revision: Revision, file: Blob) -> dict[str, str]:
-    """Tell what a client learns about a file before it has any of its bytes."""
+    """Return what a client learns about a file before it has any of its bytes."""
     headers = {"X-Repo-Commit": revision.sha, "ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
     if file.lfs:
         headers |= {"X-Linked-Size": str(claimed_size(request, file)), "X-Linked-Etag": f'"{file.sha256}"'}
@@ -322,7 +322,7 @@ async def cdn(request: web.Request) -> web.StreamResponse:
 
 
 async def send(request: web.Request, file: Blob, headers: dict[str, str]) -> web.StreamResponse:
-    """Send a file or the range of it that is asked for, with the organisation's fault on large ones."""
+    """Send a file or the requested range of it, with the organisation's fault on large ones."""
     start, stop = 0, file.size
     if "Range" in request.headers:
         wanted = request.http_range
@@ -368,7 +368,7 @@ async def write(
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /api: every repository with its revisions, for people and tests."""
+    """GET /api: every repository with its revisions, for users and tests."""
     hub = request.app[HUB]
     listing = {name: {tag: one.sha for tag, one in tags.items()} for name, tags in hub.repositories.items()}
     return web.json_response({"repositories": listing, "faults": FAULTS})
@@ -384,7 +384,7 @@ async def publish(request: web.Request) -> web.Response:
 
 
 async def heal(request: web.Request) -> web.Response:
-    """POST /_healed/{repo}: its fault is over for whoever asks from now on, and for what trickles."""
+    """POST /_healed/{repo}: its fault is over for every later request, and for what trickles."""
     route = request.match_info
     request.app[HUB].healed.add(f"{route['owner']}/{route['name']}")
     return web.json_response({})
@@ -396,7 +396,7 @@ async def sent(request: web.Request) -> web.Response:
 
 
 async def counted(request: web.Request) -> web.Response:
-    """GET /_requests: how often each route was asked, by repository."""
+    """GET /_requests: how often each route was requested, by repository."""
     return web.json_response(dict(sorted(request.app[HUB].requests.items())))
 
 
@@ -465,7 +465,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8080, help="0 takes any free one")
     parser.add_argument("--fault-count", type=int, default=2, help="how often `cut`, `busy` and `error` fail")
-    parser.add_argument("--retry-after", type=int, default=1, help="seconds that `busy` asks for")
+    parser.add_argument("--retry-after", type=int, default=1, help="seconds that `busy` sends in Retry-After")
     parser.add_argument("--revision", nargs="?", const="v1", metavar="TAG", help="print that revision's id and stop")
     arguments = parser.parse_args(argv)
     hub = Hub(repositories(arguments.models), arguments.fault_count, arguments.retry_after)

@@ -1,7 +1,9 @@
-"""The operator: turns an EncoderModel into a verified, served encoder, and keeps it so.
+"""The operator of EncoderModels: prepare checkpoints, verify the served models, and keep them running.
 
-Layers, top down; a module imports only from below:
-``__main__`` and ``handlers`` (wiring), ``reconcile`` (one pass), ``cluster`` (the only one that talks to the API server),
-``decide`` and what it composes (pure: ``preparation``, ``verification``, ``rollout``, ``status``),
-``facts`` (what the API server returned, parsed once), ``revision`` and ``manifests`` (pure builders), ``api`` (the resource), ``errors``.
+`manager` starts the process. `controller` watches the cluster and reconciles one EncoderModel at a time: `state` reads
+the EncoderModel and its children, `planner` decides what to do, and `client` writes the result. `resources` builds the
+manifests, `revisions` identifies them by hashes, `status` computes the conditions, `validation` refuses specs that
+cannot work, and `api` holds the types of the resource.
+
+The import contracts in pyproject.toml list all modules from the top layer down.
 """

@@ -1,14 +1,14 @@
-{{/* The release's name, unless it already says what this is. */}}
+{{/* The release's name, with the chart's name unless it contains that. */}}
 {{- define "encoder-operator.name" -}}
 {{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{- define "encoder-operator.account" -}}
-{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}{{ fail "serviceAccount.create is false: serviceAccount.name must say which account the operator has" }}{{ end -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}{{ fail "serviceAccount.name is required because serviceAccount.create is false" }}{{ end -}}
 {{- .Values.serviceAccount.name | default (include "encoder-operator.name" .) }}
 {{- end }}
 
-{{/* The operator, as the API server names who asks. */}}
+{{/* The operator's user name in requests to the API server. */}}
 {{- define "encoder-operator.user" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "encoder-operator.account" . }}
 {{- end }}
@@ -25,17 +25,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* Whether one operator of several works at a time: "true" or nothing. */}}
+{{/* Whether leader election is enabled: "true" or nothing. */}}
 {{- define "encoder-operator.elects" -}}
 {{- if or .Values.leaderElection.enabled (gt (int .Values.replicas) 1) }}true{{ end }}
 {{- end }}
 
-{{/* The namespace in which `helm test` serves its EncoderModel. */}}
+{{/* The namespace in which `helm test` creates its EncoderModel. */}}
 {{- define "encoder-operator.test-namespace" -}}
 {{- if .Values.watch.namespaces }}{{ first .Values.watch.namespaces }}{{ else }}{{ .Release.Namespace }}{{ end }}
 {{- end }}
 
-{{/* One image reference. Takes a dict of root, image, repository and tag (the defaults). A digest wins over a tag. */}}
+{{/* An image reference. Takes a dict of root, image, repository and tag (the defaults). A digest takes precedence over a tag. */}}
 {{- define "encoder-operator.reference" -}}
 {{- $repository := .image.repository | default .repository -}}
 {{- if and .root.Values.imageRegistry (eq $repository .repository) }}{{ $repository = printf "%s/%s" (trimSuffix "/" .root.Values.imageRegistry) $repository }}{{ end -}}
@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "encoder-operator.by-plugin" -}}
 {{- $plugins := .root.Files.Get "files/plugins.yaml" | fromYamlArray -}}
 {{- range $plugin, $_ := .given }}
-  {{- if not (has $plugin $plugins) }}{{ fail (printf "%s.%s: there is no such plugin; there are: %s" $.name $plugin (join ", " $plugins)) }}{{ end }}
+  {{- if not (has $plugin $plugins) }}{{ fail (printf "%s.%s: unknown plugin; the plugins are: %s" $.name $plugin (join ", " $plugins)) }}{{ end }}
 {{- end -}}
 {{- $found := dict -}}
 {{- range $plugin := $plugins -}}
@@ -60,7 +60,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $found | toJson }}
 {{- end }}
 
-{{/* Every image, as JSON that the operator reads. */}}
+{{/* All images as JSON for the operator. */}}
 {{- define "encoder-operator.images" -}}
 {{- $version := .Chart.AppVersion -}}
 {{- $cpu := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.engines.cpu "prefix" "engine" "tag" (printf "%s-cpu" $version) "name" "engines.cpu") | fromJson -}}
@@ -69,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- dict "operator" (include "encoder-operator.image" .) "engine" (dict "cpu" $cpu "nvidia" $cuda) "prep" $preps "pullPolicy" .Values.imagePullPolicy | toJson }}
 {{- end }}
 
-{{/* What every pod of this chart has, as `restricted` of the Pod Security Standards asks for it. */}}
+{{/* Security contexts of every pod of this chart, as the restricted Pod Security Standard requires. */}}
 {{- define "encoder-operator.pod-security" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -89,11 +89,11 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* What the operator's program is told, in whichever pod it runs. */}}
+{{/* Environment variables of every pod that runs the operator's program. */}}
 {{- define "encoder-operator.environment" -}}
 - name: HOME
   value: /tmp
-# a uid without an entry in passwd has no other name
+# the uid has no entry in /etc/passwd
 - name: LOGNAME
   value: encoder
 - name: ENCODER_IMAGES
@@ -104,7 +104,7 @@ seccompProfile:
   value: {{ .Values.settings.logLevel | quote }}
 {{- end }}
 
-{{/* Binds a policy to what this release watches. Takes a dict of root and name. */}}
+{{/* The binding of a policy to the namespaces that this release serves. Takes a dict of root and name. */}}
 {{- define "encoder-operator.policy-binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -116,7 +116,7 @@ spec:
   policyName: {{ .name }}
   validationActions: [Deny]
   {{- with .root.Values.watch.namespaces }}
-  # another release may serve the other namespaces, with another account
+  # another release with another service account may serve the other namespaces
   matchResources:
     namespaceSelector:
       matchExpressions:
@@ -125,4 +125,11 @@ spec:
           values:
             {{- toYaml . | nindent 12 }}
   {{- end }}
+{{- end }}
+
+{{/* CEL: whether the user is a controller of Kubernetes, a kubelet, in system:masters, or in gatePolicy.trustedControllers. */}}
+{{- define "encoder-operator.trusted" -}}
+request.userInfo.username.startsWith('system:serviceaccount:kube-system:')
+|| request.userInfo.username in [{{ range $i, $user := concat (list "system:kube-controller-manager" "system:kube-scheduler") .Values.gatePolicy.trustedControllers }}{{ if $i }}, {{ end }}'{{ $user }}'{{ end }}]
+|| request.userInfo.?groups.orValue([]).exists(g, g in ['system:masters', 'system:nodes'])
 {{- end }}

@@ -1,6 +1,6 @@
 """vllm-factory 0.2.1 as a peer: its plugin for the same checkpoint, with what it needs to answer on vLLM 0.32.
 
-It is installed by whoever runs the comparison (`pip install --no-deps --target FOLDER vllm-factory==0.2.1`), and is in no image
+It is installed by the user who runs the comparison (`pip install --no-deps --target FOLDER vllm-factory==0.2.1`), and is in no image
 of ours. Its own preparation downloads by name and writes a wrong shape for DeBERTa; the configuration is written here from
 the same artifact that we serve, so that both run the same weights.
 """

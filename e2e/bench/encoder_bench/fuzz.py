@@ -1,7 +1,7 @@
 """Sends a server what nobody should send, and holds it to: 200 or a 4xx that names a field, alive, memory flat, others unharmed.
 
-`python -m encoder_bench fuzz ARTIFACT [--count N]`. Beside the fuzzing clients one asks what the original library was
-asked when the artifact was made, all the time, and compares each answer with the recorded one.
+`python -m encoder_bench fuzz ARTIFACT [--count N]`. Beside the fuzzing clients one sends the cases of
+the artifact's reference all the time, and compares each answer with the recorded one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ import msgspec
 from encoder_bench import server
 from encoder_bench.fuzz_bodies import Body, Maker
 from encoder_plugins import catalog
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Parity, Reference
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import resolve
 from encoder_plugins.serving import limits
 
@@ -34,7 +37,7 @@ MIB = 1 << 20
 SETTLED_SHARE = 0.2
 # the most that processes together may have grown after that: an answer is some KiB, a leak of each would be far above
 GROWTH_BYTES = 384 * MIB
-# cases that the sentinel asks; the longest of a reference take a CPU seconds
+# cases that the sentinel sends; the longest of a reference take a CPU seconds
 SENTINEL_CASES = 16
 
 
@@ -92,7 +95,9 @@ def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> M
     plugin = catalog.get(reference.plugin)
     schema = schema_of(resolve(plugin.processor).schemas["pooling"].request)
     short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
-    good: list[Mapping[str, Any]] = [parity.data([case], "float") for case in short if parity.weight(case) <= 8]
+    good: list[Mapping[str, Any]] = [
+        parity.body([case], parity.variants()[0])["data"] for case in short if parity.weight(case) <= 8
+    ]
     return Maker(schema, good, seed, body_bytes)
 
 
@@ -106,7 +111,7 @@ def schema_of(request: Any) -> dict[str, Any]:
 
 
 async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel: Sentinel) -> Report:
-    """Post all bodies, a few at a time, with the sentinel beside them."""
+    """Post all bodies, several at a time, with the sentinel beside them."""
     report = Report()
     start = time.monotonic()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CLIENTS + 2)) as session:
@@ -161,28 +166,29 @@ def _problem(status: int, content: bytes, report: Report) -> str | None:
 
 
 class Sentinel:
-    """A client that asks what is known, and looks at each answer."""
+    """A client that sends the recorded cases, and checks each answer."""
 
     def __init__(self, reference: Reference, parity: Parity) -> None:
         self._reference = reference
         self._parity = parity
+        self._variant = parity.variants()[0]
         self._cases = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[:SENTINEL_CASES]
         self.enough = False
 
     async def watch(self, session: aiohttp.ClientSession, url: str, report: Report) -> None:
-        """Ask until it is enough, one case after the other."""
+        """Send cases until it is enough, one after the other."""
         place = 0
         while not self.enough:
             case = self._cases[place % len(self._cases)]
             place += 1
-            data = self._parity.data([case], "float")
-            async with session.post(f"{url}/pooling", json={"model": "bench", "data": data}) as response:
+            body = self._parity.body([case], self._variant)
+            async with session.post(f"{url}/pooling", json={"model": "bench", **body}) as response:
                 if response.status != 200:
                     report.wrong.append(f"the sentinel got {response.status}: {(await response.text())[:200]}")
                     continue
-                answer = (await response.json())["data"]
-            batch = comparison.Batch((case,), "float")
-            findings = comparison.examine(self._parity, self._reference, "sentinel", batch, answer)
+                content = await response.read()
+            batch = Batch((case,), self._variant)
+            findings = comparison.examine(self._parity, self._reference, "sentinel", batch, content)
             verdict = comparison.judge(findings, self._parity.tolerances["float32"], self._reference, {})
             if verdict.result == "Passed":
                 report.sentinel += 1
@@ -192,7 +198,7 @@ class Sentinel:
 
 def run(artifact: Path, count: int, seed: int, log: Path) -> Report:
     """Serve an artifact on the CPU, attack it, and return what came of it."""
-    reference = comparison.read_reference(artifact)
+    reference = references.read(artifact)
     parity: Parity = resolve(catalog.get(reference.plugin).parity)
     made = maker(reference, parity, seed, limits.defaults(catalog.get(reference.plugin))["body_bytes"])
     with server.served(artifact, log, "--accelerator", "cpu") as at:

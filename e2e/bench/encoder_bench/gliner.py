@@ -1,7 +1,7 @@
 """`python -m encoder_bench gliner`: one table of every way to serve a GLiNER checkpoint, from one run on one machine.
 
 Sides: the library at its fastest batch size, the same with flashdeberta, vllm-factory over HTTP, ours without a server, and ours over
-HTTP, with 32 texts a request and with one. All get the same texts, labels and number format, one after the other.
+HTTP, with 32 texts a request and with one. All get the same texts, labels and dtype, one after the other.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory-share", type=float, help="of a GPU, for each engine of those that are there at once")
     parser.add_argument("--cell-seconds", type=float, default=900, help="in which a side in process must be done")
-    parser.add_argument("--logs", type=Path, help="keep what each side said here")
+    parser.add_argument("--logs", type=Path, help="keep what each side logged here")
     parser.add_argument("--table", type=Path, help="write the table here too, as soon as a line is known")
 
 

@@ -1,7 +1,7 @@
 """Clients of a server: each sends its next request when it has the last one's answer; several processes of them.
 
 `vllm bench serve` was tried first: it adds `truncate_prompt_tokens` to every body, which a strict server refuses, takes no
-JSON object as a prompt from a file, and one process of it is itself the limit at a few hundred requests a second.
+JSON object as a prompt from a file, and one process of it is itself the limit at some hundred requests a second.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Workers:
         count = max(1, min(self.count, clients))
         shares = [len(range(number, clients, count)) for number in range(count)]
         start = time.time() + 0.3
-        asked = [(url, list(bodies), share, number, start, warm, seconds) for number, share in enumerate(shares)]
-        found = self._pool.starmap(_send, asked, chunksize=1)
+        arguments = [(url, list(bodies), share, number, start, warm, seconds) for number, share in enumerate(shares)]
+        found = self._pool.starmap(_send, arguments, chunksize=1)
         latencies = tuple(latency for one, _ in found for latency in one)
         return Load(len(latencies), seconds, latencies, sum(count for _, count in found))
 

@@ -34,7 +34,7 @@ class Task:
         source: The checkpoint as published, for the library.
         artifact: The prepared one, for us.
         device: `cpu` or `cuda`.
-        dtype: Number format.
+        dtype: Of weights and computation.
         texts: Texts of each measurement of ours.
         library_texts: Those of the library, which is slower.
         counted: Texts whose entities are counted, so that sides which compute something else are seen.
@@ -268,7 +268,7 @@ SIDES = {"library": library, "flashdeberta": flashdeberta, "ours": ours, "profil
 
 
 def main() -> None:
-    """Start one side, say so, and measure each shape that is asked for, one line of JSON each."""
+    """Start one side, print that, and measure each requested shape, one line of JSON each."""
     name = sys.argv[1]
     given: dict[str, Any] = json.loads(sys.argv[2])
     task = Task(**(given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}))

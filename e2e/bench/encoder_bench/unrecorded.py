@@ -1,6 +1,6 @@
 """`python -m encoder_bench unrecorded PLUGIN FOLDER --shape S`: a checkpoint at a true shape, built and prepared for a benchmark.
 
-The original library is not asked anything: on a CPU, at true shapes, that takes longer than all benchmarks together. Such
+The original library does not run: on a CPU, at true shapes, that takes longer than all benchmarks together. Such
 an artifact can be served and measured; parity has nothing to compare it with, and says so.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from encoder_plugins import catalog
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
@@ -26,11 +26,18 @@ WORDS = 1024
 POSITIONS = 2048
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
-    """Record one case that is nobody's answer."""
+def record(
+    plugin: Plugin,
+    checkpoint: Path,
+    auxiliary: Mapping[str, Path],
+    cases: Sequence[Case],
+    *,
+    trust_remote_code: bool = False,
+) -> Recording:
+    """Record one case whose output no library computed."""
     return Recording(
         cases=[{"id": "unrecorded"}],
-        expected={"unrecorded": np.zeros(1, np.float32)},
+        outputs={"unrecorded": {"zeros": np.zeros(1, np.float32)}},
         about={"library": "none: made for a benchmark"},
     )
 
@@ -51,8 +58,8 @@ def main(given: argparse.Namespace) -> int:
     positions = {} if given.plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}
     source = gliner.build(folder / "source", given.plugin, given.shape, encoder=positions, max_len=WORDS)
     built = time.monotonic()
-    plugin = replace(catalog.get(given.plugin), recorder=f"{__name__}:record")
-    done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress())
+    plugin = catalog.get(given.plugin)
+    done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress(), record)
     seconds = time.monotonic() - built
     print(
         f"{given.plugin} {given.shape}: built in {built - start:.0f} s, {done.bytes >> 20} MiB prepared in {seconds:.0f} s"

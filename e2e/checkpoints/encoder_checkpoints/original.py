@@ -38,7 +38,13 @@ class Original:
         environment = reference_environment.provide(library)
         variables = reference_environment.worker_environment(os.environ)
         variables["PYTHONPATH"] = os.pathsep.join((str(_PLUGINS), str(_HERE.parent)))
-        command = [str(reference_environment.python(environment)), "-W", "ignore", "-m", f"{__package__}.original_worker"]
+        command = [
+            str(reference_environment.python(environment)),
+            "-W",
+            "ignore",
+            "-m",
+            f"{__package__}.original_worker",
+        ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
         self._lock = threading.Lock()
         atexit.register(self.close)

@@ -53,7 +53,7 @@ def test_the_stock_client_downloads_a_repository(address: str, tmp_path: Path) -
     assert (tmp_path / "1_Pooling" / "config.json").read_text() == "{}"
 
 
-def test_a_listing_tells_sizes_and_hashes(api: HfApi) -> None:
+def test_a_listing_has_sizes_and_hashes(api: HfApi) -> None:
     info = api.model_info(REPOSITORY, files_metadata=True)
     files = {sibling.rfilename: sibling for sibling in info.siblings or []}
     large, small = files["model.safetensors"], files["config.json"]
@@ -82,7 +82,7 @@ def test_a_range_is_the_rest_of_a_file(address: str) -> None:
         assert answer.read() == WEIGHTS[1_000_000:]
 
 
-def test_what_is_missing_is_told_apart(api: HfApi, address: str, tmp_path: Path) -> None:
+def test_what_is_missing_has_a_distinct_error(api: HfApi, address: str, tmp_path: Path) -> None:
     with pytest.raises(RepositoryNotFoundError):
         api.model_info("demo/other")
     with pytest.raises(RevisionNotFoundError):
@@ -118,7 +118,7 @@ def test_wrong_bytes_have_the_right_length(address: str) -> None:
     assert content != WEIGHTS
 
 
-def test_a_fault_ends_when_it_is_told_to(api: HfApi, address: str) -> None:
+def test_a_fault_can_be_ended(api: HfApi, address: str) -> None:
     with pytest.raises(HfHubHTTPError):
         api.model_info("down-for-a-while/model")
     heal(address, "down-for-a-while/model")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from encoder_mutants import mutants, pool, scores, table
+from encoder_mutants import choice, mutants, pool, scores, table
 from encoder_mutants.mutants import Mutant
 from encoder_mutants.scores import Score
 from encoder_mutants.table import Equivalent, Group
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups, equivalents = table.read()
     if options.page or options.check:
         return _page(groups, check=options.check)
+    # the workers end their tests, and the copies of the tree go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for group, module in table.select(groups, options.only):
         if not (table.ROOT / module).exists():
             print(f"{module} is not in this tree: passed over", file=sys.stderr)
@@ -90,22 +93,24 @@ def _level(
     workers: pool.Pool, level: str, tests: Sequence[str], module: str, original: str, alive: Sequence[Mutant]
 ) -> list[Mutant]:
     """Return the mutants that survive a level's tests."""
-    (baseline,) = workers.run([Task("", "", tests, level, BASELINE_SECONDS)])
+    (baseline,) = workers.run([Task("", "", tests, level, BASELINE_SECONDS, trace=module)])
     if baseline.status != "passed":
         raise SystemExit(f"{baseline.log}\n{module}: without any mutant, {baseline.by or 'a test'} {baseline.status}")
-    # the fastest first: most mutants are killed by any test at all
-    ordered = sorted(tests, key=lambda file: baseline.durations.get(file, 0.0))
     timeout = TIMES_LONGER * baseline.seconds + SECONDS_MORE
     print(f"{module}: {level} tests take {baseline.seconds:.1f} s", flush=True)
-    begin, survivors = time.monotonic(), []
-    tasks = [Task(module, mutant.source(original), ordered, level, timeout) for mutant in alive]
-    for number, (mutant, outcome) in enumerate(zip(alive, workers.run(tasks), strict=True), 1):
+    chosen = {mutant: choice.tests(original, mutant.line, baseline.traces) for mutant in alive}
+    # a line that no test executes: whatever stands there survives
+    survivors = {mutant for mutant, tests_of_it in chosen.items() if not tests_of_it}
+    run = [mutant for mutant in alive if mutant not in survivors]
+    begin = time.monotonic()
+    tasks = [Task(module, mutant.source(original), chosen[mutant], level, timeout) for mutant in run]
+    for number, (mutant, outcome) in enumerate(zip(run, workers.run(tasks), strict=True), 1):
         if outcome.status == "passed":
-            survivors.append(mutant)
+            survivors.add(mutant)
             print(f"  survived: line {mutant.line}, {mutant.operator}: {mutant.text}", flush=True)
         if number % 50 == 0:
-            print(f"  {number} of {len(alive)}, {time.monotonic() - begin:.0f} s", flush=True)
-    return survivors
+            print(f"  {number} of {len(run)}, {time.monotonic() - begin:.0f} s", flush=True)
+    return [mutant for mutant in alive if mutant in survivors]
 
 
 def _report(module: str, original: str, alive: Sequence[Mutant]) -> Path:

@@ -1,7 +1,7 @@
 """The mistakes that are made on purpose: cosmic-ray's operators where it has them, and those that it lacks.
 
-An operator finds places in a tree of parso and changes one of them. There is one mutant for each mistake that a person could make, not for
-each one that is possible: a boundary that moves by one, a condition that is ignored, a call that is missing, a limit that is far too large.
+An operator finds places in a tree of parso and changes one of them. There is one mutant for each mistake that is likely, not for each
+one that is possible: a boundary that moves by one, a condition that is ignored, a call that is missing, a limit that is far too large.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from encoder_mutants.table import ROOT
-from encoder_mutants.worker import Outcome, Task
+from encoder_mutants.worker import Outcome, Task, Trace
 
 
 class Pool:
@@ -44,19 +44,20 @@ class Pool:
             self._free.put(worker)
         if not answer:
             raise RuntimeError(f"a worker ended with {worker.wait()}; its messages are above")
-        return Outcome(**json.loads(answer))
+        found = json.loads(answer)
+        return Outcome(**{**found, "traces": {test: Trace(**trace) for test, trace in found["traces"].items()}})
 
 
 @contextlib.contextmanager
 def running(workers: int, preload: Sequence[str], root: Path = ROOT) -> Iterator[Pool]:
     """Copy the tree for each worker and run them while the block runs."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, contextlib.ExitStack() as stack:
-        shelves = source_folders(root)
+        folders = source_folders(root)
         processes = []
         for number in range(workers):
             copy = Path(folder, str(number))
             copy_tree(root, copy)
-            path = os.pathsep.join(str(copy / shelf) for shelf in shelves)
+            path = os.pathsep.join(str(copy / source) for source in folders)
             # torch would use every core in each worker
             environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             command = [sys.executable, "-m", "encoder_mutants.worker", *preload]
@@ -64,7 +65,7 @@ def running(workers: int, preload: Sequence[str], root: Path = ROOT) -> Iterator
                 command, cwd=copy, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             stack.enter_context(process)
-            stack.callback(process.kill)
+            stack.callback(process.terminate)
             processes.append(process)
         yield Pool(processes)
 

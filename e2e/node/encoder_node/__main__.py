@@ -59,9 +59,9 @@ def execute(cluster: clusters.Cluster, options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; what went wrong is said without a traceback."""
+    """Runs one command; an error is printed without a traceback."""
     options = parser().parse_args(arguments)
-    # a runner that has lost its patience sends SIGTERM: clean up as after Ctrl-C
+    # a runner whose time limit has passed sends SIGTERM: clean up as after Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return execute(clusters.detect(), options)

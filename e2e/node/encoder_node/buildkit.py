@@ -48,7 +48,7 @@ class BuildKit:
     programs: Path
     state: Path
     bases: Mapping[str, Base] = field(default_factory=dict)
-    """What a FROM line may name, and no registry is asked for."""
+    """What a FROM line may name without a registry."""
     build_seconds: float = 1800
 
     @property
@@ -77,7 +77,7 @@ class BuildKit:
 
     @property
     def worker(self) -> str:
-        """What tells this cache from one that was there before it."""
+        """What distinguishes this cache from one that was there before it."""
         return (self.state / "root/runc-overlayfs/workerid").read_text()
 
     @property
@@ -216,7 +216,7 @@ def running(programs: Path, state: Path, bases: Mapping[str, Base], *, seconds: 
         seconds: The longest to wait for it.
 
     Raises:
-        WaitTimeoutError: It did not start, or another one is at work.
+        WaitTimeoutError: It did not start, or another one is running.
     """
     state.mkdir(parents=True, exist_ok=True)
     with exclusive(state / "lock", "the images' builder", seconds=1800):

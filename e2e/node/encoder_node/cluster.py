@@ -1,4 +1,4 @@
-"""What a test or the demo may ask of a cluster, and which of the two kinds this machine gets."""
+"""What a test or the demo can use of a cluster, and which of the two kinds this machine gets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cluster(Protocol):
         """The folder with `kubectl` and `helm`."""
 
     def build(self) -> None:
-        """Makes what the cluster is made of; nothing to do the second time."""
+        """Makes what the cluster is made of; the second time it does nothing."""
 
     def up(self) -> None:
         """Starts the cluster and waits until it can be used; verifies one that is up."""

@@ -76,7 +76,7 @@ class ControlGroups:
     def take_back(self, controllers: Sequence[str]) -> None:
         """Undoes, on v2, what `create` did to the machine's own group."""
         with contextlib.suppress(OSError):
-            # refused if somebody has come to use them meanwhile
+            # refused if another process uses them meanwhile
             self._switch("-", controllers)
 
     def _switch(self, sign: str, controllers: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """A control plane alone: etcd, the API server and the controller manager as plain processes on loopback.
 
 No kubelet, no namespaces of its own, no root: what only needs the API is tested here, side by side with whatever else runs on
-the machine, in two seconds. Pods are run by whoever patches their status.
+the machine, in two seconds. Pods run in name only: the test patches their status.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ControlPlane:
 
         The API server keeps recent versions in its memory too; restart it to make it forget them.
         """
-        # a read of anything tells the newest revision
+        # a read of anything returns the newest revision
         newest = self._etcd("kv/range", {"key": "AA=="})["header"]["revision"]
         self._etcd("kv/compaction", {"revision": newest, "physical": True})
 

@@ -36,7 +36,7 @@ class MissingPrerequisiteError(NodeError):
 
 
 class WrongStateError(NodeError):
-    """The cluster's state does not allow what was asked."""
+    """The cluster's state does not allow the request."""
 
 
 class CommandFailedError(NodeError):

@@ -1,4 +1,4 @@
-"""Programs that only some tests need: built when one asks for them, each from a module of its own.
+"""Programs that only some tests need: built on first use, each from a module of its own.
 
 They are no part of the node's set, so nobody who wants a cluster waits for them, and a new one does not rebuild the others. Their
 versions are pinned as the node's are, in `tools/<name>/go.mod`; shared dependencies are at the node's versions, which is why most
@@ -61,7 +61,7 @@ def program(name: str, settings: Settings | None = None) -> Path:
 
 
 def fingerprint(step: Step) -> str:
-    """Returns what tells one build of a program from another."""
+    """Returns what distinguishes one build of a program from another."""
     digest = hashlib.sha256(repr((step, step.tags)).encode())
     for file in ("go.mod", "go.sum"):
         digest.update((TOOLS / step.module / file).read_bytes())

@@ -15,7 +15,7 @@ from encoder_node.errors import NodeError
 
 DEFAULT_HOST = "docker.io/"
 """What the kubelet's side puts before a name without a host, `encoder-operator/operator` for example. The one place
-that knows: an image whose name lacks it is on the disk, and every pod that asks for it says ErrImagePull."""
+that knows: an image whose name lacks it is on the disk, and every pod that requests it reports ErrImagePull."""
 
 KEPT = ("io.containerd.content.v1.content", "io.containerd.metadata.v1.bolt", "io.containerd.snapshotter.v1.overlayfs")
 """The parts of containerd's root that hold images; the others speak of containers that are no more."""

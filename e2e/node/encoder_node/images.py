@@ -187,7 +187,7 @@ def _archive(
             stream.close()
             thread.join()
     if failure and not isinstance(failure[0], BrokenPipeError):
-        # whoever read half an archive can only say that it was none
+        # the reader of half an archive can only report that it is invalid
         raise NodeError(f"the archive of {name} could not be written: {failure[0]}") from failure[0]
     if refused is not None:
         raise refused
@@ -217,13 +217,23 @@ def provide(
     return {target.name: pinned(target.reference, digests[target.name]) for target in wanted}
 
 
-def _provide_by_docker(cluster: clusters.Cluster, wanted: Sequence[Target], context: Path) -> dict[str, str]:
-    for target in wanted:
-        clock = progress.Clock()
+def build_by_docker(chosen: Sequence[Target], context: Path) -> None:
+    """Builds images where Docker answers.
+
+    Raises:
+        CommandFailedError: A build failed.
+    """
+    for target in chosen:
         command = docker_command(target)
         done = subprocess.run(command, cwd=context, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             raise CommandFailedError(command, done.returncode, done.stderr)
+
+
+def _provide_by_docker(cluster: clusters.Cluster, wanted: Sequence[Target], context: Path) -> dict[str, str]:
+    for target in wanted:
+        clock = progress.Clock()
+        build_by_docker([target], context)
         with tempfile.TemporaryFile() as archive:
             subprocess.run(["docker", "save", target.reference], stdout=archive, check=True)
             archive.seek(0)
@@ -264,8 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [every[name] for name in options.targets] or targets.for_cpu_nodes(every.values())
     settings = settings_module.load()
     try:
+        cluster = clusters.detect(settings)
         if options.load:
-            references = provide(clusters.detect(settings), chosen)
+            references = provide(cluster, chosen)
+        elif not isinstance(cluster, NodeCluster):
+            # what pods name them by is known when kind has them
+            build_by_docker(chosen, targets.ROOT)
+            references = {target.name: target.reference for target in chosen}
         else:
             digests = build(chosen, settings)
             references = {target.name: pinned(target.reference, digests[target.name]) for target in chosen}

@@ -23,7 +23,7 @@ COREFILE = """\
 
 
 def kubelet_client() -> list[Manifest]:
-    """Returns what lets the API server ask the kubelet for logs and exec.
+    """Returns what lets the API server call the kubelet for logs and exec.
 
     Since 1.36 the certificate that kubeadm makes for this carries no group any more.
     """
@@ -93,7 +93,7 @@ def persistent_volumes(volumes: Volumes, folder: Path, node: str) -> list[Manife
 
 
 def cluster_dns(image: str, address: str) -> list[Manifest]:
-    """Returns CoreDNS. It knows the cluster's names only and asks nobody else.
+    """Returns CoreDNS. It knows the cluster's names only and forwards nothing.
 
     Args:
         image: CoreDNS's image.

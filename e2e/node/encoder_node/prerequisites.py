@@ -1,4 +1,4 @@
-"""What this machine must have, said in one line when it does not; Debian's part can be installed."""
+"""What this machine must have, reported in one line when it does not; Debian's part can be installed."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def filesystem(path: Path, mountinfo: str) -> str:
 
 
 def sentence(missing: Sequence[Missing]) -> str:
-    """Returns the one line that a person reads."""
+    """Returns the one line that is printed."""
     packages = sorted({item.package for item in missing if item.package})
     line = "this machine lacks " + ", ".join(item.what for item in missing)
     return f"{line}; on Debian: apt-get install {' '.join(packages)}" if packages else line

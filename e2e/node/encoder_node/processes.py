@@ -1,4 +1,4 @@
-"""Which processes are ours: a record of each one started, and the proof that a living one is still the same."""
+"""Which processes are ours: a record of each one started, and the check that a living one is still the same."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Child:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                # somebody else has asked for it: it is over, and how is not known any more
+                # its status was collected elsewhere: it has ended, and how is not known any more
                 self.code = 0
             else:
                 self.code = os.waitstatus_to_exitcode(status) if pid else None

@@ -1,4 +1,4 @@
-"""Progress for people: one line per step, with the time it took. The demo prints its lines with this, too."""
+"""Progress on the terminal: one line per step, with the time it took. The demo prints its lines with this, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def line(word: str, text: str, seconds: float | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as a person wants to read it: `0.4 s`, `12 s`, `3 min 20 s`."""
+    """Returns a time in a readable form: `0.4 s`, `12 s`, `3 min 20 s`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

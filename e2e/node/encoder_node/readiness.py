@@ -42,7 +42,7 @@ def has_answer(reply: bytes, number: int = 1) -> bool:
 
 
 def dns_answers(server: str, name: str = "kubernetes.default.svc.cluster.local") -> bool:
-    """Whether a name server knows a name of the cluster; asked from this machine, through the service's address."""
+    """Whether a name server knows a name of the cluster; queried from this machine, through the service's address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
         connection.settimeout(0.5)
         try:

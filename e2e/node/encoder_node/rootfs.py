@@ -1,4 +1,4 @@
-"""The base image `debian:bookworm-slim`, made on this machine: no registry is asked.
+"""The base image `debian:bookworm-slim`, made on this machine: no registry is used.
 
 It is what Debian's own slim image is (the minimal variant, no documentation, no translations), made by mmdebstrap, the
 same bytes for the same state of Debian's archive. Where this machine has certificates or a pip configuration of its own,
@@ -76,7 +76,7 @@ def machine_files() -> dict[str, bytes]:
     if own:
         bundle = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
         found["/etc/ssl/certs/ca-certificates.crt"] = bundle.read_bytes()
-        # uv brings certificates of its own and asks for the system's only when told to
+        # uv brings certificates of its own and uses the system's only when configured to
         found["/etc/uv/uv.toml"] = b"system-certs = true\n"
     for configuration in (Path("/etc/pip.conf"), Path("/etc/uv/uv.toml")):
         if configuration.is_file():

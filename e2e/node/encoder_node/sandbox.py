@@ -49,7 +49,7 @@ class Sandbox:
     programs: Path
     """Folder of the built programs."""
     started: dict[str, processes.Child] = field(default_factory=dict)
-    """Components started by this very object, whose exit codes it can tell."""
+    """Components started by this very object, whose exit codes it knows."""
 
     @property
     def groups(self) -> ControlGroups:
@@ -198,7 +198,7 @@ class Sandbox:
         found = processes.records(self.settings.paths.run)
 
         def gone() -> bool:
-            # what this object started is its child, and stays in the process table until it has been asked for
+            # what this object started is its child, and stays in the process table until its status is collected
             for process in self.started.values():
                 process.poll()
             return not self.groups.members() and not any(processes.alive(item) for item in found.values())

@@ -12,4 +12,4 @@ class Status:
     up: bool
     """Whether it can be used."""
     lines: tuple[str, ...]
-    """What a person wants to know beyond that."""
+    """What else a user wants to know."""

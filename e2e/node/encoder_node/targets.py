@@ -75,7 +75,7 @@ def _of_plugin(plugin: Plugin, version: str) -> list[Target]:
         reference=f"{PREFIX}/prep-{plugin.name}:{version}",
         dockerfile=dockerfile,
         stage="prep",
-        arguments={**arguments, "PREP_EXTRA": f"prep-{plugin.reference_library.replace('_', '-').rstrip('s')}"},
+        arguments={**arguments, "REFERENCE": plugin.reference_library},
     )
     return [*engines, prep]
 

@@ -255,7 +255,7 @@ async def _end_job(bulk: Bulk, job: dict[str, object]) -> None:
 
 
 async def _until(happened: asyncio.Event, *watching: asyncio.Task[None], seconds: float = 1800) -> None:
-    """Wait for what a watch tells; one that ends before it has told is an error."""
+    """Wait for the events of a watch; one that ends before they have come is an error."""
     waiting = asyncio.create_task(happened.wait())
     done, _ = await asyncio.wait((waiting, *watching), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

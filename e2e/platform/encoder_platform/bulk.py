@@ -13,13 +13,14 @@ from typing import Any
 import aiohttp
 import yaml
 
-from encoder_operator import ownership
+from encoder_operator.client import apply_diff
 
 Body = dict[str, Any]
 MODELS = "apis/encoders.dev/v1alpha1", "encodermodels"
 CHILDREN = (
     ("apps/v1", "ControllerRevision", "controllerrevisions"),
     ("apps/v1", "Deployment", "deployments"),
+    ("apps/v1", "ReplicaSet", "replicasets"),
     ("batch/v1", "Job", "jobs"),
     ("v1", "Service", "services"),
     ("v1", "Pod", "pods"),
@@ -39,6 +40,15 @@ class Bulk:
         self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str
     ) -> Body:
         """Send one request; an error is an exception, except that of creating what is there already."""
+        status, found = await self.answer(method, path, body, kind, **query)
+        if status >= 400 and status != 409:
+            raise RuntimeError(f"{method} {path}: {status} {found.get('message')}")
+        return found
+
+    async def answer(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str
+    ) -> tuple[int, Body]:
+        """Send one request and return the HTTP status and the body of the response, whatever they are."""
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": kind}
         async with (
@@ -47,10 +57,9 @@ class Bulk:
                 method, f"{self._server}/{path}", data=content, headers=headers, params=query
             ) as answer,
         ):
-            found: Body = await answer.json()
-            if answer.status >= 400 and answer.status != 409:
-                raise RuntimeError(f"{method} {path}: {answer.status} {found.get('message')}")
-            return found
+            text = await answer.text()
+            found: Body = json.loads(text) if text.startswith("{") else {"message": text}
+            return answer.status, found
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[Body]:
         """Yield events from now on, until cancelled."""
@@ -74,20 +83,29 @@ class Bulk:
 
 
 @asynccontextmanager
-async def connected(kubeconfig: Path) -> AsyncIterator[Bulk]:
-    """Connect to the cluster of a kubeconfig with a client certificate."""
+async def connected(kubeconfig: Path, *, user: str = "", groups: Iterable[str] = ()) -> AsyncIterator[Bulk]:
+    """Connect to the cluster of a kubeconfig with a client certificate.
+
+    Args:
+        kubeconfig: the file.
+        user: impersonate this user; the user of the kubeconfig if empty.
+        groups: groups of the impersonated user.
+    """
     config = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    cluster, owner = config["clusters"][0]["cluster"], config["users"][0]["user"]
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
     context = ssl.create_default_context(cadata=authority)
     with tempfile.NamedTemporaryFile() as pair:
         for field in ("client-certificate-data", "client-key-data"):
-            pair.write(base64.b64decode(user[field]))
+            pair.write(base64.b64decode(owner[field]))
         pair.flush()
         context.load_cert_chain(pair.name)
     # events are lines, and a line is a whole object
     connector = aiohttp.TCPConnector(ssl=context, limit=_AT_ONCE + 8)
-    async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22, max_line_size=2**20) as session:
+    headers = [("Impersonate-User", user)] * bool(user) + [("Impersonate-Group", group) for group in groups]
+    async with aiohttp.ClientSession(
+        connector=connector, read_bufsize=2**22, max_line_size=2**20, headers=headers
+    ) as session:
         yield Bulk(session, cluster["server"])
 
 
@@ -125,18 +143,20 @@ class Pattern:
         rename = self._renaming(namespace, name)
         body = rename({field: self._live[field] for field in ("apiVersion", "kind", "spec")})
         made = await bulk.send("POST", root, {**body, "metadata": {"name": name, "namespace": namespace}})
-        uid = made["metadata"]["uid"]
+        # an owner comes before what it owns
+        uids = {self._live["metadata"]["uid"]: made["metadata"]["uid"]}
         await bulk.send("PATCH", f"{root}/{name}/status", rename({"status": self._live["status"]}), _MERGE)
         for plural, version, live in self._children:
             child = rename(_manifest(live))
-            for owner in child["metadata"].get("ownerReferences", []):
-                if owner["kind"] == "EncoderModel":
-                    owner["uid"] = uid
+            owners = child["metadata"].get("ownerReferences", [])
+            for owner in owners:
+                owner["uid"] = uids[owner["uid"]]
             path = path_of(version, plural, namespace, child["metadata"]["name"])
-            if plural == "pods":
-                await bulk.send("POST", path.rpartition("/")[0], child)
+            if plural in ("jobs", "pods", "replicasets"):
+                created = await bulk.send("POST", path.rpartition("/")[0], child, fieldManager="encoder-operator")
             else:
-                await bulk.send("PATCH", path, child, _APPLY, fieldManager="encoder-operator", force="true")
+                created = await bulk.send("PATCH", path, child, _APPLY, fieldManager="encoder-operator", force="true")
+            uids[live["metadata"]["uid"]] = created["metadata"]["uid"]
             if "status" in live:
                 await bulk.send("PATCH", f"{path}/status", rename({"status": live["status"]}), _MERGE)
 
@@ -155,20 +175,27 @@ def _manifest(live: Body) -> Body:
     """Return what was applied, so that the copy's fields are owned as the pattern's are."""
     meta = live["metadata"]
     identity = {"name": meta["name"], "namespace": meta["namespace"]}
-    fields = ownership.owned_fields(live)
+    fields = apply_diff.owned_fields(live)
     if fields is not None:
-        found: Body = ownership.owned(live, fields)
+        found: Body = apply_diff.extract_owned(live, fields)
         return {
             **found,
             "apiVersion": live["apiVersion"],
             "kind": live["kind"],
             "metadata": found["metadata"] | identity,
         }
-    spec = {field: value for field, value in live["spec"].items() if field not in ("volumes",)}
+    kept = {field: meta[field] for field in ("labels", "annotations", "ownerReferences") if field in meta}
+    spec = {field: value for field, value in live["spec"].items() if field != "volumes"}
+    if live["kind"] != "Pod":
+        generated = ("controller-uid", "job-name")
+        spec = {field: value for field, value in live["spec"].items() if live["kind"] != "Job" or field != "selector"}
+        template = spec["template"]["metadata"]
+        if live["kind"] == "Job":
+            template["labels"] = {k: v for k, v in template["labels"].items() if not k.endswith(generated)}
+        return {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity | kept, "spec": spec}
     for container in spec["containers"]:
         container["volumeMounts"] = [
             m for m in container.get("volumeMounts", []) if "serviceaccount" not in m["mountPath"]
         ]
     spec["volumes"] = [v for v in live["spec"].get("volumes", []) if not v["name"].startswith("kube-api-access")]
-    kept = {field: meta[field] for field in ("labels", "annotations") if field in meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": identity | kept, "spec": spec}

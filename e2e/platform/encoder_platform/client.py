@@ -36,14 +36,14 @@ def wait_open(kube: Kube, namespace: str, url: str, *, seconds: int = 30) -> Non
 def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float = 60) -> Answer:
     """POST a body (JSON, or a str as it stands) from the namespace's client pod."""
     text = body if isinstance(body, str) else json.dumps(body)
-    said = kube.run(
+    output = kube.run(
         *("-n", namespace, "exec", "-i", "client", "--"),
         *("curl", "-sS", "-m", str(seconds), "-w", r"\n%{http_code}", "-H", "Content-Type: application/json"),
         *("--data-binary", "@-", url),
         stdin=text,
         seconds=seconds + 10,
     )
-    content, status = said.rsplit("\n", 1)
+    content, status = output.rsplit("\n", 1)
     try:
         return Answer(int(status), json.loads(content))
     except json.JSONDecodeError:
@@ -52,13 +52,13 @@ def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float =
 
 def post_many(kube: Kube, namespace: str, url: str, bodies: list[object], *, clients: int = 1) -> list[Answer]:
     """POST several bodies from the client pod, `clients` at a time; the answers come in the order of the bodies."""
-    script = files("encoder_platform").joinpath("asker.py").read_text()
-    said = kube.run(
+    script = files("encoder_platform").joinpath("batch_client.py").read_text()
+    output = kube.run(
         *("-n", namespace, "exec", "-i", "client", "--", "python3", "-c", script, url, str(clients)),
         stdin=json.dumps(bodies),
         seconds=300,
     )
-    return [Answer(a["status"], a["body"]) for a in json.loads(said)]
+    return [Answer(a["status"], a["body"]) for a in json.loads(output)]
 
 
 @dataclass
@@ -86,8 +86,8 @@ def traffic(kube: Kube, namespace: str, url: str, *, clients: int = 2, seconds: 
         yield result
     finally:
         kube.run("-n", namespace, "exec", "client", "--", "touch", STOP_FILE)
-        said, complaints = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
     if process.returncode:
-        raise RuntimeError(f"the stream of requests ended with {process.returncode}: {complaints}")
-    outcome = json.loads(said)
+        raise RuntimeError(f"the stream of requests ended with {process.returncode}: {errors}")
+    outcome = json.loads(output)
     result.sent, result.failures = outcome["sent"], outcome["failures"]

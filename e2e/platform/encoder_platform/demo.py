@@ -61,7 +61,7 @@ def run() -> None:
     _apply(kube, choice, platform.images["e2e"])
     progress.say("model", f"{choice.name:8s} {' → '.join(_milestones(kube, choice.name))}", clock.seconds())
     progress.say("parity", _parity_line(kube.get(MODELS, choice.name, NAMESPACE)))
-    _ask(kube, choice)
+    _request(kube, choice)
     print(
         f"\n  use it:  export KUBECONFIG=$(make -s kubeconfig) PATH={platform.kube.kubectl.parent}:$PATH; kubectl -n {NAMESPACE} get em"
         "\n  end it:  make demo-down"
@@ -124,7 +124,7 @@ def _parity_line(model: Body | None) -> str:
     return f"{parity['cases']} cases alone, batched, concurrent, shuffled: worst {worst}"
 
 
-def _ask(kube: Kube, choice: Choice) -> None:
+def _request(kube: Kube, choice: Choice) -> None:
     wait_for("the client pod", lambda: is_true(kube.get(("v1", "Pod"), "client", NAMESPACE), "Ready"), seconds=60)
     url, body = f"http://{choice.name}.{NAMESPACE}.svc/pooling", {"model": choice.name, "data": choice.data}
     print("  from a client pod:")

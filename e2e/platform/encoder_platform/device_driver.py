@@ -1,6 +1,6 @@
 """A driver for dynamic resource allocation on the node: Kubernetes' own test driver, deployed as vendors deploy theirs.
 
-Its devices are names: what is tested is who asks for one, who gets it, and who waits.
+Its devices are names: what is tested is which pod requests one, which gets it, and which waits.
 """
 
 from collections.abc import Iterator
@@ -83,9 +83,9 @@ def _pod(image: str, devices: int) -> Body:
     }
 
 
-def template(namespace: str, name: str, said: str) -> Body:
+def template(namespace: str, name: str, setting: str) -> Body:
     """A template of claims for one device; the driver sets the variable ``user_said`` of the containers that get one. Pure."""
-    opaque = {"driver": DRIVER, "parameters": {"said": said}}
+    opaque = {"driver": DRIVER, "parameters": {"setting": setting}}
     devices = {
         "requests": [{"name": "one", "exactly": {"deviceClassName": DEVICE_CLASS}}],
         "config": [{"opaque": opaque}],

@@ -39,16 +39,16 @@ class FaultProxy:
     """Passes requests on.
 
     Attributes:
-        fault: asked about each request (its method, which is WATCH for a watch, and its path); None lets it pass.
+        fault: called with each request (its method, which is WATCH for a watch, and its path); None lets it pass.
         silent: while true, watches bring nothing, and stay open as if nothing were wrong.
-        requests: what was asked and answered: method, path, status.
+        requests: each request and its answer: method, path, status.
         held: what waits.
         url: its address.
     """
 
-    def __init__(self, upstream: str, authority: Path) -> None:
+    def __init__(self, upstream: str, ca_file: Path) -> None:
         self._upstream = upstream
-        self._context = ssl.create_default_context(cafile=str(authority))
+        self._context = ssl.create_default_context(cafile=str(ca_file))
         self.fault: Callable[[str, str], Fault | None] = lambda method, path: None
         self.silent = False
         self.requests: list[tuple[str, str, int]] = []
@@ -68,7 +68,7 @@ class FaultProxy:
         asyncio.run_coroutine_threadsafe(write(), self._loop).result(10)
 
     def cut(self) -> None:
-        """End every watch: what goes on from here has to be asked again."""
+        """End every watch: a client has to watch again."""
 
         async def end() -> None:
             for answer in list(self._watches.values()):

@@ -1,4 +1,4 @@
-"""Manifests that a person would write by hand: namespaces, the tests' hub, a client pod, an EncoderModel. Pure."""
+"""Manifests that a user would write by hand: namespaces, the tests' hub, a client pod, an EncoderModel. Pure."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ class Number:
 
 
 def answer(path: str, number: Number) -> Body:
-    """Return what the API says under a path: its own description, or the number for whichever metric is asked for."""
+    """Return what the API says under a path: its own description, or the number for the requested metric."""
     parts = path.partition("?")[0].strip("/").split("/")
     if len(parts) < 6:
         resource = {
@@ -48,7 +48,7 @@ def answer(path: str, number: Number) -> Body:
 
 @contextmanager
 def running(kube: Kube, certificate: Path, key: Path) -> Iterator[Number]:
-    """Serve the API on this machine, and have the API server ask here for it, while the block runs."""
+    """Serve the API on this machine, and register it with the API server, while the block runs."""
     number = Number()
 
     class Handler(BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ _AS_IN_THE_IMAGE = "import sys; sys.modules.update(kubernetes=None, rich=None)"
 _CLOCK_WRONG_BY = "ENCODER_TEST_CLOCK_WRONG_BY"
 _CLOCK = f"""
 import datetime, os, time
-import encoder_operator.run
+import encoder_operator.manager.manager
 wrong, right, real = float(os.environ[{_CLOCK_WRONG_BY!r}]), time.time, datetime.datetime
 class Wrong(real):
     @classmethod
@@ -55,7 +55,7 @@ class OperatorProcess:
         assert self.dead, "it runs already"
         self.log.touch()
         self._begin = self.log.stat().st_size
-        program = "from encoder_operator.__main__ import main; sys.exit(main(['run']))"
+        program = "from encoder_operator.cli.main import main; sys.exit(main(['run']))"
         command = [sys.executable, "-c", "\n".join((_AS_IN_THE_IMAGE, _CLOCK if clock_wrong_by else "", program))]
         with self.log.open("ab") as output:
             environment = {**self._environment, _CLOCK_WRONG_BY: str(clock_wrong_by), **extra}
@@ -105,7 +105,7 @@ class OperatorProcess:
     @property
     def port(self) -> int | None:
         """The port of its probes, once it serves them."""
-        return next((line["port"] for line in self.lines() if line.get("event") == "start"), None)
+        return next((line["port"] for line in self.lines() if line.get("event") == "started"), None)
 
     def ask(self, path: str) -> tuple[int, str]:
         """GET /healthz, /readyz or /metrics; status 0 where nobody answers."""

@@ -1,4 +1,4 @@
-"""Runs inside the client pod: posts to one URL all the time, from several connections, until told to stop, and prints what failed.
+"""Runs inside the client pod: posts to one URL all the time, from several connections, until the stop file exists, and prints what failed.
 
 Each request opens a connection of its own, as curl does: what is measured is whether the Service ever sends a client to a pod
 that cannot answer. usage: python3 - URL STOP_FILE MAX_SECONDS CLIENTS < poster.py  (stand-alone: standard library only)

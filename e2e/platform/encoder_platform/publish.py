@@ -20,6 +20,6 @@ def publish(kube: Kube, repository: str, folder: Path) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as body:
         json.dump(files, body)
         body.flush()
-        said = kube.run("create", "--raw", f"{proxy}/_repositories/{repository}", "-f", body.name)
-    revision: str = json.loads(said)["v1"]
+        answer = kube.run("create", "--raw", f"{proxy}/_repositories/{repository}", "-f", body.name)
+    revision: str = json.loads(answer)["v1"]
     return revision

@@ -76,7 +76,7 @@ class Scene:
         return self.kube.all(POD, self.name, f"encoders.dev/model={name},encoders.dev/component={component}")
 
     def retry(self, value: str, name: str = "minilm") -> None:
-        """Ask for another try, with `encoders.dev/retry`."""
+        """Request another try, with `encoders.dev/retry`."""
         self.kube.patch(MODELS, name, self.name, {"metadata": {"annotations": {"encoders.dev/retry": value}}})
 
     def evict(self, pod: str) -> None:

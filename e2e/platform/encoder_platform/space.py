@@ -25,7 +25,7 @@ class Space(Scene):
         client.wait_open(self.kube, self.name, f"http://{name}.{self.name}.svc/health")
         return model
 
-    def ask(self, body: object, name: str = "minilm") -> client.Answer:
+    def post(self, body: object, name: str = "minilm") -> client.Answer:
         """Post one body from the client pod."""
         return client.post(self.kube, self.name, self.url(name), body)
 
@@ -42,7 +42,7 @@ def make_space(platform: install.Platform, prefix: str) -> Space:
 
 
 def explain(space: Space) -> None:
-    """Print what a person would look at first."""
+    """Print what helps to find the cause of a failure."""
     for arguments in (
         ("get", "em,deploy,rs,job,pod,pvc,endpointslices,controllerrevisions", "-o", "wide"),
         ("get", "em", "-o", "jsonpath={range .items[*]}{.metadata.name}{' '}{.status}{'\\n'}{end}"),

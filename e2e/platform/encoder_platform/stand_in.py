@@ -87,7 +87,7 @@ def fails(pod: Body) -> Ended | None:
 
 
 def never(_: Body) -> Ended | None:
-    """Jobs that stay at work."""
+    """Jobs that run on."""
     return None
 
 
@@ -100,7 +100,7 @@ class StandIn:
         parity: the same for parity Jobs.
         loads: whether a serving pod's containers are ready (a pod that is not yet loads on).
         claims: whether claims are bound.
-        lost: nodes of whose pods nothing is said any more; whether their Nodes are there is the test's to say.
+        lost: nodes whose pods have no kubelet any more; whether their Nodes are there is the test's to say.
     """
 
     def __init__(self, kube: Kube) -> None:
@@ -150,7 +150,7 @@ class StandIn:
             raise self.error
 
     def step(self) -> None:
-        """Take one step: one look at every claim and every pod of EncoderModels."""
+        """Take one step for every claim and every pod of EncoderModels."""
         if self.claims:
             for claim in self._kube.all(CLAIM, None):
                 if not (claim["spec"].get("volumeName") or claim["metadata"].get("deletionTimestamp")):
@@ -225,7 +225,7 @@ class StandIn:
         self._say(pod, {**status, "containerStatuses": containers, "conditions": [_stamped(target)]})
 
     def silence(self, node: str) -> None:
-        """Say what the controller manager says of a node whose kubelet is not heard of any more, and nothing of its pods."""
+        """Say what the controller manager says of a node whose kubelet does not report any more, and nothing of its pods."""
         self.lost.add(node)
         ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": SILENCE}
         self._kube.patch_status(NODE, node, None, {"conditions": [_stamped(ready)]})
@@ -262,7 +262,7 @@ class StandIn:
             if not status.get("containerStatuses"):
                 self.start(pod)
         else:
-            self._at_work(pod)
+            self._running(pod)
 
     def _placed(self, pod: Body) -> None:
         where = self.place(pod)
@@ -273,7 +273,7 @@ class StandIn:
         with _gone():
             self._kube.bind(pod["metadata"]["name"], pod["metadata"]["namespace"], where)
 
-    def _at_work(self, pod: Body) -> None:
+    def _running(self, pod: Body) -> None:
         component = pod["metadata"]["labels"].get(COMPONENT)
         if component in ("prep", "parity"):
             ended = (self.prep if component == "prep" else self.parity)(pod)

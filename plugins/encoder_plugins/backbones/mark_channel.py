@@ -135,7 +135,7 @@ class TextSeparator:
         own = VarlenMetadata(offsets, texts.longest, tokens, keys)
         metadata.update(dict.fromkeys(self._names, own))
         if keys is None and self._foreign:
-            foreign = self._build(texts, offsets, positions[:tokens])
+            foreign = self._build(texts, offsets, positions)
             metadata.update(dict.fromkeys(self._foreign, foreign))
 
     def _build(self, texts: Texts, offsets: Tensor, positions: Tensor) -> Any:
@@ -158,10 +158,10 @@ class TextSeparator:
             seq_lens=offsets.diff(),
             seq_lens_cpu_upper_bound=host.diff(),
             num_reqs=count,
-            num_actual_tokens=len(positions),
+            num_actual_tokens=int(texts.offsets[-1]),
             max_query_len=texts.longest,
             max_seq_len=texts.longest,
-            # encoders have no cache; vLLM's CPU attention fills the slots of a temporary one
+            # encoders have no cache; vLLM's CPU attention fills the slots of a temporary one, but those of padding rows
             block_table_tensor=torch.zeros(count, 1, dtype=torch.int32, device=positions.device),
             slot_mapping=torch.full((len(positions),), -1, dtype=torch.int64, device=positions.device),
             causal=False,

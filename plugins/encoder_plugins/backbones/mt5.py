@@ -10,30 +10,15 @@ from typing import Any
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed import get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from encoder_kernels.relative_bias_attention import t5_bias
 from encoder_plugins.backbones.attention import RelativeBiasAttention
+from encoder_plugins.backbones.bias_table import BiasTable
 from encoder_plugins.backbones.elementwise import gated
 from encoder_plugins.backbones.mt5_settings import Settings, check_dtype
-
-
-class BiasTable(nn.Module):
-    """The bias of each bucket and head; replicated, and each rank takes its heads."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self.max_distance = settings.max_distance
-        self.embeddings = nn.Embedding(settings.buckets, settings.heads)
-
-    def by_distance(self) -> Tensor:
-        """Return `[heads of this rank, 2 * limit + 1]` float32."""
-        ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
-        heads = self.embeddings.embedding_dim // ranks
-        return t5_bias(self.embeddings.weight[:, rank * heads : (rank + 1) * heads], max_distance=self.max_distance)
 
 
 class Mt5Layer(nn.Module):
@@ -100,7 +85,7 @@ class Mt5Encoder(nn.Module):
         check_dtype(str(vllm_config.model_config.dtype).removeprefix("torch."))
         settings = Settings.read(vllm_config.model_config.hf_config)
         self.shared = VocabParallelEmbedding(settings.vocabulary, settings.hidden_size, prefix=f"{prefix}.shared")
-        self.relative = BiasTable(settings)
+        self.relative = BiasTable(settings.buckets, settings.heads, settings.max_distance)
         self.layers = nn.ModuleList(
             Mt5Layer(settings, self.relative, vllm_config.quant_config, prefix=f"{prefix}.layers.{index}")
             for index in range(settings.layers)

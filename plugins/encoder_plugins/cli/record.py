@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="the prepared directory")
     parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
     parser.add_argument(
-        "--checkpoint", type=Path, help="folder of the published files; needed unless the engine loads these as they are"
+        "--checkpoint",
+        type=Path,
+        help="folder of the published files; needed unless the engine loads these as they are",
     )
     parser.add_argument(
         "--auxiliary",
@@ -170,7 +172,9 @@ def _auxiliaries(before: Manifest, folders: Sequence[Path]) -> dict[str, Path]:
     """Name the folders of the auxiliary repositories, and compare them with those that prep took."""
     entries = before.source.get("auxiliary", [])
     if len(entries) != len(folders):
-        raise Unsupported(f"the artifact was prepared with {len(entries)} auxiliary repositories; --auxiliary gives {len(folders)}")
+        raise Unsupported(
+            f"the artifact was prepared with {len(entries)} auxiliary repositories; --auxiliary gives {len(folders)}"
+        )
     found: dict[str, Path] = {}
     for number, (entry, folder) in enumerate(zip(entries, folders, strict=True)):
         if _texts_digest(folder) != entry["files"]:

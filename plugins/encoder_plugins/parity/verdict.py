@@ -88,7 +88,9 @@ def require_finite(reference: Reference) -> None:
         Unmeasurable: An expected value is NaN or infinity.
     """
     if found := first_not_finite(reference.expected):
-        raise Unmeasurable(f"the reference of case {found[0]} ({found[1]}) holds NaN or infinity; prepare the model again")
+        raise Unmeasurable(
+            f"the reference of case {found[0]} ({found[1]}) holds NaN or infinity; prepare the model again"
+        )
 
 
 def bounds(parity: Parity, dtype: str, overrides: Mapping[str, str]) -> Tolerance:
@@ -186,9 +188,7 @@ def judge(
 
 
 def _violated(finding: Finding, tolerance: Tolerance) -> bool:
-    return any(
-        not bound.holds(finding.metrics[bound.metric]) for bound in tolerance if bound.metric in finding.metrics
-    )
+    return any(not bound.holds(finding.metrics[bound.metric]) for bound in tolerance if bound.metric in finding.metrics)
 
 
 def _worst(bound: Bound, measured: Sequence[Finding]) -> float:

@@ -144,7 +144,17 @@ def _create(folder: Path, library: str, lock: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         _run([uv, "venv", "--no-config", "--quiet", "--relocatable", "--python", _base_interpreter(), str(partial)])
         _run(
-            [uv, "pip", "install", "--no-config", "--quiet", "--python", str(python(partial)), "--no-deps", "--require-hashes"]
+            [
+                uv,
+                "pip",
+                "install",
+                "--no-config",
+                "--quiet",
+                "--python",
+                str(python(partial)),
+                "--no-deps",
+                "--require-hashes",
+            ]
             + ["--requirements", str(lock)]
         )
         (partial / LIBRARY).write_text(library + "\n", encoding="utf-8")

@@ -86,7 +86,9 @@ def test_the_kill_switch_can_be_off(value: str) -> None:
 def test_the_kill_switch_turns_single_plugins_off() -> None:
     names = [plugin.name for plugin in catalog.plugins().values() if plugin.architectures]
     found, _ = registered(ENCODER_PLUGINS_DISABLED=f" {names[0]} , sentence_transformer,nobody")
-    assert found["calls"] == OWN[1:]
+    off = {*catalog.get(names[0]).architectures, *catalog.get("sentence_transformer").architectures}
+    assert found["calls"] == [call for call in OWN if call[0] not in off]
+    assert off
     assert found["processor"] is not None
     environment = {compatibility.SWITCH: f"{names[0]},nobody"}
     assert compatibility.unknown_in_switch(catalog.plugins(), environment) == {"nobody"}

@@ -173,5 +173,5 @@ def test_a_comparison_runs_on_a_cpu(plugin: str, tmp_path: Path, capsys: pytest.
     assert gliner.main(parser.parse_args([*arguments, "--seconds", "2", "--warm", "1", "--processes", "1"])) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 16 ")]
     assert len(rows) == 4
-    # the same texts have the same entities, whoever looks
+    # the same texts have the same entities on every side
     assert len({row[-2] for row in rows}) == 1

@@ -28,7 +28,7 @@ def check(report: fuzz.Report, count: int) -> None:
     assert report.sent == count
     assert {kind for kind, _ in report.statuses} == set(Maker({"properties": {}}, [{}], 0, 1).kinds)
     assert {200, 400, 404, 413, 415} <= {status for _, status in report.statuses}
-    # the same field is named in many ways: what matters is that more than a few were found wrong
+    # the same field is named in many ways: what matters is that many were found wrong
     assert len(report.fields) >= 10
 
 

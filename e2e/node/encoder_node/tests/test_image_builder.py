@@ -76,7 +76,7 @@ def test_another_file_of_the_machine_is_another_base() -> None:
     assert rootfs.fingerprint({}) != rootfs.fingerprint({"/etc/pip.conf": b""})
 
 
-def test_daemon_is_told_to_use_its_worker() -> None:
+def test_daemon_is_configured_to_use_its_worker() -> None:
     text = buildkit.configuration(Path("/state"), Path("/programs"))
     assert "enabled = true" in text
     assert 'binary = "/programs/runc"' in text

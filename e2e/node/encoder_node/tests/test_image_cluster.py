@@ -37,7 +37,7 @@ def cluster() -> Iterator[NodeCluster]:
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout, which somebody may be working on."""
+    """A copy of the checkout, which may change meanwhile."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=targets.ROOT,
@@ -119,7 +119,7 @@ def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided
         "from vllm.model_executor.models import registry\n"
         "encoder_plugins.register()\n"
         "own = [name for plugin in catalog.plugins().values() for name in plugin.architectures]\n"
-        # asking a process of its own is what must not happen
+        # a query by a process of its own is what must not happen
         "registry._run_in_subprocess = None\n"
         "for name in ('BertModel', 'XLMRobertaModel', 'ModernBertModel', 'Qwen3ForCausalLM', *own):\n"
         "    print('known', registry.ModelRegistry.models[name].inspect_model_cls().architecture)\n"
@@ -129,7 +129,7 @@ def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided
     assert printed.count("known") == 4 + len(own)
 
 
-# what asks the original library can be imported only where that library is
+# what calls the original library can be imported only where that library is
 REFERENCE = (
     "import sys\n"
     "from encoder_plugins import catalog\n"
@@ -192,7 +192,7 @@ def test_heavy_layers_are_shared_and_once_on_the_disk(cluster: NodeCluster, prov
     assert 2 in [path.stat().st_nlink for path in libraries]
 
 
-def test_nothing_to_do_changes_nothing(cluster: NodeCluster, provided: Mapping[str, str], frozen: Path) -> None:
+def test_a_second_run_changes_nothing(cluster: NodeCluster, provided: Mapping[str, str], frozen: Path) -> None:
     assert images.provide(cluster, context=frozen) == provided
 
 

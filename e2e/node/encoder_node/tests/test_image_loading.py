@@ -1,4 +1,4 @@
-"""Which layers are sent to the node, and what is said when one can't be."""
+"""Which layers are sent to the node, and what is reported when one cannot be."""
 
 from pathlib import Path
 
@@ -25,15 +25,15 @@ def test_a_layer_is_linked_where_it_is_large_or_has_lost_its_archive(layout: tup
     assert images._is_linked(image.layers[0], folder)
 
 
-def refuse(layout: tuple[Path, layouts.Image], said: str) -> None:
+def refuse(layout: tuple[Path, layouts.Image], message: str) -> None:
     """Begin to read the image's archive, and end with an error as containerd's client does."""
     folder, image = layout
     with images._archive(folder, "a/b:1", image, image.layers) as stream:
         stream.read(1)
-        raise NodeError(said)
+        raise NodeError(message)
 
 
-def test_why_an_archive_could_not_be_written_is_said_whatever_its_reader_says(
+def test_why_an_archive_could_not_be_written_is_reported_whatever_its_reader_reports(
     layout: tuple[Path, layouts.Image],
 ) -> None:
     layer = layout[1].layers[0]

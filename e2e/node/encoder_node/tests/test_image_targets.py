@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from encoder_node import cluster as clusters
 from encoder_node import images, targets
 from encoder_plugins import catalog
 
@@ -28,7 +29,7 @@ def test_each_plugin_gets_two_engines_and_one_prep() -> None:
     assert found["engine-other_family-cpu"].reference == "encoder-operator/engine-other_family:1.2.3-cpu"
     assert found["engine-other_family-cuda"].reference == "encoder-operator/engine-other_family:1.2.3-cuda"
     assert found["prep-other_family"].reference == "encoder-operator/prep-other_family:1.2.3"
-    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "PREP_EXTRA": "prep-other-family"}
+    assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "REFERENCE": "other_library"}
     assert found["operator"].reference == "encoder-operator/operator:1.2.3"
     assert len(found) == 2 + 2 * 3
 
@@ -39,6 +40,32 @@ def test_every_dockerfile_and_stage_exists() -> None:
         assert f" AS {target.stage}\n" in text, target.name
         for argument in target.arguments:
             assert f"ARG {argument}\n" in text, target.name
+
+
+def test_where_docker_answers_it_builds_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clusters, "docker_answers", lambda: True)
+    built: list[str] = []
+
+    def command(target: targets.Target, program: str = "true") -> list[str]:
+        built.append(target.name)
+        return [program]
+
+    monkeypatch.setattr(images, "docker_command", command)
+    assert images.main(["operator", "e2e"]) == 0
+    assert built == ["operator", "e2e"]
+    assert capsys.readouterr().out.splitlines()[0].startswith("operator encoder-operator/operator:")
+    monkeypatch.setattr(images, "docker_command", lambda target: command(target, "false"))
+    assert images.main(["operator", "e2e"]) == 1
+    assert built[2:] == ["operator"]
+
+
+def test_every_reference_library_has_its_lock() -> None:
+    folders = {path.parent.name for path in (targets.ROOT / "images" / "reference").glob("*/requirements.lock")}
+    for target in targets.current():
+        if "REFERENCE" in target.arguments:
+            assert target.arguments["REFERENCE"] in folders, target.name
 
 
 def test_nodes_without_gpus_get_no_cuda_image() -> None:
@@ -67,5 +94,5 @@ def test_docker_builds_the_same_target() -> None:
     found = {target.name: target for target in targets.targets([PLUGIN], "1.2.3")}
     command = images.docker_command(found[f"prep-{PLUGIN.name}"])
     assert command[:6] == ["docker", "build", "--quiet", "-f", "images/engine/Dockerfile", "--target"]
-    assert "PREP_EXTRA=prep-gliner" in command
+    assert "REFERENCE=gliner" in command
     assert command[-1] == "."

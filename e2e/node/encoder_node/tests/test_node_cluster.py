@@ -289,7 +289,7 @@ def test_terminated_up_cleans_up_by_itself(cluster: NodeCluster, untouched: Mach
     assert Machine.now(cluster) == untouched
 
 
-def test_killed_component_is_told_by_status_and_mended_by_up(up: NodeCluster) -> None:
+def test_killed_component_is_reported_by_status_and_mended_by_up(up: NodeCluster) -> None:
     # by `ps`: others of them may end while they are looked at
     shown = subprocess.run(["ps", "-A", "-o", "pid=,comm="], capture_output=True, text=True, check=True).stdout
     named = {

@@ -66,14 +66,14 @@ def test_listings_are_parsed() -> None:
 
 
 class Node:
-    """Answers like containerd's client, and remembers what it was asked."""
+    """Answers like containerd's client, and remembers its commands."""
 
     def __init__(self, answers: dict[str, str]) -> None:
         self.answers = answers
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
 
     def __call__(self, command: Sequence[str], *, stdin: IO[bytes] | None = None, seconds: float = 600) -> str:
-        self.asked.append(list(command))
+        self.commands.append(list(command))
         if stdin is not None:
             stdin.read()
         return self.answers.get(" ".join(command[3:5]), "")
@@ -86,8 +86,8 @@ def store(node: Node) -> image_store.ImageStore:
 def test_import_streams_the_archive_and_names_the_image() -> None:
     node = Node({"images ls": f"REF TYPE DIGEST\ne/x:1 t {A}\n"})
     store(node).import_image(io.BytesIO(b"archive"))
-    assert node.asked[0] == ["ctr", "-n", "k8s.io", "images", "import", "--local", "-"]
-    assert node.asked[-1] == [
+    assert node.commands[0] == ["ctr", "-n", "k8s.io", "images", "import", "--local", "-"]
+    assert node.commands[-1] == [
         "ctr",
         "-n",
         "k8s.io",
@@ -110,7 +110,7 @@ def test_sweep_keeps_layers_and_tagged_images() -> None:
         }
     )
     store(node).sweep()
-    removals = [command[3:] for command in node.asked if command[4] == "rm"]
+    removals = [command[3:] for command in node.commands if command[4] == "rm"]
     assert removals == [
         ["containers", "rm", "c1", "c2"],
         ["snapshots", "rm", "c1"],

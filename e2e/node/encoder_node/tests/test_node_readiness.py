@@ -9,7 +9,7 @@ def reply(number: int, flags: int, answers: int) -> bytes:
     return struct.pack(">HHHHHH", number, flags, 1, answers, 0, 0)
 
 
-def test_question_asks_for_an_address_by_labels() -> None:
+def test_question_is_for_an_address_by_labels() -> None:
     question = readiness.dns_query("a.example", 7)
     assert question[:2] == b"\x00\x07"
     assert question[12:] == b"\x01a\x07example\x00\x00\x01\x00\x01"

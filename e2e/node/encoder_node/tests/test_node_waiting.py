@@ -20,7 +20,7 @@ def test_wait_that_ends_too_late_says_what_it_waited_for(tmp_path: Path) -> None
     assert "line 14" not in explained
 
 
-def test_what_was_waited_for_is_returned_and_what_was_seen_instead_is_told() -> None:
+def test_what_was_waited_for_is_returned_and_what_was_seen_instead_is_reported() -> None:
     found = iter([[], {}, ["pod"]])
     assert wait_for("a pod", lambda: next(found), seconds=60, every=0) == ["pod"]
     with pytest.raises(WaitTimeoutError, match=r"^a pod: not so after 0 s \(last seen: \{\}\)$"):

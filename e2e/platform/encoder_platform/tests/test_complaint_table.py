@@ -31,7 +31,7 @@ def test_every_complaint_is_a_row_with_its_tests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("marks", ["", "@pytest.mark.soak\n"], ids=["no-test", "only-soak"])
-def test_a_complaint_without_a_test_that_ci_runs_is_told(tmp_path: Path, marks: str) -> None:
+def test_a_complaint_without_a_test_in_ci_is_reported(tmp_path: Path, marks: str) -> None:
     text = "".join(answering(number) for number in ALL if number != 12) + (marks and answering(12, marks))
     with pytest.raises(ValueError, match=r"no test that CI runs .*\[12\]"):
         complaint_table.answers(written(tmp_path, text), tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from encoder_checkpoints import samples
 from encoder_node import targets
-from encoder_operator import crd
+from encoder_operator.api.v1alpha1 import crd
 from encoder_platform import chart_reference, plugin_table
 from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
@@ -105,7 +105,7 @@ def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.Monkey
 
 
 def test_the_cluster_accepts_it(plugin: Plugin) -> None:
-    (version,) = crd.definition()["spec"]["versions"]
+    (version,) = crd.build()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert spec["properties"]["plugin"]["enum"] == sorted(catalog.plugins())
     assert NAME in spec["properties"]["plugin"]["enum"]
@@ -114,7 +114,7 @@ def test_the_cluster_accepts_it(plugin: Plugin) -> None:
 def test_it_has_images(plugin: Plugin) -> None:
     found = {target.name: target for target in targets.current()}
     assert {f"engine-{NAME}-cpu", f"engine-{NAME}-cuda", f"prep-{NAME}"} <= set(found)
-    assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "PREP_EXTRA": "prep-fourteenth"}
+    assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "REFERENCE": NAME}
     assert f"prep-{NAME}" in targets.bake(found.values())["group"]["cpu"]["targets"]
 
 

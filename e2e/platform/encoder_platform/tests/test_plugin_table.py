@@ -4,7 +4,7 @@ from encoder_platform import plugin_table
 from encoder_plugins import catalog
 
 
-def test_the_committed_page_is_what_the_catalogue_says() -> None:
+def test_the_committed_page_matches_the_catalog() -> None:
     assert plugin_table.main(["--check"]) == 0
 
 

@@ -28,7 +28,9 @@ def sound(tmp_path: Path) -> Path:
 
 
 def write_manifest(folder: Path) -> artifact.Manifest:
-    manifest = artifact.build(folder, key="key", plugin="p", prep_version=1, source={"kind": "pvc", "revision": "r"})
+    manifest = artifact.build(
+        folder, key="key", plugin="p", prep_version=1, licence_note=None, source={"kind": "pvc", "revision": "r"}
+    )
     (folder / artifact.MANIFEST).write_bytes(manifest.encode())
     return manifest
 
@@ -94,7 +96,7 @@ TAMPERED: list[Callable[[Path], object]] = [
     lambda folder: (folder / artifact.MANIFEST).unlink(),
     lambda folder: (folder / artifact.MANIFEST).write_bytes(b"{"),
     lambda folder: (folder / artifact.MANIFEST).write_bytes(b"[]"),
-    lambda folder: (folder / artifact.MANIFEST).write_bytes(b'{"manifest":1}'),
+    lambda folder: (folder / artifact.MANIFEST).write_bytes(b'{"manifest":2}'),
     lambda folder: (folder / artifact.MANIFEST).write_bytes((folder / artifact.MANIFEST).read_bytes() + b"\n"),
 ]
 
@@ -128,8 +130,8 @@ def test_a_path_that_leaves_the_artifact_is_refused(sound: Path, path: str) -> N
 
 
 def test_a_later_layout_is_not_mistaken_for_damage(sound: Path) -> None:
-    (sound / artifact.MANIFEST).write_bytes(artifact.canonical_json({"manifest": 2, "blocks": []}))
-    with pytest.raises(Unsupported, match="layout 2"):
+    (sound / artifact.MANIFEST).write_bytes(artifact.canonical_json({"manifest": 3, "blocks": []}))
+    with pytest.raises(Unsupported, match="layout 3"):
         artifact.verify(sound)
 
 

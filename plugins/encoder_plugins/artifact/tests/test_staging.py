@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +110,57 @@ def forbid_renames(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "rename", rename)
+
+
+def staged(tmp_path: Path) -> staging.Staging:
+    """An artifact that is ready to be published."""
+    found = staging.Staging.beside(tmp_path / "volume" / "key")
+    (found.artifact / "model").mkdir(parents=True)
+    (found.artifact / "model" / "weights").write_bytes(b"x")
+    (found.artifact / "MANIFEST.json").write_bytes(b"{}")
+    return found
+
+
+def test_every_file_and_folder_is_on_the_disk_before_the_rename_and_the_parent_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = staged(tmp_path)
+    events: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        events.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), place.root))
+        real_fsync(descriptor)
+
+    def rename(source: Path, target: Path) -> None:
+        events.append("rename")
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    place.publish()
+    before, after = events[: events.index("rename")], events[events.index("rename") + 1 :]
+    assert set(before) == {"artifact/model/weights", "artifact/model", "artifact/MANIFEST.json", "artifact"}
+    # a folder's entries before the folder, so that none of them can be lost behind it
+    assert before.index("artifact/model/weights") < before.index("artifact/model") < before.index("artifact")
+    assert [Path(place.root, path).resolve() for path in after] == [place.output.parent.resolve()]
+
+
+def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path: Path) -> None:
+    place = staged(tmp_path)
+    waiting, released, entered = threading.Event(), threading.Event(), []
+
+    def second() -> None:
+        with staging.locked(place, waiting.set):
+            # the file that this writer waited for has gone with the first writer
+            entered.append(released.is_set() and place.lock.exists())
+
+    with ThreadPoolExecutor(1) as pool:
+        with staging.locked(place, pytest.fail):
+            done = pool.submit(second)
+            assert waiting.wait(30)
+            assert not entered
+            released.set()
+        done.result(30)
+    assert entered == [True]
+    assert not place.lock.exists()

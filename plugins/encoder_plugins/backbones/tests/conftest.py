@@ -53,22 +53,25 @@ class Encoder:
         return loaded
 
     @torch.inference_mode()
-    def __call__(self, texts: Sequence[torch.Tensor], padding: int = 0) -> list[torch.Tensor]:
-        """Return `[tokens, hidden]` of each of the packed ``texts``, with rows of padding behind, as a CUDA graph has them."""
+    def __call__(self, texts: Sequence[torch.Tensor], padding: int = 0, separated: Any = None) -> list[torch.Tensor]:
+        """Return `[tokens, hidden]` of each of the packed ``texts``, with rows of padding behind, as a CUDA graph has them.
+
+        With ``separated`` (a ``Texts``), those are the texts of requests, and each is one or more sequences.
+        """
         from vllm.config import set_current_vllm_config
         from vllm.forward_context import set_forward_context
         from vllm.v1.attention.backend import CommonAttentionMetadata
 
         lengths = [len(text) for text in texts]
-        borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+        offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
         zeros = torch.zeros(padding, dtype=torch.int64)
         ids = torch.cat([*texts, zeros + 1])
         positions = torch.cat([*(torch.arange(length) for length in lengths), zeros])
         total = sum(lengths)
         layers = self.vllm_config.compilation_config.static_forward_context
         common = CommonAttentionMetadata(
-            query_start_loc=borders,
-            query_start_loc_cpu=borders,
+            query_start_loc=offsets,
+            query_start_loc_cpu=offsets,
             seq_lens=torch.tensor(lengths, dtype=torch.int32),
             num_reqs=len(lengths),
             num_actual_tokens=total,
@@ -83,6 +86,10 @@ class Encoder:
         with set_current_vllm_config(self.vllm_config):
             metadata = {name: self._builder(layer, name).build(0, common) for name, layer in layers.items()}
             with set_forward_context(metadata, self.vllm_config, num_tokens=total, slot_mapping={}):
+                if separated is not None:
+                    from encoder_plugins.backbones.mark_channel import TextSeparator
+
+                    TextSeparator(self.module, self.vllm_config)(separated, positions)
                 hidden = self.module(ids, positions)
         assert hidden.shape[0] == total + padding
         return list(hidden[:total].split(lengths))

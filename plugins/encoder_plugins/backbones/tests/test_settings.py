@@ -6,16 +6,29 @@ import json
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from encoder_plugins.backbones import config_checks, deberta_v2_settings, modernbert_settings, mt5_settings
+from encoder_plugins.backbones import (
+    config_checks,
+    deberta_v2_settings,
+    modernbert_settings,
+    mt5_settings,
+    post_norm_settings,
+)
 from encoder_plugins.backbones.config_checks import UnsupportedConfig, check_head_size, head_size
 from encoder_plugins.errors import NotServable, Unsupported
 
-MODULES = {"deberta-v2": deberta_v2_settings, "modernbert": modernbert_settings, "mt5": mt5_settings}
+READERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "deberta-v2": (deberta_v2_settings.Settings.read, deberta_v2_settings.layout),
+    "modernbert": (modernbert_settings.Settings.read, modernbert_settings.layout),
+    "mt5": (mt5_settings.Settings.read, mt5_settings.layout),
+    "distilbert": (post_norm_settings.read_distilbert, post_norm_settings.distilbert_layout),
+    "mpnet": (post_norm_settings.read_mpnet, post_norm_settings.mpnet_layout),
+}
 
 
 def config_class(model_type: str) -> Any:
@@ -27,21 +40,22 @@ def config_class(model_type: str) -> Any:
 
 
 def test_readers_and_layouts_import_neither_vllm_nor_torch() -> None:
-    names = [module.__name__ for module in MODULES.values()]
+    layouts = [f"{layout.__module__}.{layout.__name__}" for _, layout in READERS.values()]
+    names = [layout.rpartition(".")[0] for layout in layouts]
     names += ["encoder_plugins.backbones.config_checks", "encoder_plugins.families.gliner.heads.span_layout"]
     code = (
         f"import sys, {', '.join(names)}\n"
-        f"for name in {[module.__name__ for module in MODULES.values()]}: sys.modules[name].layout({{}})\n"
+        f"for layout in ({', '.join(layouts)}): layout({{}})\n"
         "sys.exit(str({'vllm', 'torch', 'numpy', 'transformers', 'safetensors', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
 
 
-@pytest.mark.parametrize("model_type", MODULES)
+@pytest.mark.parametrize("model_type", READERS)
 def test_an_absent_field_has_the_default_of_transformers(model_type: str) -> None:
-    module = MODULES[model_type]
-    assert module.Settings.read({}) == module.Settings.read(config_class(model_type)())
+    read, _ = READERS[model_type]
+    assert read({}) == read(config_class(model_type)())
 
 
 # what a config.json may say instead of the defaults, and be read alike
@@ -64,6 +78,9 @@ WRITTEN: list[tuple[str, dict[str, Any]]] = [
     ("modernbert", {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}),
     ("modernbert", {"global_attn_every_n_layers": 4, "local_attention": 7}),
     ("mt5", {"d_model": 1024, "num_heads": 16, "relative_attention_max_distance": 200}),
+    ("distilbert", {"dim": 64, "n_heads": 2, "activation": "relu", "max_position_embeddings": 64}),
+    ("distilbert", {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "hidden_dim": 96}),
+    ("mpnet", {"hidden_size": 64, "num_attention_heads": 2, "layer_norm_eps": 1e-5, "max_position_embeddings": 514}),
     ("mt5", {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 3, "head_dim": 80}),
 ]
 
@@ -73,7 +90,7 @@ def test_the_json_is_read_like_the_object_of_transformers(
     model_type: str, written: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **written}))
-    read = MODULES[model_type].Settings.read
+    read, _ = READERS[model_type]
     loaded = config_class(model_type).from_pretrained(tmp_path)
     assert read({"model_type": model_type, **written}) == read(loaded)
     assert read(written) != read({})
@@ -140,6 +157,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mt5", {"relative_attention_num_buckets": 2}, "relative_attention_num_buckets=2"),
     ("mt5", {"relative_attention_max_distance": 8}, "relative_attention_max_distance=8"),
     ("mt5", {"d_kv": 64.0}, "d_kv=64.0"),
+    ("distilbert", {"n_heads": 5}, "n_heads=5"),
+    ("distilbert", {"activation": "mish"}, "activation='mish'"),
+    ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64"),
+    ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings=2"),
 ]
 
 
@@ -147,7 +168,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_a_field_that_cannot_be_served_is_refused_by_name_and_value(
     model_type: str, written: dict[str, Any], named: str
 ) -> None:
-    for read in (MODULES[model_type].Settings.read, MODULES[model_type].layout):
+    for read in READERS[model_type]:
         with pytest.raises(UnsupportedConfig) as caught:
             read(written)
         assert f"{model_type}: " in str(caught.value)

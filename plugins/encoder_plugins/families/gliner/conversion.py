@@ -22,6 +22,7 @@ from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
+from encoder_plugins.families.gliner.heads import span_layout
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_json import shown
@@ -103,11 +104,7 @@ def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, An
 
 def expected_layout(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> Any:
     """Return the layout that the engine's model class loads: encoder and head."""
-    from encoder_plugins.backbones import weight_loading
-    from encoder_plugins.families.gliner.heads import span
-
-    head = span.layout(encoder.hidden_size, gliner)
-    return weight_loading.join(resolve(spec.layout)(encoder).under(ENCODER, "encoder."), head.under("", "head."))
+    return span_layout.layout(resolve(spec.layout)(encoder), encoder.hidden_size, gliner)
 
 
 def _tokenizer(settings: Settings, folder: Path) -> Any:

@@ -78,7 +78,11 @@ def _other_format(listing: Listing, paths: set[str]) -> Unsupported | SourceFile
     content = listing.read("config.json") if "config.json" in paths else None
     config = parse_json("config.json", content) if content is not None else {}
     if isinstance(config, dict) and (config.get("model_type") == "extractor" or "counting_layer" in config):
-        return Unsupported("config.json: model_type is \"extractor\": this is a GLiNER2 checkpoint, which no plugin serves yet")
+        return Unsupported(
+            'config.json: model_type is "extractor": this is a GLiNER2 checkpoint, which no plugin serves yet'
+        )
     if "modules.json" in paths:
-        return Unsupported("modules.json: this is a sentence-transformers checkpoint; the plugin sentence_transformer serves it")
+        return Unsupported(
+            "modules.json: this is a sentence-transformers checkpoint; the plugin sentence_transformer serves it"
+        )
     return SourceFileNotFound(f"{CONFIG} is missing: the checkpoint is not in GLiNER's format")

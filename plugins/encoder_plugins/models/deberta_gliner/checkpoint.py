@@ -11,7 +11,7 @@ CHECKPOINT = GlinerCheckpoint(
         architecture="DebertaGlinerModel",
         model_type="deberta-v2",
         settings="encoder_plugins.backbones.deberta_v2:Settings",
-        layout="encoder_plugins.backbones.deberta_v2:layout",
+        layout="encoder_plugins.backbones.deberta_v2_settings:layout",
         # what the library computes and our encoder does not; other values are honoured
         fixed={
             "conv_kernel_size": (0, None),

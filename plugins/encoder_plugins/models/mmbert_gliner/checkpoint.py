@@ -11,7 +11,7 @@ CHECKPOINT = GlinerCheckpoint(
         architecture="MmbertGlinerModel",
         model_type="modernbert",
         settings="encoder_plugins.backbones.modernbert:Settings",
-        layout="encoder_plugins.backbones.modernbert:layout",
+        layout="encoder_plugins.backbones.modernbert_settings:layout",
         fixed={"hidden_activation": ("gelu",)},
         relative=False,
     )

@@ -11,7 +11,7 @@ CHECKPOINT = GlinerCheckpoint(
         architecture="Mt5GlinerModel",
         model_type="mt5",
         settings="encoder_plugins.backbones.mt5:Settings",
-        layout="encoder_plugins.backbones.mt5:layout",
+        layout="encoder_plugins.backbones.mt5_settings:layout",
         fixed={"feed_forward_proj": ("gated-gelu",), "is_decoder": (False,)},
         # vLLM would take it for a model with a decoder
         changes={"is_encoder_decoder": False},

@@ -19,4 +19,9 @@ PLUGIN = Plugin(
     ),
     limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
+    # serving overrides the architectures of such checkpoints with these names
+    architectures={
+        "SentenceDistilBertModel": "encoder_plugins.models.sentence_transformer.model:SentenceDistilBertModel",
+        "SentenceMPNetModel": "encoder_plugins.models.sentence_transformer.model:SentenceMPNetModel",
+    },
 )

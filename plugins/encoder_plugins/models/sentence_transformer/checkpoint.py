@@ -262,7 +262,9 @@ def _require_heads(config: dict[str, Any]) -> None:
 def _other_format(paths: set[str]) -> Unsupported | SourceFileNotFound:
     """Return the error for a checkpoint without modules.json, naming its format where that is known."""
     if "gliner_config.json" in paths:
-        return Unsupported("gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such")
+        return Unsupported(
+            "gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such"
+        )
     return SourceFileNotFound(f"{MODULES} is missing: the checkpoint is not in sentence-transformers format")
 
 
@@ -283,9 +285,13 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
         if kind in types:
             return name, path
     if kind.startswith("pylate."):
-        raise Unsupported(f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; no plugin serves it yet")
+        raise Unsupported(
+            f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; no plugin serves it yet"
+        )
     if kind.endswith(".StaticEmbedding"):
-        raise Unsupported(f"{MODULES}: {kind} looks vectors up and has no encoder; that needs no engine, and is not supported")
+        raise Unsupported(
+            f"{MODULES}: {kind} looks vectors up and has no encoder; that needs no engine, and is not supported"
+        )
     if not kind.startswith("sentence_transformers."):
         raise RemoteCodeRefused(
             f"{MODULES}: {kind} is code of the repository; only modules of sentence-transformers are supported"
@@ -302,6 +308,8 @@ def _transformer(folder: Path) -> dict[str, Any]:
         value = config.get(field)
         if value is not None and value not in neutral:
             raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not supported")
+    if config.get("max_seq_length") is not None:
+        integer(name, config, "max_seq_length")
     modalities = config.get("modality_config")
     if modalities is not None and set(modalities) != {"text"}:
         raise Unsupported(
@@ -319,9 +327,7 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
     elif isinstance(modes, str):
         modes = [modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise Unsupported(
-            f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}"
-        )
+        raise Unsupported(f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}")
     if not config.get("include_prompt", True) and any(prompts.values()):
         raise Unsupported(
             f"{name}: include_prompt is false and there are prompts; pooling around a prompt is not supported"

@@ -173,7 +173,9 @@ _RATIO = (
     "the library in bfloat16 is as far from itself in float32 as rounding takes it; an engine that rounds at other places"
     " is about as far, and the largest of some hundred answers up to twice"
 )
-_RATIO_HALF = "float16 has 3 bits more than bfloat16, so an eighth of its rounding; the limit is a quarter of bfloat16's"
+_RATIO_HALF = (
+    "float16 has 3 bits more than bfloat16, so an eighth of its rounding; the limit is a quarter of bfloat16's"
+)
 
 FLOAT = Variant("pooling-float", encoding="float")
 BASE64 = Variant("pooling-base64", encoding="base64")

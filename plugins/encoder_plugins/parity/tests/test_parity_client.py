@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
 CASES = [
     {"id": f"c{n}", "text": f"text {n}", "prompt_name": None, "dimensions": None, "normalize": None} for n in range(5)
 ]
-EXPECTED = {str(case["id"]): np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
+EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
 
 
 @pytest.fixture
@@ -36,7 +36,12 @@ def prepared(tmp_path: Path) -> Path:
         artifact.FileEntry(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()
     ]
     manifest = artifact.Manifest(
-        key="k", plugin="sentence_transformer", prep_version=1, source={"revision": "r"}, files=tuple(sorted(entries))
+        key="k",
+        plugin="sentence_transformer",
+        prep_version=1,
+        licence_note=None,
+        source={"revision": "r"},
+        files=tuple(sorted(entries)),
     )
     (tmp_path / artifact.MANIFEST).write_bytes(manifest.encode())
     return tmp_path
@@ -168,3 +173,29 @@ def test_a_changed_reference_is_no_evidence(prepared: Path) -> None:
     found = client.run(prepared, target)
     assert found.result == "Inconclusive"
     assert "differs" in found.message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reference_that_is_not_finite_is_inconclusive_whatever_the_server_answers(
+    prepared: Path, value: float
+) -> None:
+    write_expected(prepared, {**EXPECTED, "c1/vector": np.array([1, value], np.float32)})
+    target = client.Target(url="http://127.0.0.1:9", name="m", dtype="float32", thresholds={}, timeout=1, binding={})
+    found = client.run(prepared, target)
+    assert found.result == "Inconclusive"
+    assert "case c1 (vector) holds NaN or infinity" in found.message
+
+
+def write_expected(folder: Path, arrays: dict[str, Any]) -> None:
+    """Replace the expected outputs and seal the artifact again."""
+    (folder / artifact.EXPECTED).write_bytes(save(arrays))
+    (folder / artifact.MANIFEST).unlink()
+    manifest = artifact.build(
+        folder,
+        key="k",
+        plugin="sentence_transformer",
+        prep_version=1,
+        licence_note=None,
+        source={"revision": "r"},
+    )
+    (folder / artifact.MANIFEST).write_bytes(manifest.encode())

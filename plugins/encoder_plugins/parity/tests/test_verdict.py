@@ -1,16 +1,22 @@
-"""What is asked, and what is made of the answers."""
+"""Which requests are sent, and what the verdict over the answers is."""
 
 import json
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.errors import Unmeasurable
 from encoder_plugins.models.sentence_transformer import parity
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
-from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Batch, Bound, Finding, Reference, Verdict
+from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT
+from encoder_plugins.parity import plan as plans
+from encoder_plugins.parity import verdict as verdicts
+from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.verdict import Finding, Verdict
 
 MODEL = Checkpoint(
     dimensions=4,
@@ -31,15 +37,22 @@ def reference(**expected: list[float]) -> Reference:
     cases = tuple(
         {"id": name, "text": name, "prompt_name": None, "dimensions": None, "normalize": None} for name in arrays
     )
-    return Reference("sha256:a", "sha256:r", "sentence_transformer", cases, arrays)
+    return Reference(
+        artifact="sha256:a",
+        digest="sha256:r",
+        plugin="sentence_transformer",
+        cases=cases,
+        expected={name: {"vector": value} for name, value in arrays.items()},
+    )
 
 
 def verdict(found: Reference, *answers: Any) -> Verdict:
-    batch = Batch(found.cases, "float")
+    batch = Batch(found.cases, FLOAT)
+    contents = [json.dumps({"data": answer}).encode() for answer in answers]
     findings = [
-        finding for answer in answers for finding in comparison.examine(parity.PARITY, found, "alone", batch, answer)
+        finding for content in contents for finding in verdicts.examine(parity.PARITY, found, "alone", batch, content)
     ]
-    return comparison.judge(findings, TOLERANCE, found, {"uid": "u"})
+    return verdicts.judge(findings, TOLERANCE, found, {"uid": "u"})
 
 
 def test_case_ids_are_unique_and_every_choice_of_a_request_has_a_case() -> None:
@@ -57,19 +70,32 @@ def test_the_longest_case_is_far_beyond_a_short_limit_and_bounded_for_a_long_one
 
 
 @pytest.mark.parametrize("position", range(4))
-def test_every_pass_asks_every_case_once_and_never_mixes_settings(position: int) -> None:
-    step = comparison.plan(parity.PARITY, CASES)[position]
-    asked = [case["id"] for batch in step.batches for case in batch.cases]
-    assert sorted(asked) == sorted(case["id"] for case in CASES)
-    assert all(len({parity.PARITY.group(case) for case in batch.cases}) == 1 for batch in step.batches)
+def test_every_pass_sends_every_case_once_and_never_mixes_settings(position: int) -> None:
+    step = plans.plan(parity.PARITY, CASES)[position]
+    sent = [case["id"] for batch in step.batches for case in batch.cases]
+    assert sorted(sent) == sorted(case["id"] for case in CASES)
+    assert all(len({parity.PARITY.group(case, batch.variant) for case in batch.cases}) == 1 for batch in step.batches)
 
 
 def test_the_passes_differ_in_order_company_and_concurrency() -> None:
-    alone, together, concurrent, shuffled = comparison.plan(parity.PARITY, CASES)
+    alone, together, concurrent, shuffled = plans.plan(parity.PARITY, CASES)
     assert {len(batch.cases) for batch in alone.batches} == {1}
     assert max(len(batch.cases) for batch in together.batches) >= 40
-    assert (alone.at_once, concurrent.at_once, shuffled.at_once) == (1, 16, 16)
-    assert comparison.plan(parity.PARITY, CASES)[3] == shuffled
+    assert (alone.concurrency, concurrent.concurrency, shuffled.concurrency) == (1, 16, 16)
+    assert plans.plan(parity.PARITY, CASES)[3] == shuffled
+    assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
+        FLOAT,
+        BASE64,
+    }
+
+
+def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
+    def neighbours(batches: Any) -> set[tuple[str, str]]:
+        return {(one["id"], two["id"]) for batch in batches for one, two in pairwise(batch.cases)}
+
+    _, together, _, shuffled = plans.plan(parity.PARITY, CASES)
+    kept = neighbours(together.batches) & neighbours(shuffled.batches)
+    assert len(kept) < len(neighbours(shuffled.batches)) / 4
 
 
 def test_equal_answers_pass_with_their_numbers() -> None:
@@ -109,13 +135,57 @@ def test_one_bad_answer_among_good_ones_fails_and_is_named_first() -> None:
     assert found.metrics[1]["value"].startswith("0.1")
 
 
+def test_a_verdict_says_what_was_measured() -> None:
+    found = verdict(reference(a=[1, 0], b=[0, 1]), {"embeddings": [[1, 0], [0, 1 + 3e-7]]})
+    assert found.message == (
+        "matches the reference within tolerance (min cosine 1, limit 0.99999; max |Δ| 3.6e-07, limit 1e-05)"
+    )
+    found = verdict(reference(a=[1, 0], b=[0, 1]), {"embeddings": [[1, 0], [0, 1.2]]})
+    assert found.message == "1 of 2 comparisons are outside the tolerance (max |Δ| 0.2, limit 1e-05)"
+
+
 def test_no_finding_never_passes() -> None:
-    assert comparison.judge([], TOLERANCE, reference(a=[1]), {}).result == "Failed"
+    assert verdicts.judge([], TOLERANCE, reference(a=[1]), {}).result == "Inconclusive"
+
+
+def test_a_bound_that_no_case_measured_is_inconclusive() -> None:
+    findings = [Finding(case="a", sent="alone", metrics={"cosine": 1.0})]
+    found = verdicts.judge(findings, TOLERANCE, reference(a=[1]), {})
+    assert found.result == "Inconclusive"
+    assert "max_abs_error" in found.message
+    # a failure is known without the other bound
+    findings = [Finding(case="a", sent="alone", metrics={"cosine": 0.5})]
+    assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).result == "Failed"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_reference_that_is_not_finite_cannot_be_compared_with(value: float) -> None:
+    with pytest.raises(Unmeasurable, match=r"case b \(vector\)"):
+        verdicts.require_finite(reference(a=[1, 0], b=[0, value]))
+
+
+@pytest.mark.parametrize("metric", ["cosine", "max_abs_error"])
+def test_a_metric_that_is_not_finite_never_passes(metric: str) -> None:
+    metrics = {"cosine": 1.0, "max_abs_error": 0.0, metric: float("nan")}
+    finding = Finding(case="a", sent="alone", metrics=metrics)
+    assert verdicts.judge([finding], TOLERANCE, reference(a=[1]), {}).result == "Failed"
+
+
+def test_rounding_is_measured_in_what_the_library_loses() -> None:
+    exact, rounded = np.linspace(1, 2, 32, dtype=np.float32), np.linspace(1, 2, 32, dtype=np.float32)
+    rounded[::2] += 0.02
+    expected = {"vector": exact, "vector_bfloat16": rounded}
+    as_much = exact.copy()
+    as_much[1::2] += 0.02
+    ratio = parity.PARITY.compare({}, as_much, expected).metrics["noise_ratio"]
+    assert ratio == pytest.approx(1.0, abs=0.01)
+    ratio = parity.PARITY.compare({}, exact + 0.06, expected).metrics["noise_ratio"]
+    assert not parity.PARITY.tolerances["bfloat16"][2].holds(ratio)
 
 
 def test_thresholds_replace_the_plugins_own() -> None:
-    moved = comparison.bounds(parity.PARITY, "bfloat16", {"cosine": "0.5"})
-    assert moved[0] == Bound("cosine", at_least=0.5)
+    moved = verdicts.bounds(parity.PARITY, "bfloat16", {"cosine": "0.5"})
+    assert (moved[0].metric, moved[0].at_least, moved[0].limit) == ("cosine", 0.5, 0.5)
     assert moved[1] == parity.PARITY.tolerances["bfloat16"][1]
 
 
@@ -125,16 +195,18 @@ def test_thresholds_replace_the_plugins_own() -> None:
 )
 def test_thresholds_that_say_nothing_are_refused(dtype: str, overrides: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"dtype|metric|finite|float"):
-        comparison.bounds(parity.PARITY, dtype, overrides)
+        verdicts.bounds(parity.PARITY, dtype, overrides)
 
 
 def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
-    finding = Finding(case="a", asked="alone", wrong="ü\n" * 5_000)
-    text = comparison.judge([finding], TOLERANCE, reference(a=[1]), {"uid": "x" * 500}).encode()
+    finding = Finding(case="a", sent="alone", wrong="ü\n" * 5_000)
+    text = verdicts.judge([finding], TOLERANCE, reference(a=[1]), {"uid": "x" * 500}).encode()
     assert len(text.encode()) <= 2048
     assert json.loads(text)["binding"] == {"uid": "x" * 500}
 
 
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:
-    found = parity.PARITY.compare({}, np.array([300.003, 400], np.float32), np.array([300, 400], np.float32))
+    found = parity.PARITY.compare(
+        {}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)}
+    )
     assert found.metrics["max_abs_error"] == pytest.approx(6e-6, rel=0.1)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
-from encoder_plugins.artifact.cases import Inputs
 from encoder_plugins.artifact.reference import Recording
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
+def record(*arguments: Any, **options: Any) -> Recording:
     """Record nothing worth having, carelessly."""
     import dying_prep  # type: ignore[import-not-found]
 
-    naps = "import time; time.sleep(1)"
+    pause = "import time; time.sleep(1)"
     subprocess.run(
-        [sys.executable, "-c", naps, "kX9wQzArgument"], env={"CARELESS": "kX9wQzVariable"}, check=True, timeout=30
+        [sys.executable, "-c", pause, "kX9wQzArgument"], env={"CARELESS": "kX9wQzVariable"}, check=True, timeout=30
     )
-    found: Recording = dying_prep.record(model, inputs)
+    found: Recording = dying_prep.record(*arguments, **options)
     return found

@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from encoder_plugins import catalog
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
+def record(
+    plugin: Plugin,
+    checkpoint: Path,
+    auxiliary: Mapping[str, Path],
+    cases: Sequence[Case],
+    *,
+    trust_remote_code: bool = False,
+) -> Recording:
     """Record nothing worth having."""
-    return Recording(cases=[{"id": "one"}], expected={"one": np.zeros((1, 1), np.float32)}, about={})
+    return Recording(cases=[{"id": "one"}], outputs={"one": {"vector": np.zeros((1, 1), np.float32)}}, about={})
 
 
 def main(source: str, output: str, endpoint: str, revision: str, phase: str) -> None:
@@ -30,11 +37,11 @@ def main(source: str, output: str, endpoint: str, revision: str, phase: str) -> 
         if line["phase"] == phase:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    plugin = replace(catalog.get("sentence_transformer"), recorder="dying_prep:record")
+    plugin = catalog.get("sentence_transformer")
     request = Request(
         plugin=plugin, source=source, output=Path(output), endpoint=endpoint, revision=revision, stall_seconds=60
     )
-    print(prepare(request, Progress(emit)).digest)
+    print(prepare(request, Progress(emit), record).digest)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ import numpy as np
 
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
-from encoder_plugins.artifact.cases import Inputs
-from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.errors import InsufficientSpace, PrepareError
+from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Credentials, Request
@@ -45,9 +44,16 @@ CALLS = (
 FREEING = {"unlink", "remove", "rmdir", "utime", "chmod"}
 
 
-def record(model: Path, inputs: Inputs = ()) -> Recording:
+def record(
+    plugin: Plugin,
+    checkpoint: Path,
+    auxiliary: Mapping[str, Path],
+    cases: Sequence[Case],
+    *,
+    trust_remote_code: bool = False,
+) -> Recording:
     """Record nothing worth having."""
-    return Recording(cases=[{"id": "one"}], expected={"one": np.zeros((1, 1), np.float32)}, about={})
+    return Recording(cases=[{"id": "one"}], outputs={"one": {"vector": np.zeros((1, 1), np.float32)}}, about={})
 
 
 class Fault:
@@ -102,7 +108,7 @@ def attempt(fault: Fault, request: Request, kind: str, at: int) -> str:
     if kind == "full":
         fault.arm(kind, at)
         try:
-            prepare(request, Progress(lambda line: None))
+            prepare(request, Progress(lambda line: None), record)
         except InsufficientSpace:
             return "full"
         finally:
@@ -111,7 +117,7 @@ def attempt(fault: Fault, request: Request, kind: str, at: int) -> str:
     child = os.fork()
     if child == 0:
         fault.arm(kind, at)
-        prepare(request, Progress(lambda line: None))
+        prepare(request, Progress(lambda line: None), record)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     return "done" if status == 0 else "killed" if os.WIFSIGNALED(status) else f"failed with {status}"
@@ -130,7 +136,7 @@ def wrong(request: Request, expected: str, damaged: bool) -> list[str]:
         except PrepareError as error:
             found.append(f"half-made: {error}")
     try:
-        digest = prepare(request, Progress(lambda line: None)).digest
+        digest = prepare(request, Progress(lambda line: None), record).digest
         manifest.verify(request.output)
     except (PrepareError, OSError) as error:
         return [*found, f"the next prep: {error!r}"]
@@ -147,7 +153,7 @@ def main(kind: str, source: str, folder: str, options: str = "{}") -> None:
     damaged, step = bool(given.pop("damaged", False)), int(given.pop("step", 1))
     if credentials := given.pop("credentials", None):
         given["credentials"] = Credentials(*credentials)
-    plugin = replace(catalog.get("sentence_transformer"), recorder="every_write:record")
+    plugin = catalog.get("sentence_transformer")
     request = Request(plugin=plugin, source=source, output=Path(folder) / "volume" / "key", stall_seconds=60, **given)
     fault = Fault()
 
@@ -156,13 +162,13 @@ def main(kind: str, source: str, folder: str, options: str = "{}") -> None:
         if damaged:
             shutil.copytree(Path(folder) / "damaged", request.output)
 
-    expected = prepare(request, Progress(lambda line: None)).digest
+    expected = prepare(request, Progress(lambda line: None), record).digest
     if damaged:
         shutil.copytree(request.output, Path(folder) / "damaged")
         (Path(folder) / "damaged" / "model" / "config.json").write_text("{}")
     start_over()
     fault.arm("", -1)
-    prepare(request, Progress(lambda line: None))
+    prepare(request, Progress(lambda line: None), record)
     writes, calls = fault.count, dict(fault.calls)
     problems: list[str] = []
     happened: Counter[str] = Counter()

@@ -7,20 +7,24 @@ import json
 import pytest
 
 from encoder_plugins.errors import PickleRefused, PluginError, RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.prep.checkpoint import Selection, SourceFile
 from encoder_plugins.prep.checkpoint_files import (
-    SourceFile,
     converted_name,
+    enforce,
+    left_out,
     module_folders,
     refuse_code,
     refuse_escapes,
-    select,
+    select_folders,
 )
 
 DENSE = json.dumps([{"path": "", "type": "x.Transformer"}, {"path": "2_Dense", "type": "x.Dense"}]).encode()
 
 
 def chosen(*paths: str, modules: bytes | None = None, allow_pickle: bool = False) -> tuple[set[str], set[str]]:
-    found = select([SourceFile(path=path, size=1) for path in paths], modules, allow_pickle=allow_pickle)
+    files = [SourceFile(path=path, size=1) for path in paths]
+    found = select_folders(files, module_folders(modules))
+    enforce(found, files, allow_pickle=allow_pickle)
     return {file.path for file in found.files}, {file.path for file in found.pickles}
 
 
@@ -61,6 +65,26 @@ def test_a_checkpoint_without_weights_is_refused() -> None:
         chosen("config.json", "onnx/model.onnx", "training_args.bin")
 
 
+WEIGHTS = SourceFile(path="model.safetensors", size=1)
+
+
+@pytest.mark.parametrize("path", ["pytorch_model.bin", "a.pt", "state.pkl", "modeling.py"])
+def test_a_plugin_cannot_pass_a_pickle_or_code_as_a_plain_file(path: str) -> None:
+    odd = SourceFile(path=path, size=1)
+    with pytest.raises(Unsupported, match=path):
+        enforce(Selection(files=(WEIGHTS, odd)), [WEIGHTS, odd], allow_pickle=True)
+
+
+def test_a_plugin_cannot_select_what_the_source_does_not_list() -> None:
+    with pytest.raises(Unsupported, match="other"):
+        enforce(Selection(files=(WEIGHTS, SourceFile(path="other.json", size=1))), [WEIGHTS], allow_pickle=False)
+
+
+def test_files_that_are_left_out_are_named() -> None:
+    adapter = SourceFile(path="adapter/weights.safetensors", size=1)
+    assert left_out([WEIGHTS, adapter], Selection(files=(WEIGHTS,))) == ["adapter/weights.safetensors"]
+
+
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "a\\x", "a//x"])
 def test_a_listing_can_not_write_elsewhere(path: str) -> None:
     with pytest.raises(Unsupported):
@@ -80,6 +104,7 @@ def test_a_list_of_modules_that_is_none_is_refused(content: bytes) -> None:
     [
         ("config.json", {"auto_map": {"AutoModel": "modeling.Model"}}, RemoteCodeRefused),
         ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["a/b--tok.Tok", None]}}, RemoteCodeRefused),
+        ("gliner_config.json", {"encoder_config": {"auto_map": {"AutoModel": "m.M"}}}, RemoteCodeRefused),
         ("modules.json", [{"path": "", "type": "custom_st.Transformer"}], RemoteCodeRefused),
         ("modules.json", [{"path": "", "type": "a_library.Transformer"}], None),
         ("config.json", {"architectures": ["BertModel"]}, None),

@@ -34,7 +34,12 @@ def reseal(folder: Path) -> None:
     """Write the manifest that would fit: only the digest in the pod's arguments can tell."""
     before = artifact.read(folder)
     manifest = artifact.build(
-        folder, key=before.key, plugin=before.plugin, prep_version=before.prep_version, source=before.source
+        folder,
+        key=before.key,
+        plugin=before.plugin,
+        prep_version=before.prep_version,
+        licence_note=None,
+        source=before.source,
     )
     (folder / artifact.MANIFEST).write_bytes(manifest.encode())
 

@@ -6,8 +6,9 @@ import json
 import os
 import pickle
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ from safetensors.torch import load_file
 
 from encoder_plugins import errors
 from encoder_plugins.artifact import manifest
+from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.plugin import Plugin
+from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.pickle_conversion import convert, convert_folder
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
@@ -42,21 +46,45 @@ def test_shards_get_an_index(tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Runs a command when it is unpickled."""
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
 
     def __reduce__(self) -> tuple[object, ...]:
-        return os.system, ("touch /tmp/never",)
+        return os.mkdir, (str(self.target),)
 
 
-@pytest.mark.parametrize("content", [{"a": Bomb()}, [1, 2], {"a": {"b": 1}}])
-def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path, content: object) -> None:
-    torch.save(content, tmp_path / "x.bin")
+def bombs(target: Path) -> Iterator[object]:
+    """Return what a loader without protection would accept as a table of tensors, and what it would not."""
+    yield {"a": torch.ones(2), "b": Bomb(target)}
+    yield Bomb(target)
+
+
+def test_the_bomb_of_these_tests_goes_off_where_nothing_protects(tmp_path: Path) -> None:
+    torch.save({"a": Bomb(tmp_path / "ran")}, tmp_path / "x.bin")
+    torch.load(tmp_path / "x.bin", weights_only=False)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))])
+def test_code_in_a_pickle_is_not_run(tmp_path: Path, number: int, save: Callable[[object, Path], object]) -> None:
+    save(list(bombs(tmp_path / "ran"))[number], tmp_path / "x.bin")
     with pytest.raises(errors.PickleRefused):
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "x.safetensors").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps(Bomb(), protocol=2)])
+@pytest.mark.parametrize("content", [[1, 2], {"a": {"b": 1}}])
+def test_what_is_not_a_table_of_tensors_is_refused(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "x.bin")
+    with pytest.raises(errors.PickleRefused, match="not a table"):
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle"])
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(content)
     with pytest.raises(errors.PickleRefused):
@@ -93,3 +121,28 @@ def test_a_pickled_checkpoint_is_refused_unless_allowed(
     assert "model/model.safetensors" in paths
     assert not any(path.endswith(".bin") for path in paths)
     assert (request.output / "model/model.safetensors").stat().st_mode & 0o444 == 0o444
+
+
+def test_the_original_library_gets_the_pickle_as_it_was_published(
+    requested: Requested, progress: Progress, pickled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    record = reference_environment.record
+
+    def watching(plugin: Plugin, folder: Path, *arguments: Any, **options: Any) -> Recording:
+        seen.extend(sorted(path.name for path in folder.iterdir()))
+        return record(plugin, folder, *arguments, **options)
+
+    monkeypatch.setattr(reference_environment, "record", watching)
+    prepare(requested(str(pickled), allow_pickle=True), progress)
+    assert "pytorch_model.bin" in seen
+    assert "model.safetensors" not in seen
+
+
+def test_a_bomb_in_a_checkpoint_is_not_run_by_a_prep_that_may_take_pickles(
+    requested: Requested, progress: Progress, pickled: Path, tmp_path: Path
+) -> None:
+    torch.save({"a": Bomb(tmp_path / "ran")}, pickled / "pytorch_model.bin")
+    with pytest.raises(errors.PickleRefused, match="pytorch_model"):
+        prepare(requested(str(pickled), allow_pickle=True), progress)
+    assert not (tmp_path / "ran").exists()

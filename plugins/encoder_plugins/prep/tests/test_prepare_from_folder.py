@@ -22,7 +22,12 @@ def test_a_folder_is_copied_and_named_by_its_content(
 ) -> None:
     request = requested(str(checkpoint))
     prepared = prepare(request, progress)
-    assert manifest.verify(request.output).source == {"kind": "pvc", "revision": prepared.revision}
+    source = manifest.verify(request.output).source
+    assert source == {
+        "kind": "pvc",
+        "revision": prepared.revision,
+        "published": manifest.tree_digest(request.output / "model"),
+    }
     assert len(prepared.revision) == 64
     copied = request.output / "model" / "model.safetensors"
     assert copied.read_bytes() == (checkpoint / "model.safetensors").read_bytes()

@@ -38,7 +38,13 @@ def test_an_artifact_holds_what_is_loaded_and_nothing_else(requested: Requested,
     paths = {entry.path for entry in manifest.files}
     assert {path.removeprefix("model/") for path in paths if path.startswith("model/")} == TAKEN
     assert paths - {f"model/{path}" for path in TAKEN} == {artifact.CASES, artifact.EXPECTED, artifact.ABOUT}
-    assert manifest.source == {"kind": "huggingFace", "repo": "demo/tiny", "revision": hub.revision}
+    published = artifact.tree_digest(request.output / "model")
+    assert manifest.source == {
+        "kind": "huggingFace",
+        "repo": "demo/tiny",
+        "revision": hub.revision,
+        "published": published,
+    }
     assert (prepared.revision, prepared.cases, prepared.files) == (hub.revision, 2, len(TAKEN) + 3)
     assert manifest.reference_digest == prepared.reference
     assert os.listdir(request.output.parent / ".staging") == []
@@ -186,7 +192,7 @@ def test_progress_counts_every_byte(requested: Requested, progress: Progress, li
     size = sum(path.stat().st_size for path in (request.output / "model").rglob("*") if path.is_file())
     assert last["bytes"] == last["total"] == size
     phases = list(dict.fromkeys(line["phase"] for line in lines))
-    assert phases == ["listing", "download", "reference", "seal", "publish", "clean"]
+    assert phases == ["listing", "download", "convert", "reference", "seal", "publish", "clean"]
 
 
 class Storage(BaseHTTPRequestHandler):
@@ -209,7 +215,7 @@ class RedirectingHub(Storage):
 
     def do_GET(self) -> None:
         self.tokens.append(self.headers["Authorization"])
-        files = [{"rfilename": name, "size": 9, "blobId": "0" * 40} for name in ("config.json", "model.safetensors")]
+        files = [{"rfilename": name, "size": 9, "blobId": "0" * 40} for name in ("modules.json",)]
         listing = json.dumps({"id": "a/b", "sha": "1" * 40, "siblings": files})
         if self.path.startswith("/api/"):
             self.send_response(200)

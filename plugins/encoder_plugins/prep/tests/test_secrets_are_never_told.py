@@ -29,13 +29,12 @@ HONEST, CARELESS = "dying_prep:record", "careless_recorder:record"
 # the command as its Job runs it, with a recorder that needs no torch
 PROGRAM = """
 import argparse, sys
-from dataclasses import replace
 sys.path.insert(0, sys.argv.pop(1))
-from encoder_plugins import catalog
+from encoder_plugins.plugin import resolve
+from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.sources import retry
 from encoder_plugins.cli import prepare
-plugin = replace(catalog.get("sentence_transformer"), recorder=sys.argv.pop(1))
-catalog.get = lambda name: plugin
+reference_environment.record = resolve(sys.argv.pop(1))
 retry.time.sleep = lambda seconds: None
 parser = argparse.ArgumentParser()
 prepare.add_arguments(parser)

@@ -1,7 +1,7 @@
-"""`python isolation.py FOLDER RUNNER`: sends each prepared artifact below FOLDER requests in many ways, and prints how far answers differ.
+"""`python isolation.py FOLDER RUNNER`: sends each prepared artifact below FOLDER many mixes of requests, and prints how far answers differ.
 
 A process of its own, since the model runner (`v1`, `v2`) is chosen by the environment that vLLM is imported in. The engine
-takes one step at a time, so that requests come while others are in flight, and batches hold parts of several requests.
+is driven step by step, so that requests arrive while others are in flight, and batches hold parts of several requests.
 """
 
 from __future__ import annotations
@@ -20,19 +20,48 @@ from typing import Any
 
 import numpy as np
 
+from encoder_plugins.artifact import reference
 from encoder_plugins.errors import WrongAnswer
-from encoder_plugins.inputs import body as bodies
 from encoder_plugins.parity import verdict
 
 SEED = 3
-# enough of each, and few enough for a CPU's interpreter
-CASES = 12
-FEW = 5
 # texts that one case may be
 HEAVIEST = 8
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# a second of a CPU for each text
-INTERPRETED_CASES = 4
+# kinds of cases, and cases of each: enough to mix, and few enough for a CPU; a second for each text where kernels are interpreted
+KINDS, OF_EACH = (4, 2) if INTERPRETED else (8, 4)
+# requests that come a second time
+AGAIN = 5
+WORDS = [
+    "Ada",
+    "Lovelace",
+    "met",
+    "Charles",
+    "Babbage",
+    "in",
+    "London",
+    ",",
+    "and",
+    "wrote",
+    "notes",
+    "on",
+    "his",
+    "engine",
+    "for",
+    "Scientific",
+    "Memoirs",
+]
+# kinds of GLiNER requests that no parity case is: long beside short, many labels beside one, class probabilities, chunks, nothing found
+GLINER: Sequence[Mapping[str, Any]] = (
+    {"text": " ".join(WORDS[:4]), "labels": ["person"], "threshold": 0.2, "return_class_probs": True},
+    {"text": " ".join(WORDS), "labels": [f"kind {number}" for number in range(20)], "threshold": 0.3},
+    {"text": " ".join(WORDS * 8), "labels": ["person", "city"], "threshold": 0.3, "overflow": "chunk"},
+    {
+        "texts": ["Ada .", " ", " ".join(WORDS * 2)],
+        "labels_per_text": [["city"], ["person"], ["person", "city", "date"]],
+    },
+    {"text": "in , and on", "labels": ["person"], "threshold": 1.0},
+)
 
 
 class Engine:
@@ -46,9 +75,10 @@ class Engine:
         from encoder_plugins.serving.settings import Settings
         from encoder_plugins.serving.tuning import Tuning
 
-        self.reference = verdict.read_reference(artifact)
+        self.reference = reference.read(artifact)
         plugin = catalog.get(self.reference.plugin)
         self.parity = resolve(plugin.parity)
+        self.variant = self.parity.variants()[0]
         values = limits.defaults(plugin)
         service = command.Service(
             artifact=artifact,
@@ -69,104 +99,138 @@ class Engine:
     def _answered(self, number: int, kind: str, value: Any) -> None:
         self._answers[number] = (kind, value)
 
-    def add(self, data: Mapping[str, Any]) -> int:
-        """Give a request to the engine; returns its number."""
+    def add(self, body: Mapping[str, Any]) -> int:
+        """Give a request to the engine; return its number."""
         number = next(self._numbers)
-        self.loop.take(number, bodies.encode(data))
+        self.loop.take(number, json.dumps(body).encode())
         return number
 
-    def answers(self, numbers: Iterable[int]) -> list[Any]:
-        """Step until all is done; return the answers to ``numbers``."""
+    def step(self) -> None:
+        """Run one scheduler step."""
+        self.loop.step()
+
+    def answers(self, numbers: Iterable[int]) -> list[bytes]:
+        """Step until ``numbers`` are answered; return the bodies of their responses."""
         wanted = list(numbers)
         while not all(number in self._answers for number in wanted):
-            self.loop.step()
+            self.step()
         found = []
         for number in wanted:
             kind, value = self._answers.pop(number)
             assert kind == "answer", value
-            found.append(json.loads(value[0])["data"])
+            found.append(value[0])
         return found
 
 
-def chosen(engine: Engine) -> list[Mapping[str, Any]]:
-    """Return some cases that can be asked in one request, always the same; short ones where kernels are interpreted."""
+def chosen(engine: Engine) -> list[list[Mapping[str, Any]]]:
+    """Return a few cases of each kind, always the same: those of one kind can be sent in one request."""
     heaviest = 1 if INTERPRETED else HEAVIEST
-    groups: dict[object, list[Mapping[str, Any]]] = {}
+    kinds: dict[object, list[Mapping[str, Any]]] = {}
     for case in sorted(engine.reference.cases, key=lambda case: len(json.dumps(case))):
         if engine.parity.weight(case) <= heaviest:
-            groups.setdefault(engine.parity.group(case), []).append(case)
-    largest = max(groups.values(), key=len)
-    if INTERPRETED:
-        # from the shorter half, but not the shortest only: those may all find nothing
-        shorter = largest[: max(INTERPRETED_CASES, len(largest) // 2)]
-        return shorter[:: len(shorter) // INTERPRETED_CASES][:INTERPRETED_CASES]
-    return random.Random(SEED).sample(largest, min(CASES, len(largest)))
+            kinds.setdefault(engine.parity.group(case, engine.variant), []).append(case)
+    largest = sorted(kinds.values(), key=len, reverse=True)[:KINDS]
+    # evenly from the shortest to the longest; where kernels are interpreted from the shorter half
+    spread = [cases[: max(OF_EACH, len(cases) // 2)] if INTERPRETED else cases for cases in largest]
+    return [cases[:: -(-len(cases) // OF_EACH)] for cases in spread]
 
 
 def isolation(engine: Engine) -> dict[str, Any]:
-    """Ask in every way; return how far answers are from those given alone, and from the library's, by way."""
-    parity, cases = engine.parity, chosen(engine)
+    """Send every mix; return how far answers are from those given alone, and from the library's, by mix."""
+    parity, kinds = engine.parity, chosen(engine)
+    cases = [case for kind in kinds for case in kind]
+    numbers = {case["id"]: number for number, case in enumerate(cases)}
     order = random.Random(SEED).sample(range(len(cases)), len(cases))
+    further = [{"data": data} for data in GLINER] if engine.reference.plugin.endswith("_gliner") else []
 
-    def add(*places: int) -> tuple[tuple[int, ...], int]:
-        return places, engine.add(parity.data([cases[place] for place in places], "float"))
+    def body(*members: int) -> dict[str, Any]:
+        found: dict[str, Any] = parity.body([cases[number] for number in members], engine.variant)
+        return found
 
-    def answered(asked: Sequence[tuple[tuple[int, ...], int]]) -> list[tuple[int, Any]]:
-        answers = engine.answers(number for _, number in asked)
+    def add(*members: int) -> tuple[tuple[int, ...], int]:
+        return members, engine.add(body(*members))
+
+    def answered(sent: Sequence[tuple[tuple[int, ...], int]]) -> list[tuple[int, Any]]:
+        answers = engine.answers(number for _, number in sent)
         return [
             pair
-            for (places, _), answer in zip(asked, answers, strict=True)
-            for pair in zip(places, parity.outputs(answer, [cases[place] for place in places], "float"), strict=True)
+            for (members, _), answer in zip(sent, answers, strict=True)
+            for pair in zip(
+                members, parity.outputs(answer, [cases[number] for number in members], engine.variant), strict=True
+            )
         ]
 
-    alone = dict(pair for place in range(len(cases)) for pair in answered([add(place)]))
-    ways = {
-        "batched": answered([add(*range(len(cases)))]),
-        "shuffled": answered([add(*order)]),
-        "side by side": answered([add(place) for place in order]),
-    }
-    # requests come while others are in flight; each is between different neighbours, some of them twice
-    asked = []
-    for count, place in enumerate([*order[::-1], *order[:FEW]]):
-        asked.append(add(place))
+    def batched(shuffled: bool) -> list[tuple[int, Any]]:
+        sent = []
+        for kind in kinds:
+            members = [numbers[case["id"]] for case in kind]
+            sent.append(add(*(random.Random(SEED).sample(members, len(members)) if shuffled else members)))
+        return answered(sent)
+
+    alone = dict(pair for number in range(len(cases)) for pair in answered([add(number)]))
+    further_alone = [json.loads(engine.answers([engine.add(data)])[0]) for data in further]
+    mixes = {"batched": batched(shuffled=False), "shuffled": batched(shuffled=True)}
+    sent, also = [], []
+    for count, number in enumerate(order):
+        sent.append(add(number))
+        if count < len(further):
+            also.append((count, engine.add(further[count])))
+    mixes["side by side"] = answered(sent)
+    # answered above already: the engine finishes everything that is in flight
+    beside = [(count, json.loads(engine.answers([number])[0])) for count, number in also]
+    # requests arrive while others are in flight; each has other neighbours, some come twice
+    sent, also = [], []
+    for count, number in enumerate([*order[::-1], *order[:AGAIN]]):
+        sent.append(add(number))
+        if count % 4 == 1 and further:
+            also.append((count % len(further), engine.add(further[count % len(further)])))
         if count % 3 == 2:
-            engine.loop.step()
-    ways["overlapping"] = answered(asked)
+            engine.step()
+    mixes["overlapping"] = answered(sent)
+    beside += [(count, json.loads(engine.answers([number])[0])) for count, number in also]
     tolerance = parity.tolerances["float32"]
     findings = {
-        way: [compared(engine, way, cases[place], got) for place, got in [*alone.items(), *found]]
-        for way, found in ways.items()
+        mix: within(engine, mix, [(cases[number], got) for number, got in [*alone.items(), *found]])
+        for mix, found in mixes.items()
     }
     return {
         "cases": len(cases),
+        "kinds": len(kinds) + len(further),
         "differ": len({json.dumps(plain(got)) for got in alone.values()}),
         "from alone": {
-            way: max(
-                distance(plain(got), plain(alone[place]), thresholds(parity.data([cases[place]], "float")))
-                for place, got in found
-            )
-            for way, found in ways.items()
+            mix: max(distance(plain(got), plain(alone[number]), thresholds(body(number))) for number, got in found)
+            for mix, found in mixes.items()
         },
+        "further from alone": max(
+            (distance(plain(got), plain(further_alone[count]), thresholds(further[count])) for count, got in beside),
+            default=0.0,
+        ),
         "from the library": {
-            way: verdict.judge(found, tolerance, engine.reference, {}).message
-            for way, found in findings.items()
+            mix: verdict.judge(found, tolerance, engine.reference, {}).message
+            for mix, found in findings.items()
             if verdict.judge(found, tolerance, engine.reference, {}).result != "Passed"
         },
     }
 
 
-def compared(engine: Engine, way: str, case: Mapping[str, Any], got: Any) -> verdict.Finding:
+def within(engine: Engine, mix: str, found: Sequence[tuple[Mapping[str, Any], Any]]) -> list[verdict.Finding]:
+    """Return how far answers are from the library's, one by one and together."""
+    findings = [compared(engine, mix, case, got) for case, got in found]
+    return [*findings, *verdict.pooled(engine.parity, mix, findings)]
+
+
+def compared(engine: Engine, mix: str, case: Mapping[str, Any], got: Any) -> verdict.Finding:
     """Return how far an answer is from the library's."""
     try:
         found = engine.parity.compare(case, got, engine.reference.expected[case["id"]])
     except WrongAnswer as error:
-        return verdict.Finding(case=case["id"], asked=way, wrong=str(error))
-    return verdict.Finding(case=case["id"], asked=way, metrics=found.metrics)
+        return verdict.Finding(case=case["id"], sent=mix, wrong=str(error))
+    return verdict.Finding(case=case["id"], sent=mix, metrics=found.metrics, samples=found.samples)
 
 
-def thresholds(data: Mapping[str, Any]) -> list[float]:
+def thresholds(body: Mapping[str, Any]) -> list[float]:
     """Return the numbers of a request that an answer may be cut off at."""
-    return [value for value in data.values() if isinstance(value, float)]
+    return [value for value in body["data"].values() if isinstance(value, float)]
 
 
 def plain(value: Any) -> Any:
@@ -182,29 +246,29 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def distance(one: Any, other: Any, borders: Sequence[float]) -> float:
-    """Return the largest difference of two numbers in the same place; infinite where anything else differs.
+def distance(one: Any, other: Any, cuts: Sequence[float]) -> float:
+    """Return the largest difference of two numbers at the same path; infinite where anything else differs.
 
-    Elements of lists belong together by what in them is no number, since rounding may swap two that are equally good. What
+    Elements of lists are matched by what in them is not a fraction, since rounding may swap two of equal score. An element that
     only one list has counts by how far its numbers are from a threshold of the request, which rounding may cross.
     """
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other)
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return max((distance(one[name], other[name], borders) for name in one), default=0.0)
+        return max((distance(one[name], other[name], cuts) for name in one), default=0.0)
     if isinstance(one, list) and isinstance(other, list):
         if all(isinstance(element, dict) for element in [*one, *other]):
-            first, second = by_what_they_are(one), by_what_they_are(other)
-            single = [from_border({**first, **second}[key], borders) for key in first.keys() ^ second.keys()]
-            both = [distance(first[key], second[key], borders) for key in first.keys() & second.keys()]
+            first, second = by_content(one), by_content(other)
+            single = [from_cut({**first, **second}[key], cuts) for key in first.keys() ^ second.keys()]
+            both = [distance(first[key], second[key], cuts) for key in first.keys() & second.keys()]
             return max([*single, *both], default=0.0)
         if len(one) == len(other):
-            return max((distance(*pair, borders) for pair in zip(one, other, strict=True)), default=0.0)
+            return max((distance(*pair, cuts) for pair in zip(one, other, strict=True)), default=0.0)
     return 0.0 if one == other else float("inf")
 
 
-def by_what_they_are(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return elements by everything in them that is no number with a fraction; one that is there again is numbered."""
+def by_content(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return elements by all of their content but fractions; repeated ones are numbered."""
     found: dict[str, dict[str, Any]] = {}
     for element in elements:
         key = json.dumps({name: value for name, value in element.items() if not isinstance(value, float)})
@@ -212,14 +276,14 @@ def by_what_they_are(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, 
     return found
 
 
-def from_border(element: Any, borders: Sequence[float]) -> float:
-    """Return how far the nearest number of an element is from the nearest threshold."""
+def from_cut(element: Any, cuts: Sequence[float]) -> float:
+    """Return how far the nearest number of an element is from the nearest threshold; infinite where there is none."""
     numbers = [number for number in element.values() if isinstance(number, float)] if isinstance(element, dict) else []
-    return min((abs(number - border) for number in numbers for border in borders), default=float("inf"))
+    return min((abs(number - cut) for number in numbers for cut in cuts), default=float("inf"))
 
 
 def main() -> None:
-    """Ask each artifact; print one JSON line for each."""
+    """Send the requests to each artifact; print one JSON line for each."""
     folder, runner = Path(sys.argv[1]), sys.argv[2]
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
     for artifact in sorted(path for path in folder.iterdir() if (path / "MANIFEST.json").is_file()):

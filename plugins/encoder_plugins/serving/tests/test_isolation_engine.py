@@ -1,4 +1,4 @@
-"""A request's answer is its own: alone, in a batch, shuffled, beside others, and while others come and go.
+"""An answer does not depend on other requests: in a batch, shuffled, beside requests of every kind, and while others come and go.
 
 Every plugin of the catalogue, on the real engine, on both of vLLM's model runners: V1, which CPUs use, and V2, which GPUs
 use, here on Triton's interpreter. One process for each runner; ``isolation.py`` is what runs in it.
@@ -41,21 +41,21 @@ RUNNERS: dict[str, dict[str, str]] = {
 
 @dataclass
 class Runs:
-    """What each runner's process said, run once."""
+    """The results of each runner's process, run once."""
 
     artifacts: Path
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def of(self, runner: str, plugin: str) -> dict[str, Any]:
-        """Return what came of one plugin."""
-        if runner not in self.said:
+        """Return the result of one plugin."""
+        if runner not in self.results:
             command = [sys.executable, str(FOLDER / "isolation.py"), str(self.artifacts), runner]
             environment = os.environ | ENVIRONMENT | RUNNERS[runner]
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
             lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"plugin"')]
-            self.said[runner] = {line["plugin"]: line | {"log": done.stderr[-4000:]} for line in lines}
+            self.results[runner] = {line["plugin"]: line | {"log": done.stderr[-4000:]} for line in lines}
             assert lines, done.stderr[-4000:]
-        found: dict[str, Any] = self.said[runner][plugin]
+        found: dict[str, Any] = self.results[runner][plugin]
         return found
 
 
@@ -76,8 +76,10 @@ def test_an_answer_depends_on_no_neighbour(plugin: str, runner: str, runs: Runs)
     found = runs.of(runner, plugin)
     assert "error" not in found, found["error"] + found["log"]
     assert found["runner"] == runner
-    # answers that are all alike would hide that they were exchanged
+    # answers that are all alike would hide that they were exchanged, and requests of one kind that kinds disturb each other
     assert found["differ"] >= 3
+    assert found["kinds"] >= 2
     assert len(found["from alone"]) == 4
     assert max(found["from alone"].values()) <= CLOSE, found["from alone"]
+    assert found["further from alone"] <= CLOSE
     assert found["from the library"] == {}

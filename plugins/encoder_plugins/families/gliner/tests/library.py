@@ -1,89 +1,90 @@
-"""The library itself, on tiny checkpoints."""
+"""The library on tiny checkpoints, in its own environment."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from encoder_checkpoints import gliner as builder
+from encoder_checkpoints.original import original
 from encoder_plugins.families.gliner import config as gliner_config
 from encoder_plugins.families.gliner import payload
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.prompt import PromptBuilder
 
-with warnings.catch_warnings():
-    # torch deprecates what transformers does at import
-    warnings.simplefilter("ignore")
-    from gliner import GLiNER
-
 MAX_WORDS = 120
+ORACLE = "encoder_plugins.families.gliner.tests.oracle"
+
+
+def call(function: str, *arguments: Any, **options: Any) -> Any:
+    """Call a function of ``oracle`` in the library's environment."""
+    return original("gliner").call(f"{ORACLE}:{function}", *arguments, **options)
+
+
+class LibraryTokenizer:
+    """What tests ask of the library's tokenizer."""
+
+    def __init__(self, folder: str, described: dict[str, Any]) -> None:
+        self._folder = folder
+        self.backend_tokenizer = Tokenizer.from_str(described["tokenizer"])
+        self.all_special_tokens: list[str] = described["special"]
+
+    def tokens(self, word: str) -> list[int]:
+        """Return the token ids of one word."""
+        found: list[int] = call("tokens", self._folder, word)
+        return found
+
+    @property
+    def model_max_length(self) -> int:
+        found: int = call("limit", self._folder, None)
+        return found
+
+    @model_max_length.setter
+    def model_max_length(self, length: int) -> None:
+        call("limit", self._folder, length)
 
 
 @dataclass(frozen=True)
 class Library:
-    """The library with one tiny checkpoint."""
+    """The library with one checkpoint."""
 
     folder: Path
-    model: Any
+
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        found: dict[str, Any] = call("describe", str(self.folder))
+        return found
 
     @property
     def config(self) -> GlinerConfig:
-        config, tokenizer = self.model.config, self.tokenizer
-        return GlinerConfig(
-            hidden_size=config.hidden_size,
-            max_width=config.max_width,
-            max_words=config.max_len,
-            class_token=config.ent_token,
-            class_token_id=config.class_token_index,
-            separator_token=config.sep_token,
-            separator_token_id=tokenizer.convert_tokens_to_ids(config.sep_token),
-            embed_class_token=config.embed_ent_token,
-            lstm_layers=config.num_rnn_layers,
-            projection=True,
-        )
+        return GlinerConfig.from_dict(self._described["config"])
 
-    @property
-    def tokenizer(self) -> Any:
-        return self.model.data_processor.transformer_tokenizer
+    @cached_property
+    def tokenizer(self) -> LibraryTokenizer:
+        return LibraryTokenizer(str(self.folder), self._described)
 
     def builder(self, *, tokenizer_limit: int | None = None) -> PromptBuilder:
         return PromptBuilder(self.tokenizer.backend_tokenizer, self.config, tokenizer_limit=tokenizer_limit)
 
-    def batch(self, text: str, labels: Sequence[str]) -> dict[str, Any]:
-        """Return what the library would give its model for one text."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            prepared = self.model.prepare_batch([text], list(labels))
-            batch: dict[str, Any] = self.model.collate_batch(prepared["input_x"], prepared["entity_types"])
-        return batch
-
     def positions(self, text: str, labels: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
         """Return the library's token ids, and the tokens that it reads for each word (-1: none) and each label."""
-        batch = self.batch(text, labels)
-        ids = batch["input_ids"][0].tolist()
-        words = [-1] * int(batch["text_lengths"][0, 0])
-        for position, number in enumerate(batch["words_mask"][0].tolist()):
-            if number:
-                words[number - 1] = position
-        return ids, words, [place for place, token in enumerate(ids) if token == self.config.class_token_id]
+        found: tuple[list[int], list[int], list[int]] = call("positions", str(self.folder), text, list(labels))
+        return found
 
-    @torch.inference_mode()
     def logits(self, text: str, labels: Sequence[str]) -> torch.Tensor:
         """Return the library's logits for one text: `[words, widths, labels]`."""
-        logits: torch.Tensor = self.model.run_batch(self.batch(text, labels)).logits[0]
-        return logits
+        return torch.from_numpy(call("logits", str(self.folder), text, list(labels)))
 
     def entities(self, text: str, labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found: list[dict[str, Any]] = self.model.inference([text], list(labels), **options)[0]
+        found: list[dict[str, Any]] = call("entities", str(self.folder), text, list(labels), **options)
         return found
 
     def pooled(self, tokens: Sequence[int], extra: Mapping[str, Any] | None) -> torch.Tensor:
@@ -91,23 +92,8 @@ class Library:
         texts = payload.decode(extra)
         assert texts is not None
         [item] = texts
-        words_mask = torch.zeros(1, len(tokens), dtype=torch.long)
-        for number, position in enumerate(item.words.tolist()):
-            if position >= 0:
-                words_mask[0, position] = number + 1
-        words, widths = len(item.words), self.config.max_width
-        starts = torch.arange(words).repeat_interleave(widths)
-        ends = starts + torch.arange(widths).repeat(words)
-        with torch.inference_mode():
-            logits = self.model.model(
-                input_ids=torch.tensor([tokens]),
-                attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
-                words_mask=words_mask,
-                text_lengths=torch.tensor([[words]]),
-                span_idx=torch.stack([starts, ends], -1)[None],
-                span_mask=(ends < words)[None],
-            ).logits[0]
-        return candidates(logits, item.threshold, item.classes)
+        logits = call("logits_of_prompt", str(self.folder), list(tokens), item.words.tolist())
+        return candidates(torch.from_numpy(logits), item.threshold, item.classes)
 
 
 def candidates(logits: torch.Tensor, threshold: float, classes: int) -> torch.Tensor:
@@ -125,12 +111,9 @@ def candidates(logits: torch.Tensor, threshold: float, classes: int) -> torch.Te
 
 
 def built(plugin: str, folder: Path, *, for_prep: bool = False) -> Library:
-    """Build a checkpoint and load it into the library; unless it is for prep, write what that would."""
+    """Build a checkpoint for the library; unless it is for prep, also write what the processor reads of an artifact."""
     builder.build(folder, plugin, max_len=MAX_WORDS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = GLiNER.from_pretrained(str(folder), local_files_only=True)
-    library = Library(folder, model)
+    library = Library(folder)
     if not for_prep:
         pretend_prepared(library)
     return library
@@ -138,9 +121,10 @@ def built(plugin: str, folder: Path, *, for_prep: bool = False) -> Library:
 
 def pretend_prepared(library: Library) -> None:
     """Write what the processor reads of an artifact."""
-    folder = library.folder
-    (folder / "config.json").write_text(json.dumps({gliner_config.KEY: library.config.to_dict()}))
-    library.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    # the library loads the checkpoint before files are added to it
+    config = library.config
+    (library.folder / "config.json").write_text(json.dumps({gliner_config.KEY: config.to_dict()}))
+    library.tokenizer.backend_tokenizer.save(str(library.folder / "tokenizer.json"))
 
 
 def spread(seed: int, words: int, widths: int, labels: int) -> torch.Tensor:

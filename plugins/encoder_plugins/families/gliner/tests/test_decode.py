@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gliner.decoding.decoder import SpanDecoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder_plugins.families.gliner import decode
-from encoder_plugins.families.gliner.tests.library import spread
+from encoder_plugins.families.gliner.tests.library import call, spread
 
 Found = list[tuple[int, int, str, float]]
 
@@ -34,17 +32,17 @@ def few(request: pytest.FixtureRequest) -> Iterator[None]:
 def by_library(
     logits: torch.Tensor, *, words: int, spans: list[tuple[int, int]] | None = None, **options: Any
 ) -> Found:
-    names = {number + 1: f"label {number}" for number in range(logits.shape[-1])}
-    (found,) = SpanDecoder(SimpleNamespace()).decode(
-        [["word"] * words],
-        names,
-        logits[None],
+    found: Found = call(
+        "decode",
+        logits.numpy(),
+        words=words,
+        names={number + 1: f"label {number}" for number in range(logits.shape[-1])},
         flat_ner=options["flat"],
         threshold=options["threshold"],
         multi_label=options["multi_label"],
-        input_spans=None if spans is None else [spans],
+        spans=spans,
     )
-    return [(span.start, span.end, span.entity_type, span.score) for span in found]
+    return found
 
 
 def by_us(

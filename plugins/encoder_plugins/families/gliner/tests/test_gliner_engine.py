@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from encoder_plugins import catalog
 from encoder_plugins.families.gliner.payload import encode
+from encoder_plugins.families.gliner.tests.library import Library
+from encoder_plugins.plugin import resolve
 
 pytestmark = [
     pytest.mark.engine,
@@ -55,29 +57,10 @@ def texts() -> list[tuple[str, list[str]]]:
     ]
 
 
-class Library:
-    """gliner itself with one checkpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        from gliner import GLiNER
-
-        self.model: Any = GLiNER.from_pretrained(str(folder), local_files_only=True).eval()
-
-    def prompt(self, text: str, labels: list[str], threshold: float) -> tuple[Prompt, np.ndarray]:
-        """Return what the engine gets for a text, and the library's logits `[words, widths, labels]`."""
-        import torch
-
-        prepared = self.model.prepare_batch([text], labels)
-        batch = self.model.collate_batch(prepared["input_x"], prepared["entity_types"])
-        ids = batch["input_ids"][0].tolist()
-        words = [-1] * int(batch["text_lengths"][0, 0])
-        for place, number in enumerate(batch["words_mask"][0].tolist()):
-            if number:
-                words[number - 1] = place
-        marked = [place for place, token in enumerate(ids) if token == self.model.config.class_token_index]
-        with torch.inference_mode():
-            logits = self.model.run_batch(batch).logits[0]
-        return (ids, encode(words, marked, threshold)), logits.float().numpy()
+def prompt(library: Library, text: str, labels: list[str], threshold: float) -> tuple[Prompt, np.ndarray]:
+    """Return what the engine gets for a text, and the library's logits `[words, widths, labels]`."""
+    ids, words, marked = library.positions(text, labels)
+    return (ids, encode(words, marked, threshold)), library.logits(text, labels).numpy()
 
 
 def start(model: Path) -> Ask:
@@ -129,15 +112,15 @@ def served(request: pytest.FixtureRequest, environment: None, tmp_path_factory: 
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        source = gliner.build(tmp_path_factory.mktemp("source"), request.param)
+        source = gliner.build(tmp_path_factory.mktemp("source") / "published", request.param)
         model = tmp_path_factory.mktemp("model")
-        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").convert(source, {}, model)
+        resolve(catalog.get(request.param).checkpoint).convert(source, {}, model)
         return Library(source), start(model)
 
 
 def test_logits_are_those_of_the_library(served: tuple[Library, Ask], record_property: Any) -> None:
     library, ask = served
-    asked = [library.prompt(text, labels, 0.0) for text, labels in texts()]
+    asked = [prompt(library, text, labels, 0.0) for text, labels in texts()]
     worst = 0.0
     for rows, (_, expected) in zip(ask([prompt for prompt, _ in asked]), asked, strict=True):
         found = np.full(expected.shape, np.nan, np.float32)
@@ -153,7 +136,7 @@ def test_logits_are_those_of_the_library(served: tuple[Library, Ask], record_pro
 
 def test_an_answer_is_the_same_in_any_company(served: tuple[Library, Ask]) -> None:
     library, ask = served
-    prompts = [library.prompt(text, labels, 0.4)[0] for text, labels in texts()]
+    prompts = [prompt(library, text, labels, 0.4)[0] for text, labels in texts()]
     # beside odd ones, which get nothing
     odd: list[Prompt] = [([5, 6, 7], {}), (prompts[0][0], encode([10_000], [1], 0.5))]
     alone = [ask([prompt])[0] for prompt in prompts]

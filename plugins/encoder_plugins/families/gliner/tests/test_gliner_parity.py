@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.errors import Unsupported, WrongAnswer
-from encoder_plugins.families.gliner import parity
-from encoder_plugins.families.gliner.parity import LOW, PARITY, Span
-from encoder_plugins.parity import verdict as comparison
-from encoder_plugins.parity.verdict import Batch, Reference
-
-with warnings.catch_warnings():
-    # torch deprecates what transformers does at import
-    warnings.simplefilter("ignore")
-    from gliner.decoding import SpanDecoder
+from encoder_plugins.families.gliner import cases, parity
+from encoder_plugins.families.gliner.cases import LOW
+from encoder_plugins.families.gliner.parity import PARITY, POOLING, Span
+from encoder_plugins.families.gliner.tests.library import call
+from encoder_plugins.parity import plan as plans
+from encoder_plugins.parity import verdict as verdicts
+from encoder_plugins.parity.plan import Batch
 
 WORDS, WIDTH, LABELS = 9, 4, ["red", "green", "blue"]
 TEXT = " ".join(f"w{number}" for number in range(WORDS))
@@ -33,7 +31,7 @@ TOLERANCE = PARITY.tolerances["float32"]
 def case(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": "c",
-        "ask": "entities",
+        "measures": "entities",
         "text": TEXT,
         "labels": LABELS,
         "threshold": 0.5,
@@ -42,9 +40,8 @@ def case(**changes: Any) -> dict[str, Any]:
         "overflow": "refuse",
         "width": WIDTH,
         "words": BOUNDS,
-        "families": [],
+        "span_groups": [],
         "entities": [],
-        "low": [],
     }
     return found | changes
 
@@ -56,15 +53,16 @@ def drawn(seed: int) -> NDArray[np.float32]:
 
 def library_spans(asked: dict[str, Any], logits: NDArray[np.float32]) -> dict[Span, float]:
     """Decode logits with the library."""
-    (found,) = SpanDecoder(None).decode(
-        [TEXT.split()],
-        {number + 1: label for number, label in enumerate(LABELS)},
-        torch.from_numpy(logits)[None],
+    found = call(
+        "decode",
+        logits,
+        words=WORDS,
+        names={number + 1: label for number, label in enumerate(LABELS)},
         flat_ner=asked["flat_ner"],
         threshold=asked["threshold"],
         multi_label=asked["multi_label"],
     )
-    return {(span.start, span.end - span.start, LABELS.index(span.entity_type)): span.score for span in found}
+    return {(start, end - start, LABELS.index(label)): score for start, end, label, score in found}
 
 
 def entity(span: Span, score: float) -> dict[str, Any]:
@@ -134,10 +132,31 @@ def test_the_families_hold_every_span_once_and_none_that_cross(words: int) -> No
     assert sorted(seen) == [(first, last) for first in range(words) for last in range(first, min(first + WIDTH, words))]
 
 
-def findings(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any) -> Any:
-    reference = Reference("sha256:a", "sha256:r", "deberta_gliner", (asked,), {"c": logits})
-    found = comparison.examine(PARITY, reference, "alone", Batch((asked,), "float"), answer)
-    return found[0], comparison.judge(found, TOLERANCE, reference, {})
+def expected(logits: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """Return what a recorder returns: the library in bfloat16 is off by some thousandths."""
+    noise = np.random.default_rng(99).normal(0, 0.02, logits.shape).astype(np.float32)
+    return {"logits": logits, "logits_bfloat16": logits + noise}
+
+
+def examined(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any) -> Any:
+    reference = Reference(
+        artifact="sha256:a",
+        digest="sha256:r",
+        plugin="deberta_gliner",
+        cases=(asked,),
+        expected={"c": expected(logits)},
+    )
+    content = json.dumps({"data": answer}).encode()
+    found = verdicts.examine(PARITY, reference, "alone", Batch((asked,), POOLING), content)
+    return reference, [*found, *verdicts.pooled(PARITY, "alone", found)]
+
+
+def findings(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any, dtype: str = "float32") -> Any:
+    """Return the finding of one case, and the verdict over the bounds that such a case can measure."""
+    reference, found = examined(asked, logits, answer)
+    measured = {name for one in found for name in one.metrics}
+    tolerance = tuple(bound for bound in PARITY.tolerances[dtype] if bound.metric in measured) or TOLERANCE
+    return found[0], verdicts.judge(found, tolerance, reference, {})
 
 
 def right_answer(asked: dict[str, Any], logits: NDArray[np.float32]) -> list[dict[str, Any]]:
@@ -151,7 +170,7 @@ def test_the_librarys_own_answer_passes() -> None:
     assert verdict.result == "Passed"
     assert finding.notes == ()
     assert finding.metrics["decoded_shift"] == 0.0
-    assert finding.metrics["score_error"] < 1e-6
+    assert finding.metrics["score_max"] < 1e-6
 
 
 def test_a_score_that_is_off_fails_with_its_number() -> None:
@@ -169,7 +188,7 @@ def test_a_missing_entity_fails_and_is_named_with_its_distance_and_without_its_t
     asked = case(entities=answer)
     finding, verdict = findings(asked, logits, {"entities": answer[1:]})
     assert verdict.result == "Failed"
-    assert finding.metrics["decoded_shift"] > TOLERANCE[2].limit
+    assert finding.metrics["decoded_shift"] > 1e-4
     (note,) = finding.notes
     assert note.startswith(f"only the library has {answer[0]['start']}:{answer[0]['end']} (label ")
     assert "from the threshold" in note
@@ -212,21 +231,21 @@ def test_entities_twice_or_in_another_order_are_wrong() -> None:
     assert "order" in findings(case(), logits, {"entities": answer[::-1]})[0].wrong
 
 
-def scored(logits: NDArray[np.float32], families: list[int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a case that asks for scores, and the right results: one list for each family."""
-    asked = case(ask="scores", families=families)
+def scored(logits: NDArray[np.float32], groups: list[int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a case that asks for scores, and the right results: one list for each group."""
+    asked = case(measures="scores", span_groups=groups)
     scores = parity._sigmoid(logits)
-    spans = [span for span in parity._asked(asked, scores) if scores[span] > LOW]
+    spans = [span for span in parity._requested(asked, scores) if scores[span] > LOW]
     return asked, [
-        {"entities": [entity(span, float(scores[span])) for span in spans if span[0] % WIDTH == family]}
-        for family in families
+        {"entities": [entity(span, float(scores[span])) for span in spans if span[0] % WIDTH == group]}
+        for group in groups
     ]
 
 
-def test_scores_are_asked_family_by_family_and_compared_span_by_span() -> None:
+def test_scores_are_requested_group_by_group_and_compared_span_by_span() -> None:
     logits = drawn(7)
     asked, results = scored(logits, list(range(WIDTH)))
-    data = PARITY.data([asked], "float")
+    data = PARITY.body([asked], POOLING)["data"]
     assert len(data["texts"]) == len(data["input_spans"]) == len(data["labels_per_text"]) == WIDTH
     assert (data["threshold"], data["flat_ner"], data["multi_label"]) == (LOW, False, True)
     assert PARITY.weight(asked) == WIDTH
@@ -243,50 +262,101 @@ def test_a_span_that_is_missing_counts_with_its_distance() -> None:
     results[0]["entities"].remove(gone)
     finding, verdict = findings(asked, logits, {"results": results})
     assert verdict.result == "Failed"
-    assert finding.metrics["score_error"] == pytest.approx(gone["score"] - LOW)
+    assert finding.metrics["score_max"] == pytest.approx(gone["score"] - LOW)
     assert "is missing" in finding.notes[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_the_scores_of_another_model_fail_whatever_the_number_format(dtype: str) -> None:
+def test_the_scores_of_another_model_fail_whatever_the_dtype(dtype: str) -> None:
     asked, _ = scored(drawn(7), list(range(WIDTH)))
     _, results = scored(drawn(8), list(range(WIDTH)))
-    reference = Reference("sha256:a", "sha256:r", "deberta_gliner", (asked,), {"c": drawn(7)})
-    found = comparison.examine(PARITY, reference, "alone", Batch((asked,), "float"), {"results": results})
-    assert comparison.judge(found, PARITY.tolerances[dtype], reference, {}).result == "Failed"
-    assert found[0].metrics["score_rms"] > 0.2
+    assert findings(asked, drawn(7), {"results": results}, dtype)[1].result == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "result"),
+    [
+        ("bfloat16", 0.02, "Passed"),
+        ("bfloat16", 0.06, "Failed"),
+        ("float16", 0.004, "Passed"),
+        ("float16", 0.02, "Failed"),
+    ],
+)
+def test_what_a_dtype_may_lose_is_measured_in_what_the_library_loses(dtype: str, size: float, result: str) -> None:
+    logits = drawn(7)
+    asked, _ = scored(logits, list(range(WIDTH)))
+    noise = np.random.default_rng(1).normal(0, size, logits.shape).astype(np.float32)
+    scores, moved = parity._sigmoid(logits), parity._sigmoid(logits + noise)
+    results = [
+        {
+            "entities": [
+                entity(span, float(moved[span]))
+                for span in parity._requested(asked, scores)
+                if moved[span] > LOW and span[0] % WIDTH == group
+            ]
+        }
+        for group in range(WIDTH)
+    ]
+    assert findings(asked, logits, {"results": results}, dtype)[1].result == result
+
+
+def test_a_pass_over_cases_without_any_score_measures_no_quantile() -> None:
+    quiet = np.full((WORDS, WIDTH, len(LABELS)), -9.0, np.float32)
+    asked, results = scored(quiet, [0])
+    reference, found = examined(asked, quiet, {"results": results})
+    verdict = verdicts.judge(found, TOLERANCE, reference, {})
+    assert verdict.result == "Inconclusive"
+    assert "score_p50" in verdict.message
+
+
+def test_a_span_below_the_threshold_that_is_answered_counts() -> None:
+    logits = drawn(7)
+    asked, results = scored(logits, [0])
+    scores = parity._sigmoid(logits)
+    low = min((span for span in parity._requested(asked, scores)), key=lambda span: float(scores[span]))
+    results[0]["entities"].append(entity(low, 0.9))
+    finding, verdict = findings(asked, logits, {"results": results})
+    assert verdict.result == "Failed"
+    assert finding.metrics["score_max"] > 0.5
+
+
+def test_only_one_group_answered_of_several_is_wrong() -> None:
+    logits = drawn(7)
+    asked, results = scored(logits, list(range(WIDTH)))
+    empty = [{"entities": []} for _ in results[1:]]
+    assert findings(asked, logits, {"results": [results[0], *empty]})[1].result == "Failed"
 
 
 def test_too_few_results_are_wrong() -> None:
     logits = drawn(7)
     asked, results = scored(logits, [0, 1])
-    assert "2 texts were asked" in findings(asked, logits, {"results": results[:1]})[0].wrong
+    assert "had 2 texts" in findings(asked, logits, {"results": results[:1]})[0].wrong
 
 
 def test_requests_never_hold_more_texts_than_a_server_takes() -> None:
-    cases: list[Any] = [case(id=str(number), ask="scores", families=list(range(WIDTH))) for number in range(100)]
-    cases += [case(id=f"e{number}") for number in range(300)]
-    for step in comparison.plan(PARITY, cases):
+    many: list[Any] = [case(id=str(number), measures="scores", span_groups=list(range(WIDTH))) for number in range(100)]
+    many += [case(id=f"e{number}") for number in range(300)]
+    for step in plans.plan(PARITY, many):
         assert sum(len(batch.cases) for batch in step.batches) == 400
         for batch in step.batches:
-            data = PARITY.data(batch.cases, "float")
-            assert len(data.get("texts", [0])) <= comparison.MOST_TEXTS
+            data = PARITY.body(batch.cases, POOLING)["data"]
+            assert len(data.get("texts", [0])) <= plans.MAX_TEXTS
 
 
 def test_cases_of_many_labels_are_asked_in_smaller_requests() -> None:
-    many = case(ask="scores", families=list(range(WIDTH)), labels=[f"label {number}" for number in range(500)])
-    steps = comparison.plan(PARITY, [many | {"id": str(number)} for number in range(10)])
+    many = case(measures="scores", span_groups=list(range(WIDTH)), labels=[f"label {number}" for number in range(500)])
+    steps = plans.plan(PARITY, [many | {"id": str(number)} for number in range(10)])
     # 9 words, 4 widths, 500 labels: 18 000 pairs
     assert {len(batch.cases) for batch in steps[1].batches} == {2}
-    assert len(PARITY.data([many, many], "float")["texts"]) == 2 * WIDTH
-    answer = {"results": [{"entities": [{"number": number}]} for number in range(2 * WIDTH)]}
-    first, second = PARITY.outputs(answer, [many, many], "float")
+    assert len(PARITY.body([many, many], POOLING)["data"]["texts"]) == 2 * WIDTH
+    answer = {"data": {"results": [{"entities": [{"number": number}]} for number in range(2 * WIDTH)]}}
+    first, second = PARITY.outputs(json.dumps(answer).encode(), [many, many], POOLING)
     assert [found["number"] for found in first + second] == list(range(2 * WIDTH))
 
 
 def test_the_built_in_cases_are_those_that_matter() -> None:
-    found = {one["id"]: one for one in parity.cases(384)}
-    assert len(found) == len(parity.cases(384))
+    found = {one["id"]: one for one in cases.cases(384)}
+    assert len(found) == len(cases.cases(384))
     assert {one["threshold"] for one in found.values()} >= {0.0, 0.3, 0.5, 1.0}
     assert {(one["flat_ner"], one["multi_label"]) for one in found.values()} == {
         (flat, several) for flat in (True, False) for several in (True, False)
@@ -297,7 +367,7 @@ def test_the_built_in_cases_are_those_that_matter() -> None:
     assert not found["no-word"]["text"].strip()
     assert len(found["overlong"]["text"].split()) > 384
     # a text of so many words would take minutes to record
-    assert "overlong" not in {one["id"] for one in parity.cases(8192)}
+    assert "overlong" not in {one["id"] for one in cases.cases(8192)}
 
 
 @pytest.mark.parametrize(
@@ -317,14 +387,14 @@ def test_the_built_in_cases_are_those_that_matter() -> None:
 )
 def test_a_users_case_that_is_none_is_refused_by_name(inputs: Any, named: str) -> None:
     with pytest.raises(Unsupported, match=named):
-        parity.user_cases(inputs, parity.cases(100))
+        cases.user_cases(inputs, cases.cases(100))
 
 
 def test_a_users_case_gets_the_defaults_of_a_request() -> None:
-    (found,) = parity.user_cases([{"text": "a", "labels": ["b"]}], [])
+    (found,) = cases.user_cases([{"text": "a", "labels": ["b"]}], [])
     assert (found["id"], found["threshold"], found["flat_ner"], found["multi_label"]) == ("user-0", 0.5, True, False)
 
 
 def test_wrong_answers_are_told_apart_from_failures() -> None:
     with pytest.raises(WrongAnswer):
-        PARITY.compare(case(), [{"start": 0}], drawn(0))
+        PARITY.compare(case(), [{"start": 0}], expected(drawn(0)))

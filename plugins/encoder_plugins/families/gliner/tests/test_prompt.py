@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from encoder_plugins.families.gliner import prompt as prompts
 from encoder_plugins.families.gliner import words
 from encoder_plugins.families.gliner.prompt import LabelProblem, PromptBuilder, WordTokens
-from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, call
 from encoder_plugins.families.gliner.tests.test_words import SCRIPTS, TEXTS
 
 LABELS = (
@@ -50,7 +50,7 @@ def made(builder: PromptBuilder, text: str, labels: tuple[str, ...]) -> tuple[li
 
 
 def tokens_of(library: Library, word: str) -> list[int]:
-    tokens: list[int] = library.tokenizer([word], add_special_tokens=False, is_split_into_words=True)["input_ids"]
+    tokens: list[int] = library.tokenizer.tokens(word)
     return tokens
 
 
@@ -103,9 +103,11 @@ def dropping(library: Library) -> Iterator[Library]:
     backend = library.tokenizer.backend_tokenizer
     before = backend.normalizer
     backend.normalizer = normalizers.Sequence([normalizers.Replace("\u200b", ""), *([before] if before else [])])
+    call("drop", str(library.folder), "\u200b")
     try:
         yield library
     finally:
+        call("drop", str(library.folder), None)
         backend.normalizer = before
 
 

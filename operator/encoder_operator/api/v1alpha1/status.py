@@ -1,0 +1,118 @@
+"""The status of an EncoderModel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from encoder_operator.api.v1alpha1.base import ApiType, keyed
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class Progress(ApiType):
+    """Progress of the preparation, updated at most every 10 seconds."""
+
+    phase: str | None = None
+    """Current step, as the prep Job reports it."""
+    bytes: int | None = None
+    """Bytes completed."""
+    total: int | None = None
+    """Total bytes."""
+    bytes_per_second: int | None = None
+    """Current rate in bytes per second."""
+    at: Time | None = None
+    """Time of the report."""
+
+
+class Artifact(ApiType):
+    """The prepared checkpoint."""
+
+    key: str | None = None
+    """Hash of the artifact's inputs, and name of its folder on the volume."""
+    resolved_revision: str | None = None
+    """Revision of the source: a commit, or a digest of the content."""
+    digest: str | None = None
+    """Digest of the artifact's manifest, which lists the digest of every file."""
+    bytes: int | None = None
+    """Total size of the files."""
+    progress: Progress | None = None
+    """Progress of the preparation while it runs."""
+
+
+class Metric(ApiType):
+    """A metric of a parity check."""
+
+    name: str
+    """Name of the metric."""
+    value: str
+    """Measured value, as a decimal string."""
+    threshold: str | None = None
+    """Threshold, as a decimal string."""
+
+
+class ParityStatus(ApiType):
+    """A finished parity check."""
+
+    result: Literal["Passed", "Failed"]
+    """Result of the parity check."""
+    revision: str
+    """Revision that was verified."""
+    accelerator: str
+    """Accelerator product that it was verified on."""
+    metrics: Annotated[list[Metric], Field(max_length=16)] = Field(default_factory=list)
+    """Measured metrics."""
+    cases: int | None = None
+    """Number of inputs that were compared."""
+    ran_at: Time | None = None
+    """Time at which it finished."""
+
+
+class Condition(ApiType):
+    """A condition of the EncoderModel."""
+
+    type: Annotated[str, StringConstraints(max_length=316)]
+    """Type of the condition."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether the condition is True, False or Unknown."""
+    reason: Annotated[str, StringConstraints(max_length=1024)]
+    """Reason in CamelCase; docs/status.md lists all reasons and remedies."""
+    message: Annotated[str, StringConstraints(max_length=32768)] = ""
+    """Message with details."""
+    observed_generation: int | None = None
+    """The metadata.generation that the condition is based on."""
+    last_transition_time: Time
+    """Time of the last change of the condition's status."""
+
+
+class Status(ApiType):
+    """Observed state of an EncoderModel. It can be recomputed from the cluster at any time."""
+
+    observed_generation: int | None = None
+    """The metadata.generation that the status is based on."""
+    phase: str | None = None
+    """Summary of the conditions: Pending, Preparing, Verifying, RollingOut, Serving, Degraded, Failed or Suspended."""
+    endpoint: str | None = None
+    """URL to send requests to."""
+    replicas: int | None = None
+    """Number of pods."""
+    ready_replicas: int | None = None
+    """Number of pods that receive traffic."""
+    selector: str | None = None
+    """Label selector of the pods, for autoscalers."""
+    artifact: Artifact | None = None
+    """The artifact of the target revision."""
+    active_revision: str | None = None
+    """The revision that receives traffic."""
+    candidate_revision: str | None = None
+    """The revision that is being verified or rolled out, if it is not the active one."""
+    parity: ParityStatus | None = None
+    """Parity check of the active revision."""
+    candidate_parity: ParityStatus | None = None
+    """Parity check of the candidate revision."""
+    conditions: Annotated[
+        list[Condition],
+        Field(max_length=16, json_schema_extra=keyed("type")),
+    ] = Field(default_factory=list)
+    """Conditions by type."""

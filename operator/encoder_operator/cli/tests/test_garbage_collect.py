@@ -1,0 +1,157 @@
+"""Which artifacts are kept, and on which claims a Job collects the others."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from encoder_operator import naming
+from encoder_operator.cli import garbage_collect
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
+from encoder_operator.resources import garbage_collection_job
+from encoder_operator.resources.garbage_collection_job import CollectionTarget
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.tests.fake_cluster import FakeCluster
+from encoder_operator.tests.harness import SETTINGS, Harness
+from encoder_plugins.__main__ import _parser
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+NAMESPACE = "demo"
+
+
+def arguments(job: Json) -> list[str]:
+    found: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return found
+
+
+def kept(job: Json) -> set[str]:
+    found = arguments(job)
+    return {value for name, value in itertools.pairwise(found) if name == "--keep"}
+
+
+async def collected(harness: Harness, now: datetime = NOW) -> list[Json]:
+    before = {job["metadata"]["name"] for job in harness.fake.of("jobs", component="gc")}
+    cluster = Client(config=FakeCluster.config(), transport=harness.fake)
+    assert await garbage_collect.run(cluster, SETTINGS, now) == 0
+    return [job for job in harness.fake.of("jobs", component="gc") if job["metadata"]["name"] not in before]
+
+
+def keys(harness: Harness) -> set[str]:
+    return {
+        record["data"]["pinned"]["artifact"]["key"]
+        for record in harness.fake.of("controllerrevisions", component="revision")
+    }
+
+
+async def test_every_artifact_that_a_revision_pins_is_kept() -> None:
+    harness = Harness()
+    await harness.settle()
+    first = keys(harness)
+    harness.edit(lambda live: live["spec"].update(prepare={"allowPickle": True}))
+    await harness.settle()
+    (job,) = await collected(harness)
+    assert keys(harness) > first
+    assert kept(job) >= keys(harness)
+
+
+async def test_an_artifact_that_nothing_mentions_is_not_kept() -> None:
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
+    assert "f" * 64 not in kept(job)
+    harness.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="key " + "f" * 64))
+    finish(harness, job)
+    (job,) = await collected(harness, NOW + timedelta(days=1))
+    assert "f" * 64 in kept(job)
+
+
+def finish(harness: Harness, job: Json) -> None:
+    ended = copy.deepcopy(job)
+    ended["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    harness.fake.put("jobs", ended)
+
+
+async def test_what_an_earlier_job_kept_is_not_kept_for_that() -> None:
+    harness = Harness()
+    await harness.settle()
+    harness.edit(lambda live: live["metadata"].setdefault("annotations", {}).update(note="f" * 64))
+    (job,) = await collected(harness)
+    finish(harness, job)
+    harness.edit(lambda live: live["metadata"]["annotations"].clear())
+    (job,) = await collected(harness, NOW + timedelta(minutes=5))
+    assert "f" * 64 not in kept(job)
+
+
+async def test_one_job_at_a_time_per_pvc() -> None:
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
+    assert await collected(harness, NOW + timedelta(hours=1)) == []
+    finish(harness, job)
+    assert len(await collected(harness, NOW + timedelta(hours=2))) == 1
+
+
+async def test_a_pvc_without_artifacts_is_not_mounted() -> None:
+    # the first pod that mounts it decides on which node its volume is made
+    assert await collected(Harness()) == []
+
+
+async def test_the_pvc_of_a_deleted_model_is_left_alone() -> None:
+    harness = Harness()
+    await harness.settle()
+    records = copy.deepcopy(harness.fake.of("controllerrevisions"))
+    harness.fake.remove(naming.PLURAL, NAMESPACE, harness.live["metadata"]["name"])
+    for record in records:
+        # not yet gone
+        harness.fake.put("controllerrevisions", record)
+    assert await collected(harness) == []
+
+
+async def test_a_failing_list_starts_nothing() -> None:
+    harness = Harness()
+    await harness.settle()
+    harness.fake.fail_next = [(500, {})] * 20  # a busy API server is asked again
+    cluster = Client(config=FakeCluster.config(), transport=harness.fake)
+    with pytest.raises(ApiServerError):
+        await garbage_collect.run(cluster, SETTINGS, NOW)
+    assert harness.fake.of("jobs", component="gc") == []
+
+
+async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> None:
+    harness = Harness()
+    await harness.settle()
+    (job,) = await collected(harness)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["containers"][0]["image"] == SETTINGS.images.operator
+    # it is no model's child: nothing wakes for it, and no Deployment counts its pod
+    assert naming.MODEL not in job["metadata"]["labels"]
+    parsed = _parser("collect").parse_args(arguments(job))
+    assert set(parsed.keep) == kept(job)
+    assert datetime.fromisoformat(parsed.listed_at) == NOW
+
+
+def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
+    def record(namespace: str, key: str) -> Json:
+        labels = {naming.MODEL: "m", naming.COMPONENT: "revision"}
+        pinned = {"claim": "shared", "artifact": {"key": key}}
+        return {"metadata": {"namespace": namespace, "name": "r", "labels": labels}, "data": {"pinned": pinned}}
+
+    models = [{"metadata": {"namespace": namespace, "name": "m"}} for namespace in ("a", "b")]
+    found = garbage_collect.collection_targets(models, [record("a", "1" * 64), record("b", "2" * 64)])
+    assert found == [
+        CollectionTarget(namespace="a", name="shared", models=("m",), keep=("1" * 64,)),
+        CollectionTarget(namespace="b", name="shared", models=("m",), keep=("2" * 64,)),
+    ]
+
+
+def test_the_longest_names_fit() -> None:
+    claim = CollectionTarget(namespace="n" * 63, name="c" * 253, models=("m" * 40,), keep=("1" * 64,) * 1000)
+    job = garbage_collection_job.build(claim, NOW, SETTINGS)
+    assert len(job["metadata"]["name"]) <= 63
+    assert all(len(value) <= 63 for value in job["metadata"]["labels"].values())

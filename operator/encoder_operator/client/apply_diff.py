@@ -1,0 +1,93 @@
+"""Decide whether a server-side apply would change a live object.
+
+The API server records in `managedFields` which fields each manager has applied. Extracting exactly the operator's
+fields from the live object and comparing them with the manifest finds every change that an apply would make: a field
+that is no longer wanted, one that another manager has taken over, and one that is missing. Fields of other managers are
+ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1.quantity import parse_quantity
+from encoder_operator.revisions.hashing import Json
+
+# the API server normalizes quantities: maps of them, and single ones
+_QUANTITY_MAPS = frozenset({"requests", "limits"})
+_QUANTITIES = frozenset({"sizeLimit"})
+
+
+def is_up_to_date(manifest: Json, live: Json | None) -> bool:
+    """Return whether applying `manifest` would change nothing."""
+    if live is None:
+        return False
+    fields = owned_fields(live)
+    if fields is None:
+        return False
+    # name and namespace are not owned by any manager
+    ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
+    metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
+    ours["metadata"] = metadata
+    return bool(_normalize(extract_owned(live, fields)) == _normalize(ours))
+
+
+def owned_fields(live: Json) -> Json | None:
+    """Return the fields that the operator has applied to `live`, or None if it has never applied any."""
+    for entry in live["metadata"].get("managedFields", []):
+        if (
+            entry.get("manager") == naming.MANAGER
+            and entry.get("operation") == "Apply"
+            and not entry.get("subresource")
+        ):
+            fields: Json = entry.get("fieldsV1", {})
+            return fields
+    return None
+
+
+def extract_owned(value: Any, fields: Json) -> Any:
+    """Return the part of a value that a set of fields, in the notation of `managedFields`, covers."""
+    inner = {key: below for key, below in fields.items() if key != "."}
+    if not inner:
+        return value
+    if isinstance(value, dict):
+        names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
+        return {name: extract_owned(value[name], below) for name, below in names_ if name in value}
+    if isinstance(value, list):
+        keyed = [(key[0], json.loads(key[2:]), below) for key, below in inner.items()]
+        return [
+            extract_owned(entry, below)
+            for kind, wanted, below in keyed
+            for entry in value
+            if _is_list_entry(entry, kind, wanted)
+        ]
+    return value
+
+
+def _is_list_entry(entry: Any, kind: str, wanted: Any) -> bool:
+    if kind == "k" and isinstance(entry, dict):
+        return all(entry.get(name) == value for name, value in wanted.items())
+    return bool(kind == "v" and entry == wanted)
+
+
+def _normalize(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        if name in _QUANTITY_MAPS:
+            return {key: parse_quantity(entry) for key, entry in value.items()}
+        found = {key: _normalize(entry, key) for key, entry in value.items()}
+        # the API server drops empty values
+        return {key: entry for key, entry in found.items() if entry not in ("", [])}
+    if isinstance(value, list):
+        return sorted((_normalize(entry) for entry in value), key=_sort_key) if _is_list_of_maps(value) else value
+    return parse_quantity(value) if name in _QUANTITIES else value
+
+
+def _is_list_of_maps(value: list[Any]) -> bool:
+    """Return whether a list holds objects. Such lists are maps with a key, so their order is not significant."""
+    return all(isinstance(entry, dict) for entry in value)
+
+
+def _sort_key(entry: Any) -> str:
+    return json.dumps(entry, sort_keys=True, default=str)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from encoder_operator.client.credentials import KopfLogin
+from encoder_operator.controller import watches
+
+OPTIONS: dict[str, Any] = {"logger": logging.getLogger("test"), "settings": watches.kopf_settings()}
+
+
+def ignore(meta: Mapping[str, Any]) -> None:
+    """Nobody is woken."""
+
+
+@pytest.fixture
+async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[tuple[str, str, str]]]:
+    """What an API server was asked: path, Accept and Authorization; a kubeconfig in the environment leads to it."""
+    found: list[tuple[str, str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        found.append((request.path, request.headers["Accept"], request.headers.get("Authorization", "")))
+        items = (
+            None if request.query.get("limit") == "0" else [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]
+        )
+        return web.json_response({"kind": "List", "items": items, "metadata": {"resourceVersion": "7"}})
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    server = TestServer(application)
+    await server.start_server()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("/"))}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    yield found
+    await server.close()
+
+
+async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tuple[str, str, str]]) -> None:
+    info = await KopfLogin({"pods": ignore}).login(**OPTIONS)
+    assert info is not None
+    session, pods = info.aiohttp_session, f"{info.server.rstrip('/')}/api/v1/pods"
+    await session.get(pods, params={"limit": "100"})
+    await session.get(pods, params={"watch": "true"})
+    await session.get(f"{info.server.rstrip('/')}/api/v1")
+    await session.patch(f"{pods}/pods", json={})
+    await session.close()
+    partial = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+    assert [accept for _, accept, _ in asked] == [partial.format("List"), partial.format(""), "*/*", "*/*"]
+    assert {authorization for _, _, authorization in asked} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("path", "limit", "told", "left"),
+    [
+        ("api/v1/pods", "100", ["a", "b"], []),
+        ("api/v1/namespaces/pods/pods", "100", ["a", "b"], []),
+        # metadata alone comes as null where there is nothing, as no other list does
+        ("api/v1/pods", "0", [], []),
+        ("api/v1/namespaces", "100", [], [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]),
+    ],
+)
+async def test_items_of_a_watched_list_are_passed_on_and_kopf_watches_from_its_version(
+    asked: list[tuple[str, str, str]], path: str, limit: str, told: list[str], left: list[Any]
+) -> None:
+    names: list[str] = []
+    info = await KopfLogin({"pods": lambda meta: names.append(meta["name"])}).login(**OPTIONS)
+    assert info is not None
+    answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/{path}", params={"limit": limit})
+    assert await answer.json() == {"kind": "List", "items": left, "metadata": {"resourceVersion": "7"}}
+    assert names == told
+    await info.aiohttp_session.close()
+
+
+async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(asked: list[tuple[str, str, str]]) -> None:
+    login = KopfLogin({"pods": ignore}, again=0.2)
+    loop = asyncio.get_running_loop()
+    first = await login.login(**OPTIONS)
+    begun = loop.time()
+    second = await login.login(**OPTIONS)
+    assert loop.time() - begun >= 0.2
+    assert first is not None
+    assert second is not None
+    # Kopf never takes credentials again that are equal to refused ones
+    assert first != second
+    for info in (first, second):
+        await info.aiohttp_session.close()
+
+
+async def test_without_credentials_there_is_no_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert await KopfLogin({"pods": ignore}).login(**OPTIONS) is None

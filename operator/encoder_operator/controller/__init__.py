@@ -1,0 +1,1 @@
+"""Watch EncoderModels and their children, and reconcile each EncoderModel."""

@@ -1,0 +1,298 @@
+"""Reconcile one EncoderModel: read its state, make a plan, apply the plan, update the status.
+
+Every reconcile starts from what the API server returns. Nothing that an earlier reconcile computed influences a
+decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+
+from encoder_operator import naming
+from encoder_operator.client import apply_diff
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
+from encoder_operator.controller.prep_slots import PrepSlots, is_finished
+from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
+from encoder_operator.manager.settings import Settings
+from encoder_operator.metrics import metrics
+from encoder_operator.metrics.phase_gauge import PhaseGauge
+from encoder_operator.naming import NamespacedName
+from encoder_operator.planner import planner, verification
+from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
+from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.state import desired
+from encoder_operator.state.observed import GateCondition, ObservedState, format_time
+from encoder_operator.state.observer import Observer
+from encoder_operator.state.snapshot import Snapshot, SnapshotReader
+from encoder_operator.status import status
+from encoder_operator.status.events import events_for
+from encoder_operator.status.reasons import Reason
+from encoder_operator.validation.errors import NotAccepted
+
+_LOG = structlog.get_logger()
+
+
+class Reconciler:
+    """Reconciles EncoderModels.
+
+    Args:
+        client: Access to the API server.
+        settings: Settings of the operator.
+        watch_progress: Records which versions a reconcile has read.
+        prep_slots: Limits the number of prep Jobs.
+        phase_gauge: Counts EncoderModels by phase.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        *,
+        watch_progress: WatchProgress | None = None,
+        prep_slots: PrepSlots | None = None,
+        phase_gauge: PhaseGauge | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._reader = SnapshotReader(client, namespaced=settings.namespaced)
+        self._observer = Observer(client, settings)
+        self._watch_progress = watch_progress or WatchProgress()
+        self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
+        self._phase_gauge = phase_gauge or PhaseGauge()
+
+    async def reconcile(self, namespace: str, name: str) -> float | None:
+        """Reconcile one EncoderModel.
+
+        Returns:
+            Seconds until the next reconcile if no event arrives before; None to wait for an event.
+        """
+        key = NamespacedName(namespace, name)
+        try:
+            snapshot = await self._reader.read(key)
+        except RequestRejected as error:
+            await self._report_read_error(key, error)
+            raise
+        if snapshot is None:
+            self._watch_progress.forget(key)
+            self._phase_gauge.remove(key)
+            # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
+            # then
+            if self._prep_slots.holds_slot(key):
+                labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
+                self._prep_slots.set_jobs(key, _unfinished_jobs(await self._client.list("Job", namespace, labels)))
+            return None
+        self._record_snapshot(key, snapshot)
+        try:
+            try:
+                observed = await self._observer.observe(snapshot)
+            except RequestRejected as error:
+                # nodes, Events and logs are read beside the snapshot
+                await self._report_read_error(key, error)
+                raise
+            return await self._reconcile_snapshot(key, snapshot, observed)
+        except BaseException:
+            self._watch_progress.forget(key)
+            raise
+
+    def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
+        self._watch_progress.record_read(key, snapshot.versions)
+        for kind in WATCHED_KINDS:
+            found = [snapshot.live] if kind == naming.KIND else snapshot.children[kind]
+            self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
+        self._prep_slots.set_jobs(key, _unfinished_jobs(_with_component(snapshot.children["Job"], "prep")))
+
+    async def _reconcile_snapshot(
+        self, key: NamespacedName, snapshot: Snapshot, observed: ObservedState
+    ) -> float | None:
+        live = snapshot.live
+        # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
+        observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
+        plan = self._make_plan(live, observed)
+        starts = any(_creates_prep_job(action) for action in plan.actions)
+        if starts:
+            self._prep_slots.reserve(key)
+        elif _is_queued(plan.status):
+            self._prep_slots.wait(key)
+        self._phase_gauge.set(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
+        try:
+            for action in plan.actions:
+                await self._execute(snapshot, action)
+                self._record_metrics(live, observed, plan.status, action)
+        except RequestRejected as error:
+            # show a write that the API server rejects in the status
+            await self._update_status(
+                key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
+            )
+            raise
+        finally:
+            if starts:
+                # the Job may exist even if the write failed; the next reconcile corrects the count
+                self._prep_slots.set_jobs(key, ["started"])
+        for event in plan.events:
+            await self._client.create_event(_event_manifest(live, event, observed))
+        await self._update_status(key, live, plan.status)
+        return plan.requeue_after
+
+    async def _report_read_error(self, key: NamespacedName, error: RequestRejected) -> None:
+        """Report that the model's children cannot be read, and leave the rest of its status unchanged."""
+        live = await self._client.get(naming.KIND, *key)
+        if live is not None:
+            new_status = live.get("status") or {}
+            await self._update_status(
+                key, live, status.status_on_api_error(new_status, new_status, error, self._client.now)
+            )
+
+    async def _update_status(self, key: NamespacedName, live: Json, new_status: Json) -> None:
+        if new_status != live.get("status"):
+            version = await self._client.replace_status(key.namespace, key.name, live["metadata"], new_status)
+            self._watch_progress.record_write(key, naming.KIND, version)
+
+    def _record_metrics(self, live: Json, observed: ObservedState, new_status: Json, action: Action) -> None:
+        """Update metrics once per recorded result, when the object that records it is created."""
+        if not isinstance(action, Apply) or action.live is not None:
+            return
+        component = action.manifest["metadata"]["labels"].get(naming.COMPONENT)
+        if component == "parity" and any(c["reason"] == Reason.INCONCLUSIVE for c in new_status["conditions"]):
+            # an inconclusive comparison leaves no record; count it when the next attempt starts
+            metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], "Inconclusive").inc()
+        elif component == "verdict":
+            metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
+        elif component == "revision" and not _has_condition(live, "ArtifactReady"):
+            for job in observed.prep_jobs:
+                if job.complete and job.finished_at is not None:
+                    metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
+                    metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"].get("bytes", 0))
+
+    def _make_plan(self, live: Json, observed: ObservedState) -> Plan:
+        try:
+            if observed.name_conflicts:
+                raise NotAccepted(
+                    Reason.NAME_CONFLICT,
+                    f"{', '.join(observed.name_conflicts)} already exists and does not belong to this EncoderModel; rename one of them",
+                )
+            return planner.plan(desired.parse_model(live, self._settings, observed.inputs), observed, self._settings)
+        except NotAccepted as error:
+            new_status = status.not_accepted_status(live, error, observed)
+            requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
+            return Plan(
+                actions=verification.gates_to_open(
+                    verification.parity_policy_of_manifest(live, self._settings), observed
+                ),
+                events=events_for(live.get("status", {}), new_status),
+                status=new_status,
+                requeue_after=requeue_after,
+            )
+
+    async def _execute(self, snapshot: Snapshot, action: Action) -> None:
+        namespace = snapshot.live["metadata"]["namespace"]
+        match action:
+            case Apply():
+                await self._apply(action)
+            case Delete():
+                _LOG.info("delete", kind=action.kind, child=action.name)
+                await self._client.delete(
+                    action.kind, namespace, action.name, _metadata(snapshot, action.kind, action.name)
+                )
+            case SetGate():
+                gate = action.gate
+                _LOG.info("gate", pod=action.pod, open=gate.open, reason=gate.reason)
+                live = _live_child(snapshot, "Pod", action.pod)
+                condition = _gate_condition(gate, live, self._client.now)
+                version = live.get("metadata", {}).get("resourceVersion")
+                await self._client.set_pod_condition(namespace, action.pod, action.uid, condition, version)
+
+    async def _apply(self, action: Apply) -> None:
+        if apply_diff.is_up_to_date(action.manifest, action.live):
+            return
+        kind, name = action.manifest["kind"], action.manifest["metadata"]["name"]
+        _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
+        if kind == "Job" and action.live is None:
+            # the report of a Job is trusted, so a Job that another client created under this name must not become a child
+            await self._client.create(action.manifest)
+        else:
+            await self._client.apply(action.manifest, action.live)
+        if action.live is not None:
+            metrics.UPDATES.labels(kind).inc()
+
+
+def _metadata(snapshot: Snapshot, kind: str, name: str) -> Json:
+    return dict(_live_child(snapshot, kind, name).get("metadata", {}))
+
+
+def _live_child(snapshot: Snapshot, kind: str, name: str) -> Json:
+    children = (*snapshot.children.get(kind, []), *(c for k, c in snapshot.namesakes.items() if k == kind))
+    return next((found for found in children if found["metadata"]["name"] == name), {})
+
+
+def _gate_condition(gate: GateCondition, pod: Json, now: datetime) -> Json:
+    status = "True" if gate.open else "False"
+    before = _condition(pod.get("status") or {}, naming.GATE)
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": naming.GATE,
+        "status": status,
+        "reason": str(gate.reason),
+        "message": gate.message,
+        "lastTransitionTime": since or format_time(now),
+    }
+
+
+def _with_component(found: list[Json], component: str) -> list[Json]:
+    return [entry for entry in found if entry["metadata"]["labels"].get(naming.COMPONENT) == component]
+
+
+def _unfinished_jobs(jobs: list[Json]) -> list[str]:
+    return [job["metadata"]["name"] for job in jobs if not is_finished(job)]
+
+
+def _creates_prep_job(action: Action) -> bool:
+    return (
+        isinstance(action, Apply)
+        and action.live is None
+        and action.manifest["kind"] == "Job"
+        and action.manifest["metadata"]["labels"][naming.COMPONENT] == "prep"
+    )
+
+
+def _condition(new_status: Json, name: str) -> Json:
+    return next((entry for entry in new_status.get("conditions", []) if entry["type"] == name), {})
+
+
+def _is_queued(new_status: Json) -> bool:
+    return bool(_condition(new_status, "ArtifactReady").get("reason") == Reason.QUEUED.value)
+
+
+def _has_condition(live: Json, name: str) -> bool:
+    return bool(_condition(live.get("status") or {}, name).get("status") == "True")
+
+
+def _event_manifest(live: Json, event: Event, observed: ObservedState) -> Json:
+    meta = live["metadata"]
+    identity = json_digest(
+        {"uid": meta["uid"], "generation": meta.get("generation"), "say": [event.reason, event.message]}
+    )
+    now = format_time(observed.now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        # the name identifies the content, so that the API server rejects a duplicate without a write
+        "metadata": {"name": f"{meta['name']}.{identity[:16]}", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": f"{naming.GROUP}/{naming.VERSION}",
+            "kind": naming.KIND,
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "uid": meta["uid"],
+        },
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason.value,
+        "message": event.message[:1024],
+        "source": {"component": naming.MANAGER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

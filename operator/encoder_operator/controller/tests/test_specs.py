@@ -1,0 +1,107 @@
+"""What the spec asks for, taken through whole lives: refused while something serves, added containers, a volume on one node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.tests.harness import SETTINGS, Harness, encoder_model, with_fields
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+OWN = {"labelSelector": {"matchLabels": {"encoders.dev/model": "minilm"}}, "topologyKey": "kubernetes.io/hostname"}
+
+
+def claim(*modes: str) -> Json:
+    return {
+        "metadata": {"name": "artifacts", "namespace": "demo"},
+        "spec": {"accessModes": list(modes), "resources": {"requests": {"storage": "1Gi"}}},
+        "status": {"phase": "Bound", "accessModes": list(modes)},
+    }
+
+
+def on_a_claim(**serving: Any) -> Json:
+    live = encoder_model(**serving)
+    live["spec"]["storage"] = {"claimName": "artifacts"}
+    return live
+
+
+async def test_pods_that_must_part_are_refused_on_a_volume_that_turns_out_to_be_on_one_node() -> None:
+    harness = Harness(on_a_claim(affinity={"podAntiAffinity": {REQUIRED: [OWN]}}))
+    harness.fake.put("persistentvolumeclaims", claim("ReadWriteOnce"))
+    await harness.settle()
+    assert harness.condition("Accepted") == ("False", "OneNodeOnly")
+    assert "podAntiAffinity" in harness.message("Accepted")
+    assert not harness.fake.of("jobs")
+    harness.fake.put("persistentvolumeclaims", claim("ReadWriteMany"))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+async def test_pods_on_a_volume_that_is_on_one_node_are_kept_together() -> None:
+    harness = Harness(on_a_claim())
+    harness.fake.put("persistentvolumeclaims", claim("ReadWriteOnce"))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    (job,) = harness.fake.of("jobs", component="prep")
+    (pod,) = harness.fake.of("pods", component="serving")
+    spec = job["spec"]["template"]["spec"]
+    (term,) = spec["affinity"]["podAffinity"][REQUIRED]
+    assert term["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+async def test_an_overlay_that_is_refused_takes_nothing_away_from_what_serves() -> None:
+    harness = Harness()
+    await harness.settle()
+    serving = harness.serving()
+    harness.change(podTemplate={"spec": {"hostNetwork": True}})
+    await harness.settle()
+    assert harness.condition("Accepted") == ("False", "PodTemplateDenied")
+    assert "spec.hostNetwork" in harness.message("Accepted")
+    assert harness.condition("Available")[0] == "True"
+    assert harness.condition("Ready")[0] == "False"
+    assert harness.serving() == serving
+    harness.change(podTemplate={"metadata": {"labels": {"team": "search"}}})
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert harness.serving() != serving
+    (pod,) = harness.fake.of("pods", component="serving")
+    assert pod["metadata"]["labels"]["team"] == "search"
+
+
+async def test_the_engine_is_what_counts_of_a_pod_with_more_containers() -> None:
+    """The API server lists containers by name: one of these comes first, and its image and end say nothing."""
+    harness = Harness(encoder_model(podTemplate={"spec": {"containers": [{"name": "agent", "image": "agent:1"}]}}))
+
+    def with_agent(pod: Json) -> None:
+        agent = {"name": "agent", "containerID": "containerd://agent", "imageID": "sha256:agent", "state": {}}
+        pod["status"].setdefault("containerStatuses", []).insert(0, agent)
+
+    harness.starts = with_agent
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    (record,) = harness.fake.of("controllerrevisions", component="verdict")
+    binding = record["data"]["binding"]
+    assert binding["imageID"] != "sha256:agent"
+    assert set(binding["containerIDs"]) == {"agent", "engine"}
+
+
+async def test_trusted_code_is_reported_and_needs_the_operators_permission() -> None:
+    harness = Harness(with_fields({"spec.serving.trustRemoteCode": True}))
+    await harness.settle()
+    assert harness.condition("Accepted") == ("False", "RemoteCodeDenied")
+    harness.reconciler = harness.operator(SETTINGS.model_copy(update={"allow_trust_remote_code": True}))
+    await harness.settle()
+    assert harness.condition("Accepted") == ("True", "RemoteCodeTrusted")
+    assert harness.condition("Ready") == ("True", "Ready")
+    (pod,) = harness.fake.of("pods", component="serving")
+    assert pod["metadata"]["labels"]["encoders.dev/trust-remote-code"] == "true"
+    assert [event["reason"] for event in harness.fake.of("events")].count("RemoteCodeTrusted") == 1
+
+
+async def test_an_image_of_ones_own_is_pinned_and_no_update_is_offered() -> None:
+    harness = Harness(with_fields({"spec.image": "mine:1"}))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert harness.condition("UpdateAvailable") == ("False", "Current")
+    (pod,) = harness.fake.of("pods", component="serving")
+    assert pod["spec"]["containers"][0]["image"] == "mine:1"

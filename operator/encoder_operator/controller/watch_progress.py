@@ -1,0 +1,159 @@
+"""Track which resource versions the watches have delivered and the reconciles have read.
+
+This serves two purposes. An event that is not newer than what a reconcile of its model has already read needs no
+further reconcile; after a start, or after a write of the operator's own, that is true of most events. And a watch that
+delivers nothing looks like a quiet cluster, but if a reconcile has read an object that is newer than everything its
+watch has delivered, and the watch stays silent, then the watch is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from encoder_operator import naming
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import ApiServerError
+from encoder_operator.controller.namespaces import Namespaces
+from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
+from encoder_operator.controller.workqueue import WorkQueue
+from encoder_operator.naming import NamespacedName
+from encoder_operator.revisions.hashing import Json
+
+_LOG = structlog.get_logger()
+_GRACE_SECONDS = 30.0
+# models of one batch are read together
+_RESYNC_BATCH = 16
+WATCHED_KINDS = (naming.KIND, "Pod", "Service", "Job", "Deployment")
+
+
+class WatchProgress:
+    """Progress of the watches and of the reconciles."""
+
+    def __init__(self, *, grace: float = _GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace = grace
+        self._clock = clock
+        self._read: dict[NamespacedName, tuple[int, ...]] = {}
+        # events that arrived since the last read, which a running reconcile may or may not include
+        self._unread: dict[NamespacedName, dict[str, int]] = {}
+        # by kind: newest version that the watch has delivered, and the time of its last event
+        self._delivered: dict[str, tuple[int, float]] = {}
+        # by kind: newest version that a reconcile has read, and the time since which the watch is expected to deliver
+        # it
+        self._expected: dict[str, tuple[int, float]] = {}
+
+    def record_event(self, key: NamespacedName, kind: str, version: str) -> bool:
+        """Record an event; return whether a reconcile is needed for it."""
+        number = _parse_version(version)
+        before = self._delivered.get(kind, (0, 0.0))[0]
+        self._delivered[kind] = (max(before, number), self._clock())
+        read = self._read.get(key)
+        if read is not None and number and number <= read[WATCHED_KINDS.index(kind)]:
+            return False
+        unread = self._unread.setdefault(key, {})
+        unread[kind] = max(unread.get(kind, 0), number)
+        return True
+
+    def has_unread_events(self, key: NamespacedName) -> bool:
+        """Return whether an event arrived that no reconcile has read."""
+        return key in self._unread
+
+    def record_read(self, key: NamespacedName, versions: Mapping[str, str]) -> None:
+        """Record the version that a reconcile has read of each kind."""
+        self._read[key] = tuple(_parse_version(versions.get(kind, "")) for kind in WATCHED_KINDS)
+        unread = self._unread.get(key)
+        if unread is not None:
+            remaining = {
+                kind: index for kind, index in unread.items() if index > self._read[key][WATCHED_KINDS.index(kind)]
+            }
+            if remaining:
+                self._unread[key] = remaining
+            else:
+                del self._unread[key]
+
+    def record_write(self, key: NamespacedName, kind: str, version: str) -> None:
+        """Record the version that a write of the operator's own has created, of an object that had not changed since it was read."""
+        read = self._read.get(key)
+        if read is not None and _parse_version(version):
+            index = WATCHED_KINDS.index(kind)
+            self._read[key] = (*read[:index], max(read[index], _parse_version(version)), *read[index + 1 :])
+
+    def forget(self, key: NamespacedName) -> None:
+        """Forget a model whose reconcile failed or that is gone, so that its next event is not skipped."""
+        self._read.pop(key, None)
+        self._unread.pop(key, None)
+
+    def expect(self, kind: str, objects: Iterable[Json]) -> None:
+        """Record the metadata of objects that were read; the watch of their kind must deliver them as well."""
+        newest = max((_parse_version(meta["resourceVersion"]) for meta in objects), default=0)
+        if newest > max(self._delivered.get(kind, (0, 0.0))[0], self._expected.get(kind, (0, 0.0))[0]):
+            behind = self._expected.get(kind, (0, 0.0))[0] > self._delivered.get(kind, (0, 0.0))[0]
+            since = self._expected[kind][1] if behind else self._clock()
+            self._expected[kind] = (newest, since)
+
+    @property
+    def models(self) -> frozenset[NamespacedName]:
+        """Return the models that reconciles have read and that still existed."""
+        return frozenset(self._read)
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """Return the kinds whose watch is silent although there are newer objects."""
+        now = self._clock()
+        found = []
+        for kind, (version, since) in self._expected.items():
+            delivered, index = self._delivered.get(kind, (0, 0.0))
+            # a slow watch may still catch up as long as it delivers events; only silence counts
+            if delivered < version and now - max(since, index) > self._grace:
+                found.append(kind)
+        return tuple(found)
+
+
+async def resync(
+    client: Client,
+    queue: WorkQueue,
+    watch_progress: WatchProgress,
+    prep_slots: PrepSlots,
+    *,
+    period: float,
+    namespaces: Namespaces,
+) -> None:
+    """Enqueue every EncoderModel once per period, in batches, including deleted ones whose event was missed. Runs until cancelled."""
+    known: set[str] = set()
+
+    async def read(namespace: str) -> tuple[list[Json], list[Json]]:
+        models = await client.list_metadata(naming.KIND, namespace)
+        return models, await client.list("Job", namespace, *UNFINISHED_PREP_JOBS)
+
+    while True:
+        await asyncio.sleep(period)
+        behind = set(watch_progress.behind)
+        if behind - known:
+            _LOG.error("a watch is silent", kinds=sorted(behind))
+        known = behind
+        try:
+            lists = await namespaces.read(read)
+        except ApiServerError as error:
+            _LOG.warning("resync failed", error=str(error))
+            continue
+        except Exception:
+            # the resync is the last safety net, and one malformed response must not end it
+            _LOG.exception("unexpected error during resync")
+            continue
+        found = [meta for models, _ in lists for meta in models]
+        watch_progress.expect(naming.KIND, found)
+        prep_slots.reset((job for _, jobs in lists for job in jobs), namespaces.unreadable)
+        keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
+        # a watch that starts again does not report what was deleted in the meantime
+        missing = watch_progress.models.difference(keys)
+        keys += [key for key in missing if key.namespace not in namespaces.unreadable]
+        groups = max(1, -(-len(keys) // _RESYNC_BATCH))
+        for i, key in enumerate(keys):
+            queue.enqueue(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)
+
+
+def _parse_version(version: str) -> int:
+    return int(version) if version.isdigit() else 0

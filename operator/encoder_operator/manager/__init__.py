@@ -1,0 +1,1 @@
+"""Start, stop and supervise the operator's process."""

@@ -1,0 +1,91 @@
+"""Settings of the operator, read once at start from environment variables with the prefix `ENCODER_`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from encoder_operator.api.v1alpha1 import Accelerator, Resources
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Images(BaseModel):
+    """Container images by plugin. A revision pins its images when it is created; later changes only set UpdateAvailable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operator: str = ""
+    """Image of the operator, in which parity Jobs run too."""
+    engine: dict[Accelerator, dict[str, str]] = Field(default_factory=dict)
+    """Engine images by accelerator, then plugin."""
+    prep: dict[str, str] = Field(default_factory=dict)
+    """Preparation images by plugin. They contain the original library."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(default="IfNotPresent", alias="pullPolicy")
+    """Pull policy of these images."""
+
+
+class Settings(BaseSettings):
+    """Settings that the cluster administrator chooses for all EncoderModels."""
+
+    model_config = SettingsConfigDict(env_prefix="ENCODER_", frozen=True, use_attribute_docstrings=True)
+
+    images: Images = Images()
+    """Images as JSON: `{"operator": ref, "engine": {"cpu": {plugin: ref}, "nvidia": {plugin: ref}}, "prep": {plugin:
+    ref}}`."""
+    prep_stall_seconds: int = Field(default=120, ge=5)
+    """Seconds without data after which a download is aborted and retried."""
+    prep_resources: Resources = Resources(requests={"cpu": "500m", "memory": "1Gi"})
+    """Default resources of prep Jobs, as JSON, for EncoderModels that set none."""
+    serving_resources: Resources = Resources(requests={"cpu": "500m", "memory": "2Gi"})
+    """Default resources of serving pods, as JSON, for EncoderModels that set none. They are part of a revision, so a
+    change only sets UpdateAvailable."""
+    parity_resources: Resources = Resources(requests={"cpu": "50m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    """Resources of parity Jobs, as JSON."""
+    namespaces: list[str] = Field(default_factory=list)
+    """Namespaces to serve, as a JSON list; empty for all namespaces. With a list, the operator does not read Nodes, so
+    each pod is verified separately unless its EncoderModel sets acceleratorProduct."""
+    allow_trust_remote_code: bool = False
+    """Whether EncoderModels may set spec.serving.trustRemoteCode, which lets their pods run Python code from the
+    checkpoint's repository."""
+    allow_custom_images: bool = True
+    """Whether EncoderModels may set spec.image."""
+    allow_pod_template: bool = True
+    """Whether EncoderModels may set spec.serving.podTemplate."""
+    allow_threshold_overrides: bool = True
+    """Whether EncoderModels may replace the thresholds of their plugin with spec.parity.thresholds."""
+    weakest_parity_mode: Literal["Enforce", "Warn", "Disabled"] = "Disabled"
+    """Weakest spec.parity.mode that EncoderModels may set. Disabled allows all, Enforce only itself."""
+    max_preps: int = Field(default=4, ge=1)
+    """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
+    reason Queued."""
+    concurrency: int = Field(default=16, ge=1)
+    """Maximum number of concurrent reconciles. Their reads are batched, so a higher number does not mean more
+    requests."""
+    lease: bool = False
+    """Whether to use leader election. Required as soon as two operators may run at the same time."""
+    lease_namespace: str = "default"
+    """Namespace of the Lease."""
+    lease_name: str = "encoder-operator"
+    """Name of the Lease."""
+    lease_seconds: float = Field(default=15.0, ge=3)
+    """Duration of the Lease in seconds. Another operator may take over if it has not been renewed for this long."""
+    identity: str = ""
+    """Holder identity in the Lease; empty for the pod's name."""
+    resync_seconds: Seconds = 300.0
+    """Seconds after which every EncoderModel is reconciled even without an event."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Port of /healthz, /readyz and /metrics; 0 chooses a free port."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Minimum level of log messages."""
+    crash_after_write: int | None = Field(default=None, ge=1)
+    """For tests: kill the operator with SIGKILL right after its n-th write to the API server. None disables this."""
+    crash_before_write: int | None = Field(default=None, ge=1)
+    """For tests: kill the operator with SIGKILL right before its n-th write to the API server. None disables this."""
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether the operator serves, and reads, selected namespaces only."""
+        return bool(self.namespaces)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
+from encoder_operator.client.leadership import Leadership
+from encoder_operator.manager.leader_election import LeaderElector
+from encoder_operator.tests.fake_cluster import FakeCluster, Json
+
+
+class Leases:
+    """One Lease as the API server keeps it, and faults."""
+
+    def __init__(self) -> None:
+        self.live: Json | None = None
+        self.errors: list[Exception] = []
+        self.puts = 0
+
+    async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
+        return self.live
+
+    async def put_lease(self, wanted: Json) -> Json:
+        if self.errors:
+            raise self.errors.pop(0)
+        version = (self.live or {}).get("metadata", {}).get("resourceVersion")
+        if wanted["metadata"].get("resourceVersion") != version:
+            raise Conflict("conflict", status=409)
+        self.puts += 1
+        self.live = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": str(self.puts)}}
+        return self.live
+
+    @property
+    def holder(self) -> str | None:
+        found: str | None = (self.live or {}).get("spec", {}).get("holderIdentity")
+        return found
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def one(leases: Leases, identity: str, clock: Clock) -> tuple[LeaderElector, Leadership]:
+    leadership = Leadership(clock)
+    return LeaderElector(leases, leadership, namespace="n", name="l", identity=identity, seconds=15), leadership
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that goes on while somebody sleeps."""
+    found = Clock()
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        found.time += seconds
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def waiting(work: Any) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_writes_need_the_lease(clock: Clock) -> None:
+    held, leadership = one(Leases(), "a", clock)
+    assert leadership.remaining() == -math.inf
+    await held.acquire()
+    assert leadership.remaining() == 10
+
+
+async def test_the_second_waits_as_long_as_the_first_renews(clock: Clock) -> None:
+    leases = Leases()
+    first, _ = one(leases, "a", clock)
+    second, theirs = one(leases, "b", clock)
+    await first.acquire()
+    async with waiting(first.renew_until_lost()), waiting(second.acquire()) as trying:
+        await turns(200)
+        assert leases.puts > 5
+        assert not trying.done()
+    assert theirs.remaining() == -math.inf
+
+
+async def test_a_silent_holder_loses_it_after_its_duration_and_has_stopped_writing_before(clock: Clock) -> None:
+    leases = Leases()
+    first, ours = one(leases, "a", clock)
+    second, theirs = one(leases, "b", clock)
+    await first.acquire()
+    began = clock.time
+    await second.acquire()
+    assert 15 <= clock.time - began <= 17
+    assert leases.holder == "b"
+    assert theirs.remaining() > 0 >= ours.remaining()
+    await first.renew_until_lost()
+    assert leases.holder == "b"
+
+
+async def test_clocks_of_machines_do_not_matter(clock: Clock) -> None:
+    leases = Leases()
+    first, _ = one(leases, "a", clock)
+    await first.acquire()
+    assert leases.live is not None
+    leases.live["spec"]["renewTime"] = "2001-01-01T00:00:00.000000Z"
+    second, _ = one(leases, "b", clock)
+    async with waiting(second.acquire()) as trying:
+        for _ in range(10):
+            await turns(1)
+            assert leases.holder == "a"
+        assert not trying.done()
+
+
+async def test_a_released_lease_is_free_at_once(clock: Clock) -> None:
+    leases = Leases()
+    first, ours = one(leases, "a", clock)
+    await first.acquire()
+    await first.release()
+    assert leases.holder is None
+    assert ours.remaining() == -math.inf
+    began = clock.time
+    await one(leases, "b", clock)[0].acquire()
+    assert clock.time == began
+
+
+async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_long_the_lease(clock: Clock) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    leases.errors = [Unavailable("down")] * 3
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(30)
+        assert leadership.remaining() > 0
+        leases.errors = [Unavailable("down")] * 1000
+        await turns(30)
+        assert keeping.done()
+    assert leadership.remaining() == -math.inf
+
+
+async def test_a_lease_edited_by_others_is_renewed(clock: Clock) -> None:
+    leases = Leases()
+    held, _ = one(leases, "a", clock)
+    await held.acquire()
+    assert leases.live is not None
+    leases.live["metadata"]["resourceVersion"] = "100"
+    leases.puts = 100
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(10)
+        assert not keeping.done()
+    assert leases.puts > 100
+
+
+async def test_the_same_pod_takes_its_lease_back_at_once(clock: Clock) -> None:
+    leases = Leases()
+    await one(leases, "pod-1", clock)[0].acquire()
+    began = clock.time
+    await one(leases, "pod-1", clock)[0].acquire()
+    assert clock.time == began
+
+
+async def test_nothing_is_sent_without_the_lease() -> None:
+    leadership = Leadership(lambda: 0.0)
+    leadership.grant(-1)
+    fake = FakeCluster()
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
+    live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
+    with pytest.raises(NotLeader):
+        await cluster.apply(live)
+    with pytest.raises(NotLeader):
+        await cluster.delete("Job", "demo", "j")
+    with pytest.raises(NotLeader):
+        await cluster.replace_status("demo", "m", {"uid": "1"}, {})
+    with pytest.raises(NotLeader):
+        await cluster.set_pod_condition("demo", "p", "1", {})
+    with pytest.raises(NotLeader):
+        await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
+    assert fake.writes == []
+
+
+class Slow(FakeCluster):
+    """Takes some seconds for each request."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def handle_async_request(self, request: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        return await super().handle_async_request(request)
+
+
+async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
+    leadership = Leadership(time.monotonic)
+    leadership.grant(time.monotonic() + 0.05)
+    fake = Slow(30)
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
+    with pytest.raises(NotLeader, match="aborted"):
+        await cluster.delete("Job", "demo", "j")
+    assert fake.writes == []
+
+
+async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_renewed() -> None:
+    leadership = Leadership(time.monotonic)
+    leadership.grant(time.monotonic() + 0.1)
+    fake = Slow(0.5)
+    fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
+    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
+
+    async def renew() -> None:
+        while True:
+            leadership.grant(time.monotonic() + 0.1)
+            await asyncio.sleep(0.02)
+
+    async with waiting(renew()):
+        await cluster.delete("Job", "demo", "j")
+    assert fake.writes == ["DELETE jobs j"]

@@ -1,0 +1,194 @@
+"""The operator as a process: how it ends, and what it does when its watches can't go on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from encoder_operator.tests.fake_api_server import FakeApiServer, Operator, operator, serving, status, until
+
+ALL = {"encodermodels", "pods", "services", "jobs", "deployments"}
+LEASE = {"ENCODER_LEASE": "true", "ENCODER_IDENTITY": "one"}
+MODEL = {"metadata": {"name": "m", "namespace": "n", "uid": "u", "resourceVersion": "1"}}
+
+
+@pytest.fixture
+def fake() -> FakeApiServer:
+    return FakeApiServer()
+
+
+@pytest.fixture
+async def kubeconfig(fake: FakeApiServer, tmp_path: Path) -> AsyncIterator[Path]:
+    async with serving(fake, tmp_path) as found:
+        yield found
+
+
+async def stopped(running: Operator, within: float = 5.0) -> int:
+    """Return the exit code of one that is told to end; the kubelet, which would kill it later, is not there."""
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    code = await running.ended(20)
+    assert time.monotonic() - begun < within
+    return code
+
+
+async def test_it_ends_at_once_where_nothing_hinders_it(fake: FakeApiServer, kubeconfig: Path) -> None:
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        port = running.said("started")[0]["port"]
+        # somebody who scrapes keeps the connection
+        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            await answer.read()
+            assert await stopped(running, within=3) == 0
+        assert fake.lease is not None
+        assert "holderIdentity" not in fake.lease["spec"]
+        assert running.traced == []
+
+
+async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: FakeApiServer, kubeconfig: Path) -> None:
+    fake.objects["encodermodels"] = [MODEL]
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        fake.fault = lambda request: 60.0
+        for number in range(2, 20):
+            changed = {"metadata": {**MODEL["metadata"], "name": f"m{number}", "uid": str(number)}}
+            await fake.tell("encodermodels", {"type": "ADDED", "object": changed})
+        # looks are under way, and the renewal of the lease
+        before = len(fake.asked)
+        await until(lambda: len(fake.asked) > before)
+        assert await stopped(running) == 0
+        assert running.traced == []
+
+
+async def test_a_stand_by_ends_at_once(fake: FakeApiServer, kubeconfig: Path) -> None:
+    fake.lease = {
+        "metadata": {"name": "encoder-operator", "namespace": "default", "resourceVersion": "0"},
+        "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15},
+    }
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: running.said("standing by"))
+        assert await stopped(running, within=2) == 0
+
+
+@pytest.mark.fault(
+    "the shutdown hangs",
+    "a traceback in the log",
+    "the operator exits with code 1 within 5 seconds",
+)
+@pytest.mark.parametrize("how", ["time.sleep(60)", "await asyncio.Event().wait()"])
+async def test_a_hanging_shutdown_is_aborted_with_a_traceback(how: str, fake: FakeApiServer, kubeconfig: Path) -> None:
+    first = (
+        "import asyncio, time\n"
+        "from encoder_operator.client.client import Client\n"
+        "async def hangs_here(self):\n"
+        f"    {how}\n"
+        "Client.close = hangs_here"
+    )
+    async with operator(kubeconfig, first) as running:
+        await until(lambda: fake.watched == ALL)
+        assert await stopped(running) == 1
+        assert "Timeout" in running.log.read_text()
+
+
+@pytest.mark.fault(
+    "a watch gets an error other than an expired version",
+    "a log message",
+    "the operator releases its Lease and exits with code 1; the next process reads everything",
+)
+async def test_a_watch_that_can_not_go_on_ends_the_process_with_a_line(fake: FakeApiServer, kubeconfig: Path) -> None:
+    async with operator(kubeconfig, **LEASE) as running:
+        await until(lambda: fake.watched == ALL)
+        broken = {"kind": "Status", "code": 500, "message": "etcdserver: no leader"}
+        await fake.tell("pods", {"type": "ERROR", "object": broken})
+        assert await running.ended(10) == 1
+        assert "no leader" in running.said("a watch failed; the operator exits and must be restarted")[0]["error"]
+        assert running.traced == []
+        # the next one need not wait
+        assert fake.lease is not None
+        assert "holderIdentity" not in fake.lease["spec"]
+
+
+async def test_a_watch_whose_events_are_too_old_begins_again(fake: FakeApiServer, kubeconfig: Path) -> None:
+    async with operator(kubeconfig) as running:
+        await until(lambda: fake.watched == ALL)
+        lists = fake.asked.count(("GET", "/api/v1/pods", False))
+        old = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+        await fake.tell("pods", {"type": "ERROR", "object": old})
+        await until(lambda: fake.asked.count(("GET", "/api/v1/pods", False)) > lists)
+        await until(lambda: fake.watched == ALL)
+        assert running.process.returncode is None
+        assert running.traced == []
+
+
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_a_start_waits_for_an_api_server_that_refuses(code: int, fake: FakeApiServer, kubeconfig: Path) -> None:
+    refused: list[str] = []
+
+    def fault(request: web.Request) -> web.Response | None:
+        refused.append(request.path)
+        return status(code)
+
+    fake.fault = fault
+    async with operator(kubeconfig) as running:
+        await until(lambda: len(refused) > 2 and running.said("waiting for the API server"))
+        fake.fault = lambda request: None
+        await until(lambda: fake.watched == ALL)
+        assert running.traced == []
+
+
+@pytest.mark.fault(
+    "the CustomResourceDefinition is installed after the operator",
+    "a log message",
+    "the operator starts to watch when it is installed",
+)
+async def test_the_start_waits_for_the_custom_resource_definition(fake: FakeApiServer, kubeconfig: Path) -> None:
+    fake.groups = {name: found for name, found in fake.groups.items() if not name.startswith("encoders.dev")}
+    async with operator(kubeconfig) as running:
+        await until(
+            lambda: running.said(
+                "the API server does not serve EncoderModels; is the CustomResourceDefinition installed?"
+            )
+        )
+        assert fake.watched == set()
+        fake.groups = FakeApiServer().groups
+        await until(lambda: fake.watched == ALL)
+
+
+@pytest.mark.fault(
+    "the operator's token is rotated, and the old one is rejected (401)", "log messages", "the new token is read"
+)
+async def test_refused_credentials_are_read_again_until_they_are_taken(fake: FakeApiServer, kubeconfig: Path) -> None:
+    """A token was rotated, and the old one is not taken any more; the new one comes to the file a while later."""
+    taken = "Bearer secret"
+    refused: list[str] = []
+
+    def fault(request: web.Request) -> web.Response | None:
+        if request.headers.get("Authorization") != taken:
+            refused.append(request.path)
+            return status(401, "Unauthorized")
+        return None
+
+    fake.fault = fault
+    async with operator(kubeconfig) as running:
+        await until(lambda: fake.watched == ALL)
+        taken = "Bearer rotated"
+        # what is open stays open; the next list or watch is refused
+        old = {"kind": "Status", "code": 410, "message": "too old resource version"}
+        await fake.tell("pods", {"type": "ERROR", "object": old})
+        await until(lambda: refused)
+        await asyncio.sleep(1)
+        # as the kubelet does it: all of it at once
+        rotated = kubeconfig.with_suffix(".new")
+        rotated.write_text(kubeconfig.read_text().replace("secret", "rotated"))
+        rotated.replace(kubeconfig)
+        await until(lambda: fake.watched == ALL)
+        assert len(refused) < 15
+        assert running.process.returncode is None
+        assert running.traced == []

@@ -1,0 +1,1 @@
+"""Decide what to do about an EncoderModel. Pure functions: state in, plan out."""

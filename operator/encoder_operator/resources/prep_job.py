@@ -1,0 +1,211 @@
+"""The prep Job. Its pod is the only one of a model with network access and a token."""
+
+from __future__ import annotations
+
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import CaBundle, Source
+from encoder_operator.manager.settings import Settings
+from encoder_operator.resources import pod_defaults, scheduling
+from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
+from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.state.desired import EncoderModel
+
+# a retry would fail again: no space, no access, not found, checksum mismatch, unsupported
+FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
+_TOKEN = "/var/run/encoders/token"
+_CREDENTIALS = "/run/secrets/source"
+_CA = "/run/ca"
+_S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_S3_SESSION = "AWS_SESSION_TOKEN"
+# readable by the group of the pod
+_SECRET_MODE = 0o440
+_SOURCE = "/source"
+_INPUTS = "/inputs"
+
+
+def inputs_hash(model: EncoderModel, key: str) -> str:
+    """Return the hash of everything in the spec that affects this Job. A change is worth another attempt."""
+    spec = model.spec
+    found = {
+        "key": key,
+        "claim": model.pvc_name,
+        "source": _without_unused_later_fields(
+            spec.source.model_dump(mode="json"), spec.source.model_dump(exclude_defaults=True)
+        ),
+        "prepare": _without_unused_later_fields(
+            spec.prepare.model_dump(mode="json"), spec.prepare.model_dump(exclude_defaults=True)
+        ),
+        "placement": scheduling.common_fields(spec.serving),
+    }
+    affinity, product = spec.serving.affinity, spec.serving.accelerator_product
+    if affinity is not None or product is not None or spec.serving.image_pull_secrets:
+        secrets = [entry.name for entry in spec.serving.image_pull_secrets]
+        found["nodes"] = {
+            "affinity": affinity and affinity.model_dump(mode="json"),
+            "product": product,
+            "pull": secrets,
+        }
+    return json_digest(found)[:16]
+
+
+# fields of later versions, which must not change the hash while they are unused
+_LATER_FIELDS = frozenset(
+    {"auxiliary", "s3", "http", "allow_mutable_revision", "ca_config_map_ref", "node_selector", "tolerations"}
+)
+
+
+def _without_unused_later_fields(complete: Json, explicit: Json) -> Json:
+    return {
+        name: _without_unused_later_fields(value, explicit.get(name, {}))
+        if isinstance(value, dict) and name == "hugging_face"
+        else value
+        for name, value in complete.items()
+        if name not in _LATER_FIELDS or name in explicit
+    }
+
+
+def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
+    """Return the Job that prepares the artifact `key`.
+
+    Args:
+        model: The desired state.
+        key: Key of the artifact.
+        shared: Whether several nodes can mount the volume at the same time.
+        settings: Current images and defaults.
+    """
+    labels = naming.labels(model.name, "prep")
+    if model.spec.serving.trust_remote_code:
+        labels[naming.TRUST_REMOTE_CODE] = "true"
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": naming.prep_job(model.name, key),
+            "namespace": model.namespace,
+            "labels": labels,
+            "annotations": {naming.INPUTS: inputs_hash(model, key), naming.RETRY: model.retry},
+            "ownerReferences": [naming.owner_reference(model.name, model.uid)],
+        },
+        "spec": {
+            "backoffLimit": model.spec.prepare.backoff_limit,
+            "activeDeadlineSeconds": model.spec.prepare.active_deadline_seconds,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FINAL_EXIT_CODES)}},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels | scheduling.pvc_labels(model, shared=shared)},
+                "spec": _pod(model, key, shared=shared, settings=settings),
+            },
+        },
+    }
+
+
+def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> Json:
+    mounts: list[Json] = [{"name": "artifacts", "mountPath": ARTIFACTS_PATH}, {"name": "tmp", "mountPath": "/tmp"}]
+    volumes: list[Json] = [
+        {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    for name, (volume, path) in _input_volumes(model).items():
+        volumes.append({"name": name, **volume})
+        mounts.append({"name": name, "mountPath": path, "readOnly": True})
+    source = model.spec.source.pvc
+    if source is not None and source.claim_name == model.pvc_name:
+        # a pod mounts a PVC once: the kubelet treats two volumes of the same PVC as one, which is read-only if either
+        # of them is
+        mounts.append({"name": "artifacts", "mountPath": _SOURCE, "readOnly": True})
+    container = {
+        "name": "prepare",
+        "image": settings.images.prep[model.plugin.name],
+        "imagePullPolicy": settings.images.pull_policy,
+        "args": _arguments(model, key, settings),
+        "env": pod_defaults.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, model.spec.prepare.env),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": pod_defaults.container_context(),
+        "resources": pod_defaults.resources(model.spec.prepare.resources or settings.prep_resources),
+        "volumeMounts": mounts,
+    }
+    pod = pod_defaults.pod_fields() | {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    return pod | scheduling.prep(model, shared=shared)
+
+
+def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
+    """Return the Job's input volumes and their mount paths, by name."""
+    source = model.spec.source
+    found: dict[str, tuple[Json, str]] = {}
+    if source.pvc is not None and source.pvc.claim_name != model.pvc_name:
+        # read-only on the volume, because for a read-only mount alone the kubelet would still change the group of every
+        # file
+        found["source"] = {"persistentVolumeClaim": {"claimName": source.pvc.claim_name, "readOnly": True}}, _SOURCE
+    if source.hugging_face is not None and source.hugging_face.token_secret_ref is not None:
+        secret = source.hugging_face.token_secret_ref
+        item = {"name": secret.name, "items": [{"key": secret.key, "path": "token"}]}
+        found["token"] = {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": item}]}}, _TOKEN
+    if source.s3 is not None and source.s3.credentials_secret_ref is not None:
+        name = source.s3.credentials_secret_ref.name
+        found["credentials"] = _credentials_volume(name), _CREDENTIALS
+    bundle = _ca_bundle(source)
+    if bundle is not None:
+        item = {"name": bundle.name, "items": [{"key": bundle.key, "path": "ca.crt"}]}
+        found["ca"] = {"configMap": item}, _CA
+    if model.spec.parity.inputs is not None:
+        named = model.spec.parity.inputs.config_map_ref
+        item = {"name": named.name, "items": [{"key": named.key, "path": "inputs.json"}]}
+        found["inputs"] = {"configMap": item}, _INPUTS
+    return found
+
+
+def _credentials_volume(secret: str) -> Json:
+    needed = {"name": secret, "items": [{"key": key, "path": key} for key in _S3_KEYS]}
+    # only temporary credentials have a session token
+    session = {"name": secret, "items": [{"key": _S3_SESSION, "path": _S3_SESSION}], "optional": True}
+    return {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": needed}, {"secret": session}]}}
+
+
+def _ca_bundle(source: Source) -> CaBundle | None:
+    part = source.hugging_face or source.s3 or source.http
+    return part.ca_config_map_ref if part is not None else None
+
+
+def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
+    found = model.spec.source
+    output = f"{ARTIFACTS_PATH}/{key}"
+    common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
+    if model.spec.prepare.allow_pickle:
+        common.append("--allow-pickle")
+    if model.spec.serving.trust_remote_code:
+        common.append("--trust-remote-code")
+    for further in found.auxiliary:
+        common += ["--auxiliary", f"{further.repo}@{further.revision}"]
+    if model.inputs_hash:
+        # the Job fails if the mounted content does not match the artifact key
+        common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
+    if _ca_bundle(found) is not None:
+        common += ["--ca-file", f"{_CA}/ca.crt"]
+    where, options = _checkpoint_arguments(found)
+    return ["prepare", model.plugin.name, where, output, *options, *common]
+
+
+def _checkpoint_arguments(source: Source) -> tuple[str, list[str]]:
+    """Return the location of the checkpoint and its options as arguments of the prep command."""
+    if source.hugging_face is not None:
+        hub = source.hugging_face
+        return hub.repo, pod_defaults.join_arguments(
+            ["--revision", hub.revision],
+            ["--allow-mutable-revision"] if hub.allow_mutable_revision else [],
+            pod_defaults.option_arguments("--endpoint", hub.endpoint),
+            ["--token-file", f"{_TOKEN}/token"] if hub.token_secret_ref else [],
+        )
+    if source.s3 is not None:
+        return source.s3.uri, pod_defaults.join_arguments(
+            pod_defaults.option_arguments("--endpoint", source.s3.endpoint),
+            pod_defaults.option_arguments("--region", source.s3.region),
+            ["--credentials-folder", _CREDENTIALS] if source.s3.credentials_secret_ref else [],
+        )
+    if source.http is not None:
+        return source.http.url, ["--sha256", source.http.sha256]
+    path = source.pvc.path.strip("/") if source.pvc is not None else ""
+    return f"{_SOURCE}/{path}".rstrip("/"), []

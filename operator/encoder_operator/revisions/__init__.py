@@ -1,0 +1,1 @@
+"""Identify artifacts and revisions by hashes."""

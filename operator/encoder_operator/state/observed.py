@@ -1,0 +1,384 @@
+"""Observed state of an EncoderModel, parsed from what the API server returned.
+
+These types hold values only, so a test can construct them by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from encoder_operator import naming
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.state import ownership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Termination:
+    """How a container terminated."""
+
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: datetime | None
+
+    def report(self) -> Json:
+        """Return the JSON object in the container's termination message, or an empty one."""
+        return parse_json(self.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCondition:
+    """The readiness gate condition of a pod."""
+
+    open: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A serving, prep or parity pod."""
+
+    name: str
+    uid: str
+    revision: str
+    job: str
+    created: datetime
+    deleting: bool
+    phase: str
+    reason: str
+    node: str
+    ip: str
+    ready: bool
+    containers_ready: bool
+    gate: GateCondition | None
+    containers: Mapping[str, str]
+    image_id: str
+    terminated: Termination | None
+    last_terminated: Termination | None
+    waiting_reason: str
+    waiting_message: str
+    unschedulable: str
+    mount_problem: str = ""
+    # the kubelet's message about the end of the pod
+    message: str = ""
+    # whether the pod ends for a reason outside its container: a drain, an eviction, a lost node
+    disrupted: bool = False
+    # problem with the node of a prep pod
+    node_problem: str = ""
+    # whether a user has added an ephemeral container, which can answer instead of the engine
+    has_ephemeral_containers: bool = False
+    product: str = ""
+    # last progress line of a prep pod
+    progress: Json | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the pod may still run. A terminated pod remains as an object until it is deleted."""
+        return self.phase in ("Pending", "Running", "Unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A prep or parity Job with its pods."""
+
+    name: str
+    uid: str
+    revision: str
+    annotations: Mapping[str, str]
+    created: datetime
+    deleting: bool
+    complete: bool
+    failed: str
+    message: str
+    finished_at: datetime | None
+    pods: tuple[Pod, ...]
+    # name of the PersistentVolumeClaim that the Job uses
+    pvc: str = ""
+    # why the API server rejects its pods
+    rejection: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the Job has completed or failed."""
+        return self.complete or bool(self.failed)
+
+    @property
+    def last_pod(self) -> Pod | None:
+        """Return the newest pod."""
+        return max(self.pods, key=lambda pod: (pod.created, pod.name), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """An immutable revision: the pod template and the inputs that were pinned for it."""
+
+    hash: str
+    inputs_hash: str
+    number: int
+    pvc_uid: str
+    template: Json
+    pinned: Json
+    created: datetime
+    # values of the annotations that requested this revision; removing the annotations requests nothing
+    update: str = ""
+    retry: str = ""
+    # hash of a source that had to be resolved, such as a branch; empty for a commit
+    unresolved_source: str = ""
+    # since when its pods have failed to start, or that the revision was given up for it
+    stalled: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The immutable result of a parity check."""
+
+    name: str
+    revision: str
+    product: str
+    # digest of the image that was verified
+    image: str
+    thresholds: str
+    retry: str
+    passed: bool
+    data: Json
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistentVolumeClaim:
+    """The PersistentVolumeClaim that holds the artifacts."""
+
+    name: str
+    uid: str
+    bound: bool
+    # whether pods on several nodes may mount the volume, and whether only a single pod may
+    shared: bool
+    single_pod: bool = False
+    message: str
+    live: Json
+
+    @property
+    def created(self) -> datetime:
+        """Return the creation time."""
+        return parse_time(self.live["metadata"].get("creationTimestamp")) or _EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The Deployment of the serving pods."""
+
+    revision: str
+    replicas: int
+    replica_failure: str
+    live: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedState:
+    """The input of one planning step."""
+
+    now: datetime
+    pvc: PersistentVolumeClaim | None = None
+    deployment: Deployment | None = None
+    service: Json | None = None
+    network_policy: Json | None = None
+    http_route: Json | None = None
+    disruption_budget: Json | None = None
+    # whether the cluster serves HTTPRoutes
+    gateway_api: bool = False
+    # prep slots that other models use, in the whole cluster
+    used_prep_slots: int = 0
+    prep_jobs: tuple[Job, ...] = ()
+    parity_jobs: tuple[Job, ...] = ()
+    revisions: tuple[Revision, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    # children of a deleted EncoderModel of the same name that have not been garbage-collected yet
+    stale_children: tuple[str, ...] = ()
+    # objects of others that have the name of a child
+    name_conflicts: tuple[str, ...] = ()
+    live_revisions: Mapping[str, Json] = field(default_factory=dict)
+    # sha256 of the user's parity inputs; empty if the spec names none, None if they do not exist
+    inputs: str | None = ""
+
+
+def parse_json(text: str) -> Json:
+    """Parse a JSON object; return an empty one if the text is not a JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Parse a timestamp of the API server."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def format_time(time: datetime) -> str:
+    """Format a timestamp as the API server does."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# name of the main container, by the component of its pod
+_MAIN_CONTAINERS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
+# a Job controller that works creates the first pod of a Job within this time
+FIRST_POD_SECONDS = 3.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_pod(live: Json) -> Pod:
+    """Parse a pod."""
+    meta, status = live["metadata"], live.get("status", {})
+    conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
+    containers = status.get("containerStatuses", [])
+    # podTemplate may add containers, also one that has the name of the container of another component
+    main = _MAIN_CONTAINERS.get(ownership.component(live), "")
+    first = next((entry for entry in containers if entry["name"] == main), containers[0] if containers else {})
+    controller = ownership.controller(live)
+    waiting = first.get("state", {}).get("waiting", {})
+    scheduled = conditions.get("PodScheduled", {})
+    gate = conditions.get(naming.GATE)
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        revision=meta.get("labels", {}).get(naming.REVISION, ""),
+        job=controller["uid"] if controller.get("kind") == "Job" else "",
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
+        deleting="deletionTimestamp" in meta,
+        phase=status.get("phase", "Pending"),
+        reason=status.get("reason", ""),
+        node=live.get("spec", {}).get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
+        gate=gate
+        and GateCondition(
+            open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")
+        ),
+        containers={entry["name"]: entry.get("containerID", "") for entry in containers},
+        image_id=first.get("imageID", ""),
+        terminated=_parse_termination(first.get("state", {})),
+        last_terminated=_parse_termination(first.get("lastState", {})),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        message=status.get("message", ""),
+        has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+    )
+
+
+def _parse_termination(state: Json) -> Termination | None:
+    found = state.get("terminated")
+    return found and Termination(
+        exit_code=found.get("exitCode", -1),
+        reason=found.get("reason", ""),
+        message=found.get("message", ""),
+        finished_at=parse_time(found.get("finishedAt")),
+    )
+
+
+def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
+    """Parse a Job and select its pods."""
+    meta, status = live["metadata"], live.get("status", {})
+    true = {entry["type"]: entry for entry in status.get("conditions", []) if entry["status"] == "True"}
+    # FailureTarget and SuccessCriteriaMet are set before the final condition, while pods are still terminating
+    failed = true.get("Failed", {})
+    finished = failed or true.get("Complete", {})
+    volumes = live.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", [])
+    return Job(
+        name=meta["name"],
+        uid=meta["uid"],
+        revision=meta.get("labels", {}).get(naming.REVISION, ""),
+        annotations=meta.get("annotations", {}),
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
+        deleting="deletionTimestamp" in meta,
+        complete="Complete" in true,
+        failed=failed.get("reason", "Failed") if failed else "",
+        message=failed.get("message", ""),
+        finished_at=parse_time(finished.get("lastTransitionTime")),
+        pods=tuple(found for found in pods if found.job == meta["uid"]),
+        pvc=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
+    )
+
+
+def parse_revision(live: Json) -> Revision:
+    """Parse a ControllerRevision that records a revision."""
+    meta, data = live["metadata"], live["data"]
+    labels = meta["labels"]
+    # every annotation is stored as a label too, unless it is no valid label value or an older operator wrote the record
+    annotations = labels | meta.get("annotations", {})
+    return Revision(
+        hash=labels[naming.REVISION],
+        inputs_hash=labels[naming.INPUTS],
+        number=live.get("revision", 0),
+        pvc_uid=annotations.get(naming.CLAIM_UID, ""),
+        template=data["template"],
+        pinned=data["pinned"],
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
+        update=annotations.get(naming.UPDATE, ""),
+        retry=annotations.get(naming.RETRY, ""),
+        unresolved_source=annotations.get(naming.ORIGIN, ""),
+        stalled=parse_json(annotations.get(naming.STALLED, "")) or _parse_given_up(labels.get(naming.GIVEN_UP, "")),
+    )
+
+
+def _parse_given_up(label: str) -> Json:
+    limit, _, retry = label.partition("_")
+    message = "its pods did not start in time"
+    return {"limit": int(limit), "message": message, "retry": retry} if limit.isdigit() else {}
+
+
+def parse_verdict(live: Json) -> Verdict:
+    """Parse a ControllerRevision that records a verdict."""
+    meta, data = live["metadata"], live["data"]
+    return Verdict(
+        name=meta["name"],
+        revision=meta["labels"][naming.REVISION],
+        product=data["product"],
+        image=data["binding"]["imageID"],
+        thresholds=data["thresholds"],
+        retry=data.get("retry", ""),
+        passed=data["result"] == "Passed",
+        data=data,
+        created=parse_time(meta.get("creationTimestamp")) or _EPOCH,
+    )
+
+
+def parse_pvc(live: Json) -> PersistentVolumeClaim:
+    """Parse a PersistentVolumeClaim."""
+    status = live.get("status", {})
+    requested = live.get("spec", {}).get("accessModes", [])
+    # a bound claim reports all access modes of its volume; of those, only ReadWriteMany lets several nodes mount a
+    # volume that is written
+    modes = status.get("accessModes") or requested
+    phase = status.get("phase", "Pending")
+    return PersistentVolumeClaim(
+        name=live["metadata"]["name"],
+        uid=live["metadata"]["uid"],
+        bound=phase == "Bound",
+        shared="ReadWriteMany" in modes or modes == ["ReadOnlyMany"],
+        single_pod="ReadWriteOncePod" in (*requested, *modes),
+        message=f"PersistentVolumeClaim {live['metadata']['name']} is {phase}",
+        live=live,
+    )
+
+
+def parse_deployment(live: Json) -> Deployment:
+    """Parse the Deployment."""
+    spec: Any = live.get("spec", {})
+    conditions = {entry["type"]: entry for entry in live.get("status", {}).get("conditions", [])}
+    refused = conditions.get("ReplicaFailure", {})
+    return Deployment(
+        revision=spec.get("template", {}).get("metadata", {}).get("labels", {}).get(naming.REVISION, ""),
+        replicas=spec.get("replicas", 0),
+        replica_failure=refused.get("message", "") if refused.get("status") == "True" else "",
+        live=live,
+    )

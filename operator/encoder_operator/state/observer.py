@@ -1,0 +1,255 @@
+"""Parse snapshots into observed state, and read what only some EncoderModels need."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from encoder_operator import naming
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected
+from encoder_operator.manager.settings import Settings
+from encoder_operator.revisions.hashing import Json
+from encoder_operator.state import observed, ownership
+from encoder_operator.state.observed import Job, ObservedState, Pod, Revision, Verdict
+from encoder_operator.state.snapshot import Snapshot, pvc_name
+
+_CREATING = "ContainerCreating"
+_NOT_RESPONDING = "is not responding"
+# node labels rarely change
+_PRODUCT_SECONDS = 60.0
+_PROGRESS_SECONDS = 10.0
+_PROGRESS_LINES = 5
+_MAX_CACHE_ENTRIES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgressSample:
+    """The last progress line in the log of a prep pod, and when it was read."""
+
+    read: float
+    line: Json | None
+
+
+class Observer:
+    """Turns snapshots into observed state."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._namespaced = settings.namespaced
+        self._products: dict[str, tuple[float, str]] = {}
+        self._progress_samples: dict[str, _ProgressSample] = {}
+        self._node_problems: dict[str, tuple[float, str]] = {}
+
+    async def observe(self, snapshot: Snapshot, *, preps_elsewhere: int = 0) -> ObservedState:
+        """Return the observed state of an EncoderModel."""
+        meta = snapshot.live["metadata"]
+        name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
+        named = snapshot.namesakes
+        own = ownership.children(snapshot.children, named.get("Deployment"), uid)
+        jobs, pods, records = own.jobs, own.pods, own.records
+        deployment, service, pvc = named.get("Deployment"), named.get("Service"), snapshot.pvc
+        own_claim = pvc_name(snapshot.live) == naming.artifacts_pvc(name)
+        conflicts = [found for found in (deployment, service) if found and not _is_ours(found, name)]
+        labelled = (*snapshot.children["Job"], *snapshot.children["ControllerRevision"], *named.values())
+        leftovers = [child for child in labelled if ownership.of_namesake(child, name, uid)]
+        if pvc and own_claim and not _is_ours(pvc, name):
+            conflicts.append(pvc)
+        elif pvc and own_claim and "deletionTimestamp" in pvc["metadata"]:
+            leftovers.append(pvc)
+        revisions = sorted(
+            (observed.parse_revision(record) for record in _with_component(records, "revision")),
+            key=lambda found: (found.number, found.hash),
+        )
+        verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
+        parsed = [await self._pod(namespace, pod) for pod in pods]
+        serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
+        return ObservedState(
+            now=self._client.now,
+            pvc=observed.parse_pvc(pvc) if pvc and "deletionTimestamp" not in pvc["metadata"] else None,
+            deployment=observed.parse_deployment(deployment) if deployment else None,
+            service=service,
+            network_policy=named.get("NetworkPolicy"),
+            http_route=named.get("HTTPRoute"),
+            disruption_budget=named.get("PodDisruptionBudget"),
+            gateway_api=snapshot.gateway_api,
+            used_prep_slots=preps_elsewhere,
+            prep_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "prep")]),
+            parity_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "parity")]),
+            revisions=tuple(revisions),
+            verdicts=verdicts,
+            pods=await self._with_products((pod for pod in parsed if pod.uid in serving), revisions, verdicts),
+            stale_children=tuple(_display_name(child) for child in leftovers),
+            name_conflicts=tuple(_display_name(found) for found in conflicts),
+            live_revisions={
+                record["metadata"]["labels"][naming.REVISION]: record for record in _with_component(records, "revision")
+            },
+            inputs=await self._inputs(namespace, snapshot.live),
+        )
+
+    async def _pod(self, namespace: str, live: Json) -> Pod:
+        pod = observed.parse_pod(live)
+        if live["metadata"].get("labels", {}).get(naming.COMPONENT) != "prep":
+            return pod
+        if pod.node and pod.alive:
+            pod = replace(pod, node_problem=await self._node_problem(pod))
+        if pod.phase == "Pending" and pod.node and pod.waiting_reason == _CREATING:
+            return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
+        if pod.phase == "Running" and pod.terminated is None:
+            return replace(pod, progress=await self._progress(namespace, pod))
+        return pod
+
+    async def _job(self, live: Json, pods: Iterable[Pod]) -> Job:
+        job = observed.parse_job(live, pods)
+        waited = (self._client.now - job.created).total_seconds()
+        if job.pods or job.finished or job.deleting or waited < observed.FIRST_POD_SECONDS:
+            return job
+        # the Job controller reports only in Events that the API server rejects a pod
+        event = await self._last_event(live["metadata"]["namespace"], job.uid, "FailedCreate")
+        return replace(job, rejection=str(event.get("message", "")))
+
+    async def _node_problem(self, pod: Pod) -> str:
+        """Return what is wrong with the node of a prep pod. The pod's own status shows it only after Kubernetes has evicted the pod."""
+        if self._namespaced:
+            # Nodes cannot be read here; if a node stops responding, the node controller marks its pods as not ready but
+            # leaves their containers ready
+            return _NOT_RESPONDING if pod.containers_ready and not pod.ready else ""
+        before, now = self._node_problems.get(pod.node), time.monotonic()
+        if before is not None and now - before[0] < _PROGRESS_SECONDS:
+            return before[1]
+        try:
+            problem = _node_problem(await self._client.get("Node", None, pod.node))
+        except RequestRejected:
+            # optional information
+            problem = ""
+        while len(self._node_problems) >= _MAX_CACHE_ENTRIES:
+            del self._node_problems[next(iter(self._node_problems))]
+        self._node_problems[pod.node] = (now, problem)
+        return problem
+
+    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
+        """Return why a prep pod cannot mount a volume. The kubelet reports this only in Events."""
+        event = await self._last_event(namespace, pod.uid, "FailedMount")
+        return str(event.get("message", ""))
+
+    async def _last_event(self, namespace: str, uid: str, reason: str) -> Json:
+        """Return the newest Event with a reason about an object, or an empty one."""
+        events = await self._client.list("Event", namespace, {}, {"involvedObject.uid": uid, "reason": reason})
+        return max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
+
+    async def _progress(self, namespace: str, pod: Pod) -> Json | None:
+        """Return the last progress line in the pod's log, which is read at most once in ten seconds."""
+        before, now = self._progress_samples.get(pod.uid), time.monotonic()
+        if before is not None and now - before.read < _PROGRESS_SECONDS:
+            return before.line
+        line = _last_progress_line(await self._client.read_log(namespace, pod.name, _PROGRESS_LINES))
+        if line is not None:
+            line = {
+                **line,
+                "at": observed.format_time(self._client.now),
+                "bytesPerSecond": _bytes_per_second(before, line, now),
+            }
+        elif before is not None:
+            line = before.line
+        while len(self._progress_samples) >= _MAX_CACHE_ENTRIES:
+            del self._progress_samples[next(iter(self._progress_samples))]
+        self._progress_samples[pod.uid] = _ProgressSample(now, line)
+        return line
+
+    async def _inputs(self, namespace: str, live: Json) -> str | None:
+        """Return the hash of the user's parity inputs, an empty string if the spec names none, or None if they do not exist."""
+        wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
+        if wanted is None:
+            return ""
+        found = await self._client.get("ConfigMap", namespace, wanted["name"])
+        content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
+        return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+
+    async def _with_products(
+        self, pods: Iterable[Pod], revisions: list[Revision], verdicts: tuple[Verdict, ...]
+    ) -> tuple[Pod, ...]:
+        """Add the accelerator product that each pod runs on."""
+        made_for = {found.hash: found for found in revisions}
+        # a pod never moves to another node, so the product of its parity check stays valid
+        compared = {
+            verdict.data["binding"].get("uid"): verdict.product
+            for verdict in sorted(verdicts, key=lambda found: found.created)
+        }
+        return tuple(
+            await asyncio.gather(
+                *(self._with_product(pod, made_for.get(pod.revision), compared.get(pod.uid)) for pod in pods)
+            )
+        )
+
+    async def _with_product(self, pod: Pod, made_for: Revision | None, compared: str | None) -> Pod:
+        if made_for is not None and made_for.pinned["accelerator"] == "cpu":
+            return replace(pod, product="cpu")
+        if not pod.node:
+            return pod
+        if self._namespaced:
+            # Nodes cannot be read here: each pod is verified separately unless its template pins the product
+            return replace(pod, product=compared or _pinned_product(made_for) or f"{naming.SINGLE_POD}{pod.uid}")
+        return replace(pod, product=await self._product(pod.node))
+
+    async def _product(self, node: str) -> str:
+        read, known = self._products.get(node, (0.0, ""))
+        if known and time.monotonic() - read < _PRODUCT_SECONDS:
+            return known
+        live = await self._client.get("Node", None, node)
+        label = live["metadata"].get("labels", {}).get(naming.GPU_PRODUCT_LABEL) if live else None
+        # without the label the product of a node is unknown, so each node is verified separately
+        product = label or f"node:{node}"
+        while len(self._products) >= _MAX_CACHE_ENTRIES:
+            del self._products[next(iter(self._products))]
+        self._products[node] = (time.monotonic(), product)
+        return product
+
+
+def _with_component(found: Iterable[Json], component: str) -> list[Json]:
+    return [entry for entry in found if ownership.component(entry) == component]
+
+
+def _is_ours(live: Json, model: str) -> bool:
+    labels = live["metadata"].get("labels", {})
+    return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
+
+
+def _pinned_product(made_for: Revision | None) -> str:
+    selector = made_for.template["spec"].get("nodeSelector") if made_for else None
+    return str((selector or {}).get(naming.GPU_PRODUCT_LABEL, ""))
+
+
+def _display_name(live: Json) -> str:
+    return f"{live.get('kind', 'object')} {live['metadata']['name']}"
+
+
+def _node_problem(live: Json | None) -> str:
+    if live is None:
+        return "is gone"
+    ready = next((entry for entry in live.get("status", {}).get("conditions", []) if entry["type"] == "Ready"), None)
+    if ready is None or ready["status"] == "True":
+        return ""
+    detail = ready.get("message", "")
+    return f"{_NOT_RESPONDING} ({detail})" if detail else _NOT_RESPONDING
+
+
+def _last_progress_line(log: str) -> Json | None:
+    for text in reversed(log.splitlines()):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "phase" in line:
+            return line
+    return None
+
+
+def _bytes_per_second(before: _ProgressSample | None, line: Json, now: float) -> int:
+    if before is None or before.line is None or before.line.get("phase") != line.get("phase"):
+        return 0
+    done = int(line.get("bytes") or 0) - int(before.line.get("bytes") or 0)
+    return max(0, round(done / (now - before.read)))

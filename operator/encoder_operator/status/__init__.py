@@ -1,0 +1,1 @@
+"""Compute conditions, reasons and the rest of the status."""

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = Path(__file__).parents[1]
+
+
+def layers() -> set[str]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = [entry for entry in contracts if entry["type"] == "layers" and entry["containers"] == [PACKAGE.name]]
+    return {module.strip() for layer in found["layers"] for module in layer.split("|")}
+
+
+def modules() -> set[str]:
+    files = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    return {".".join(path.with_suffix("").parts) for path in files if "tests" not in path.parts}
+
+
+def test_every_module_has_a_layer() -> None:
+    known = layers()
+    assert {module for module in modules() if not any(f"{module}.".startswith(f"{layer}.") for layer in known)} == set()

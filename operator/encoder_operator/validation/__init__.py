@@ -1,0 +1,1 @@
+"""Refuse specs that the schema accepts but the operator cannot or may not act on."""

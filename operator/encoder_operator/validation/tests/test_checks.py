@@ -1,0 +1,194 @@
+"""What the schema lets through and the operator refuses: by field, with the reason, before anything is applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from encoder_operator.state import observed
+from encoder_operator.status.reasons import Reason
+from encoder_operator.tests.harness import SETTINGS, parsed_model
+from encoder_operator.validation import checks
+from encoder_operator.validation.errors import NotAccepted
+
+ONE_NODE: dict[str, Any] = {"spec.storage": {"create": {"size": "1Gi"}}}
+OWN = {"labelSelector": {"matchLabels": {"encoders.dev/model": "minilm"}}, "topologyKey": "kubernetes.io/hostname"}
+OTHER = {"labelSelector": {"matchLabels": {"app": "other"}}, "topologyKey": "kubernetes.io/hostname"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+GPU: dict[str, Any] = {"spec.serving.accelerator": "nvidia"}
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
+    limits = {"limits": {"nvidia.com/gpu": limit}}
+    return GPU | {"spec.serving.resources": limits, "spec.serving.tensorParallelSize": size}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        ({"spec.serving.loadFormat": "tensorizer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "only safetensors"),
+        (
+            {"spec.serving.loadFormat": "tensorizer", "spec.image": "mine:1"},
+            Reason.LOAD_FORMAT_UNSUPPORTED,
+            "only safetensors",
+        ),
+        ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
+        ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
+        ({"spec.serving.trustRemoteCode": True}, Reason.REMOTE_CODE_DENIED, "allowTrustRemoteCode"),
+        ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
+        ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
+        (
+            {"spec.prepare": {"env": [{"name": "LD_PRELOAD"}]}},
+            Reason.ENVIRONMENT_DENIED,
+            "spec.prepare.env: LD_PRELOAD",
+        ),
+        ({"spec.serving.args": ["-tp", "2"]}, Reason.ARGUMENT_DENIED, "use spec.serving.tensorParallelSize"),
+        ({"spec.serving.args": ["--quantization=fp8"]}, Reason.ARGUMENT_DENIED, "use spec.serving.quantization"),
+        (gpus(2, 4), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
+        (gpus("4", 2), Reason.INVALID_SPEC, "remove the limit"),
+        (gpus(0), Reason.INVALID_SPEC, "nvidia.com/gpu must equal tensorParallelSize"),
+        (
+            gpus(1) | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]},
+            Reason.INVALID_SPEC,
+            "both request GPUs",
+        ),
+        (
+            GPU
+            | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-H200"}},
+            Reason.INVALID_SPEC,
+            "nodeSelector sets another nvidia.com/gpu.product",
+        ),
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
+            Reason.ONE_NODE_ONLY,
+            "podAntiAffinity requires",
+        ),
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAffinity": {REQUIRED: [OTHER]}}},
+            Reason.ONE_NODE_ONLY,
+            "podAffinity must not have required terms",
+        ),
+        (ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD]}, Reason.ONE_NODE_ONLY, "spread by zone"),
+        (
+            ONE_NODE
+            | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"disk": "hdd"}}},
+            Reason.ONE_NODE_ONLY,
+            "disk: hdd",
+        ),
+    ],
+)
+def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, Any], reason: Reason, said: str) -> None:
+    with pytest.raises(NotAccepted, match="spec") as refused:
+        parsed_model(changes)
+    assert refused.value.reason is reason
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec.serving.loadFormat": "safetensors"},
+        GPU | {"spec.serving.loadFormat": "fastsafetensors"},
+        {"spec.serving.loadFormat": "runai_streamer", "spec.image": "mine:1"},
+        GPU | {"spec.serving.loadFormat": "runai_streamer"},
+        gpus(2, 2),
+        # always could, and wastes one
+        gpus(2),
+        GPU | {"spec.serving.acceleratorProduct": "NVIDIA-L4", "spec.serving.nodeSelector": {PRODUCT: "NVIDIA-L4"}},
+        {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OTHER]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN | {"namespaces": ["elsewhere"]}]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": OWN}]}}},
+        ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"whenUnsatisfiable": "ScheduleAnyway"}]},
+        {"spec.serving.topologySpreadConstraints": [SPREAD]},
+        ONE_NODE | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"zone": "a"}}},
+    ],
+)
+def test_what_can_work_is_accepted(changes: dict[str, Any]) -> None:
+    assert parsed_model(changes).name == "minilm"
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused"),
+    [
+        ({"operator": "In", "values": ["serving"]}, True),
+        ({"operator": "In", "values": ["prep"]}, False),
+        ({"operator": "NotIn", "values": ["prep"]}, True),
+        ({"operator": "NotIn", "values": ["serving"]}, False),
+        ({"operator": "Exists"}, True),
+        ({"operator": "DoesNotExist"}, False),
+    ],
+)
+def test_expressions_are_read_as_the_scheduler_reads_them(entry: dict[str, Any], refused: bool) -> None:
+    selector = {"matchExpressions": [{"key": "encoders.dev/component", **entry}]}
+    term = {"labelSelector": selector, "topologyKey": "zone"}
+    changes = {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
+    found = parsed_model(changes)
+    if refused:
+        with pytest.raises(NotAccepted):
+            checks.check_single_node(found.spec, found.name, found.namespace)
+    else:
+        checks.check_single_node(found.spec, found.name, found.namespace)
+
+
+def a_claim(asked: str, *volume: str) -> observed.PersistentVolumeClaim:
+    """Return a claim that asks for one access mode, on a volume that has these."""
+    return observed.parse_pvc(
+        {
+            "metadata": {"name": "artifacts", "uid": "c"},
+            "spec": {"accessModes": [asked]},
+            "status": {"phase": "Bound", "accessModes": list(volume)} if volume else {},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "volume", "shared"),
+    [
+        ("ReadWriteOnce", (), False),
+        ("ReadWriteOnce", ("ReadWriteOnce",), False),
+        # several nodes may read it while nobody writes, which preparation does
+        ("ReadWriteOnce", ("ReadWriteOnce", "ReadOnlyMany"), False),
+        ("ReadWriteOnce", ("ReadWriteOnce", "ReadWriteMany"), True),
+        ("ReadWriteMany", (), True),
+        ("ReadOnlyMany", ("ReadOnlyMany",), True),
+        ("ReadWriteOncePod", ("ReadWriteOncePod",), False),
+    ],
+)
+def test_a_volume_is_shared_where_several_nodes_may_write_it(asked: str, volume: tuple[str, ...], shared: bool) -> None:
+    assert a_claim(asked, *volume).shared is shared
+
+
+@pytest.mark.parametrize("volume", [(), ("ReadWriteOncePod",)])
+def test_a_single_pod_pvc_is_rejected_by_name(volume: tuple[str, ...]) -> None:
+    found = parsed_model()
+    with pytest.raises(NotAccepted, match="PersistentVolumeClaim artifacts is ReadWriteOncePod") as refused:
+        checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOncePod", *volume))
+    assert refused.value.reason is Reason.ONE_POD_ONLY
+    checks.check_volume(found.spec, found.name, found.namespace, a_claim("ReadWriteOnce"))
+
+
+def test_labels_of_the_overlay_count_as_the_models_own() -> None:
+    term = {"labelSelector": {"matchLabels": {"team": "search"}}, "topologyKey": "zone"}
+    template = {"metadata": {"labels": {"team": "search"}}}
+    with pytest.raises(NotAccepted, match="podAntiAffinity"):
+        parsed_model(
+            ONE_NODE
+            | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [term]}}, "spec.serving.podTemplate": template}
+        )
+
+
+def test_with_the_operators_permission_code_of_the_repository_is_accepted() -> None:
+    permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+    assert parsed_model({"spec.serving.trustRemoteCode": True}, permitting).spec.serving.trust_remote_code
+
+
+def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
+    without = SETTINGS.model_copy(update={"images": SETTINGS.images.model_copy(update={"engine": {}})})
+    with pytest.raises(NotAccepted, match=r"engine\.cpu"):
+        parsed_model(None, without)
+    assert parsed_model({"spec.image": "mine:1"}, without).spec.image == "mine:1"

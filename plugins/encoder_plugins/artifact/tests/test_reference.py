@@ -1,0 +1,81 @@
+"""How reference outputs are stored, and what is not stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from encoder_plugins.artifact import manifest, reference
+from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.errors import ChecksumMismatch, Unsupported
+
+CASES = [{"id": "one"}, {"id": "a/b with a slash"}]
+OUTPUTS: dict[str, Any] = {
+    "one": {"logits": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "logits_bfloat16": np.ones((1, 2, 3))},
+    "a/b with a slash": {"logits": np.zeros((0, 2, 3), np.float32)},
+}
+
+
+def sealed(folder: Path, outputs: dict[str, Any] = OUTPUTS) -> Path:
+    reference.write(Recording(cases=CASES, outputs=outputs, about={"library": "x"}), folder)
+    made = manifest.build(
+        folder, key="k", plugin="p", prep_version=1, licence_note="non-commercial", source={"revision": "r"}
+    )
+    (folder / manifest.MANIFEST).write_bytes(made.encode())
+    return folder
+
+
+def test_named_arrays_come_back_as_they_were(tmp_path: Path) -> None:
+    found = reference.read(sealed(tmp_path))
+    assert found.cases == tuple(CASES)
+    assert found.expected.keys() == OUTPUTS.keys()
+    for case, arrays in OUTPUTS.items():
+        assert found.expected[case].keys() == arrays.keys()
+        for name, value in arrays.items():
+            np.testing.assert_array_equal(found.expected[case][name], value.astype(np.float32))
+    assert manifest.read(tmp_path).licence_note == "non-commercial"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_outputs_that_are_not_finite_are_refused_with_their_case(tmp_path: Path, value: float) -> None:
+    broken = {**OUTPUTS, "one": {"logits": np.array([1.0, value], np.float32)}}
+    with pytest.raises(Unsupported, match=r"case one, output logits"):
+        sealed(tmp_path, broken)
+    assert not (tmp_path / manifest.REFERENCE).exists()
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"one": OUTPUTS["one"]},
+        {**OUTPUTS, "third": OUTPUTS["one"]},
+        {**OUTPUTS, "one": {}},
+        {**OUTPUTS, "one": {"a/b": np.zeros(1)}},
+    ],
+)
+def test_outputs_that_do_not_belong_to_the_cases_are_a_mistake_of_the_recorder(tmp_path: Path, outputs: Any) -> None:
+    with pytest.raises(ValueError, match=r"case|outputs"):
+        sealed(tmp_path, outputs)
+
+
+@pytest.mark.parametrize("name", [manifest.CASES, manifest.EXPECTED, manifest.ABOUT])
+def test_a_reference_that_was_changed_is_not_read(tmp_path: Path, name: str) -> None:
+    path = sealed(tmp_path) / name
+    path.write_bytes(path.read_bytes().replace(b"1", b"2") + b" ")
+    with pytest.raises(ChecksumMismatch, match="differs"):
+        reference.read(tmp_path)
+
+
+def test_a_reference_without_cases_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ChecksumMismatch, match="no cases"):
+        reference.read(sealed_without_cases(tmp_path))
+
+
+def sealed_without_cases(folder: Path) -> Path:
+    reference.write(Recording(cases=[], outputs={}, about={}), folder)
+    made = manifest.build(folder, key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"})
+    (folder / manifest.MANIFEST).write_bytes(made.encode())
+    return folder

@@ -1,0 +1,39 @@
+"""sentence-transformers itself, for tests: these functions run in its environment, called through ``encoder_checkpoints.original``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from encoder_plugins.models.sentence_transformer import reference
+
+Array = NDArray[np.float32]
+
+
+@cache
+def library(folder: str) -> SentenceTransformer:
+    """Load a checkpoint once, in float32."""
+    return reference.load(Path(folder))
+
+
+def vectors(folder: str, cases: Sequence[Mapping[str, Any]]) -> list[Array]:
+    """Return the vector of each case."""
+    with reference.few_threads(Path(folder)):
+        return [reference.encode(library(folder), case) for case in cases]
+
+
+def encode(folder: str, texts: Sequence[str]) -> Array:
+    """Return the vectors `[texts, dimensions]` of one call."""
+    found: Array = library(folder).encode(list(texts))
+    return found
+
+
+def token_ids(folder: str, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of each text."""
+    return [library(folder).preprocess([text])["input_ids"][0].tolist() for text in texts]
