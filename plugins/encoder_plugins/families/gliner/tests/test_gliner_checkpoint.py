@@ -185,7 +185,7 @@ def test_a_configuration_that_is_none_is_refused(tmp_path: Path, content: str) -
 
 
 def test_a_folder_without_configuration_is_no_checkpoint_of_gliner(tmp_path: Path) -> None:
-    with pytest.raises(SourceFileNotFound, match="GLiNER"):
+    with pytest.raises(SourceFileNotFound, match=r"gliner_config\.json is missing"):
         checkpoint.read(tmp_path)
 
 
