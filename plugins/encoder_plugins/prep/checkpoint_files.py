@@ -121,9 +121,9 @@ def texts_in(inside: Iterable[SourceFile], *, sharded: bool = False) -> list[Sou
     found = []
     for file in inside:
         name = PurePosixPath(file.path)
-        if name.name == INDEX if name.name.endswith(".index.json") else name.suffix in _TEXT_SUFFIXES:
-            if name.name != INDEX or sharded:
-                found.append(file)
+        index = name.name.endswith(".index.json")
+        if (name.name == INDEX and sharded) if index else name.suffix in _TEXT_SUFFIXES:
+            found.append(file)
     return found
 
 
@@ -160,7 +160,11 @@ def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
             if kind.split(".")[0] in scripts:
                 raise RemoteCodeRefused(f"{path} names {kind}, which is code of the repository; it is not trusted")
         return
-    if _names_code(parse_json(path, content)):
+    try:
+        found = _names_code(parse_json(path, content))
+    except RecursionError:
+        raise Unsupported(f"{path} is nested too deeply") from None
+    if found:
         raise RemoteCodeRefused(f"{path} has an auto_map, which names code of a repository; it is not trusted")
 
 

@@ -154,8 +154,9 @@ def _create(folder: Path, library: str, lock: Path) -> None:
                 str(python(partial)),
                 "--no-deps",
                 "--require-hashes",
+                "--requirements",
+                str(lock),
             ]
-            + ["--requirements", str(lock)]
         )
         (partial / LIBRARY).write_text(library + "\n", encoding="utf-8")
         partial.rename(folder)

@@ -28,10 +28,34 @@ MOST_OVERLONG = 1_200
 
 LABELS = ("person", "organization", "location", "date")
 SENTENCE = "Barack Obama met Angela Merkel at the Chancellery in Berlin on 19 June 2013, said the Reuters news agency."
-FILLER = (
-    "Maria Skłodowska-Curie worked in Paris , where the river Seine flows past the University of Paris ; her daughter Irène won"
-    " a prize in 1935 ."
-).split()
+FILLER = [
+    "Maria",
+    "Skłodowska-Curie",
+    "worked",
+    "in",
+    "Paris",
+    ",",
+    "where",
+    "the",
+    "river",
+    "Seine",
+    "flows",
+    "past",
+    "the",
+    "University",
+    "of",
+    "Paris",
+    ";",
+    "her",
+    "daughter",
+    "Irène",
+    "won",
+    "a",
+    "prize",
+    "in",
+    "1935",
+    ".",
+]
 TEXTS: Mapping[str, str] = {
     "short": SENTENCE,
     "one-word": "Zürich",

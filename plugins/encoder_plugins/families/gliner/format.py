@@ -35,11 +35,11 @@ class GlinerCheckpoint:
         root = in_folder(listing, "")
         if any(file.path.startswith("adapter_") for file in root):
             raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
-        if not any(file.path.endswith(".safetensors") or is_pickle(file) for file in root):
-            if onnx := sorted(path for path in paths if path.endswith(".onnx")):
-                raise Unsupported(
-                    f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is {checkpoint.WEIGHTS}, or pytorch_model.bin"
-                )
+        loadable = any(file.path.endswith(".safetensors") or is_pickle(file) for file in root)
+        if not loadable and (onnx := sorted(path for path in paths if path.endswith(".onnx"))):
+            raise Unsupported(
+                f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is {checkpoint.WEIGHTS}, or pytorch_model.bin"
+            )
         return select_folders(list(listing), [""])
 
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:

@@ -10,7 +10,7 @@ CHECKPOINT = GlinerCheckpoint(
         plugin="mt5_gliner",
         architecture="Mt5GlinerModel",
         model_type="mt5",
-        settings="encoder_plugins.backbones.mt5:Settings",
+        settings="encoder_plugins.backbones.mt5_settings:Settings",
         layout="encoder_plugins.backbones.mt5_settings:layout",
         fixed={"feed_forward_proj": ("gated-gelu",), "is_decoder": (False,)},
         # vLLM would take it for a model with a decoder

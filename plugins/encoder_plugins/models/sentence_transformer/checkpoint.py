@@ -157,9 +157,9 @@ class SentenceTransformerCheckpoint:
         root = in_folder(files, "")
         if any(file.path.startswith("adapter_") for file in root):
             raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
-        if not any(file.path.endswith(".safetensors") or is_pickle(file) for file in files):
-            if onnx := sorted(path for path in paths if path.endswith(".onnx")):
-                raise Unsupported(f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is model.safetensors")
+        loadable = any(file.path.endswith(".safetensors") or is_pickle(file) for file in files)
+        if not loadable and (onnx := sorted(path for path in paths if path.endswith(".onnx"))):
+            raise Unsupported(f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is model.safetensors")
         return select_folders(files, module_folders(modules))
 
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:

@@ -167,7 +167,7 @@ def test_a_ready_environment_is_used_and_only_our_package_is_on_its_path(
 
 
 def test_what_a_recorder_refuses_is_refused_with_its_words(ready: Callable[..., Recording]) -> None:
-    with pytest.raises(Unsupported, match="^nothing to record$"):
+    with pytest.raises(Unsupported, match=r"^nothing to record$"):
         ready([])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.models.mt5_gliner import checkpoint
+from encoder_plugins.models.mt5_gliner.checkpoint import CHECKPOINT
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -23,7 +23,7 @@ def test_another_splitter_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = folder / "gliner_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "words_splitter_type": "stanza"}), encoding="utf-8")
-    with pytest.raises(Unsupported, match=r'words_splitter_type is \'stanza\'.*say "whitespace" in a copy'):
-        checkpoint.check(folder, {})
+    with pytest.raises(Unsupported, match=r'words_splitter_type is "stanza".*say "whitespace" in a copy'):
+        CHECKPOINT.check(folder, {})
     path.write_text(json.dumps({**config, "words_splitter_type": "whitespace"}), encoding="utf-8")
-    checkpoint.check(folder, {})
+    CHECKPOINT.check(folder, {})

@@ -171,7 +171,8 @@ def test_a_binary_answer_is_its_numbers(small: SentenceTransformerProcessor) -> 
 
 
 def test_tokens_are_those_of_the_reference() -> None:
-    texts = [case["text"] for case in parity.cases(checkpoint.read(model_folder()))]
+    own, cases = served(), parity.cases(checkpoint.read(model_folder()))
     oracle = "encoder_plugins.models.sentence_transformer.tests.oracle:token_ids"
-    expected = original("sentence_transformers").call(oracle, str(model_folder()), texts)
-    assert served().parse(POOLING, bodies.encode({"texts": texts})).token_ids == expected
+    expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
+    for case, ids in zip(cases, expected, strict=True):
+        assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]
