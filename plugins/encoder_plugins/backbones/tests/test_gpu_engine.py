@@ -107,7 +107,9 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         source = gliner.build(folder / "source", request.param, encoder=encoder, max_len=MAX_WORDS)
         model = folder / "model"
         model.mkdir()
-        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").CHECKPOINT.convert(source, {}, model)
+        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").CHECKPOINT.convert(
+            source, {}, model
+        )
         library = Library(source)
         prompts, expected = [], []
         for number, count in enumerate([1, 5, 17, 40, 3, 110, 64, 17, 2, 90, 11, 1]):
