@@ -137,7 +137,7 @@ class Lists:
     def __init__(self, *answers: Exception | list[dict[str, str]]) -> None:
         self._answers = list(answers)
 
-    async def versions(self, kind: str, namespace: str) -> list[dict[str, str]]:
+    async def list_metadata(self, kind: str, namespace: str) -> list[dict[str, str]]:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
