@@ -30,6 +30,7 @@ from encoder_plugins.serving.http import connection, openapi, worker_counters
 from encoder_plugins.serving.http.admission import (
     App,
     ClientDisconnected,
+    Message,
     Receive,
     Refusal,
     Scope,
@@ -147,7 +148,16 @@ class Application:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
             return
-        await self._app(scope, receive, send)
+        client = scope["app"].state.engine_client
+
+        async def receiving() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                # vLLM looks for a dead engine, too, and may be the first to end the server
+                self._note_dead_engine(client)
+            return message
+
+        await self._app(scope, receiving, send)
 
     def _use(self, serving: Serving) -> None:
         self._serving = serving
@@ -168,10 +178,15 @@ class Application:
         """End the server when its engine dies."""
         while not client.errored:
             await asyncio.sleep(WATCH_SECONDS)
-        if not self._drain.stopping:
+        if self._note_dead_engine(client):
+            server.should_exit = True
+
+    def _note_dead_engine(self, client: EngineClient) -> bool:
+        """Return whether the engine has died; it also ends when the server is stopped."""
+        if client.errored and not self._drain.stopping and not Application.failed:
             logger.error("the engine has died; the server ends")
             Application.failed = True
-            server.should_exit = True
+        return Application.failed
 
     async def _answer_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         counts = self._serving.counts
