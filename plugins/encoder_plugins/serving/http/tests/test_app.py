@@ -80,6 +80,17 @@ class FakeProcessor:
         return Response(body=body, media_type="text/x-test", headers={"x-route": route.schema})
 
 
+class Counters(SingleProcess):
+    """Knows whether the process has said that it listens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = False
+
+    def open(self) -> None:
+        self.opened = True
+
+
 class Server:
     """An application with given limits, and a client in front of it."""
 
@@ -90,7 +101,7 @@ class Server:
         self.passed: list[str] = []
         # a name of its own, since counters are the process's
         self.name = secrets.token_hex(4)
-        self.counters = counters or SingleProcess()
+        self.counters = counters or Counters()
         plugin = replace(catalog.get("deberta_gliner"), name=self.name, routes=(POOLING, OTHER))
         counts = Counts(self.name, self.processor.limits.in_flight)
         self.application = Application(
@@ -395,6 +406,8 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(application, "build", lambda *_: server.application._serving)
     monkeypatch.setattr(application, "guarded", lambda app, _: app)
     monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
+    switching: list[float] = []
+    monkeypatch.setattr("encoder_plugins.serving.http.app.sys.setswitchinterval", switching.append)
     ended = asyncio.Event()
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
@@ -416,6 +429,8 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     server.application._app = inner
     await server.application({"type": "lifespan", "app": vllm}, receive, send)
     assert ended.is_set()
+    assert switching == [application.SWITCH_SECONDS]
+    assert server.counters.opened
     # what bounds the headers of every connection
     assert issubclass(vllm.state.server.config.http_protocol_class, HttpToolsProtocol)
 
