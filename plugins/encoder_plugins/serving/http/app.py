@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +77,7 @@ class Serving:
         engine: The engine that it uses.
         counts: The counters of its requests.
         counters: What all processes behind the port have in flight.
+        engine_died: Returns whether the engine has died.
     """
 
     plugin: Plugin
@@ -84,6 +85,7 @@ class Serving:
     engine: Engine
     counts: Counts
     counters: worker_counters.WorkerCounters
+    engine_died: Callable[[], bool]
 
 
 class Application:
@@ -231,6 +233,8 @@ class Application:
         except InvalidRequest as error:
             raise Refusal(error.status, str(error), param=error.param) from None
         except Exception as error:  # one request's failure must not end the server
+            if self._serving.engine_died():
+                raise Refusal(503, "the engine has died; the server ends", retry_after=1) from None
             logger.exception("a request failed")
             raise Refusal(500, f"the request failed: {type(error).__name__}") from None
 
@@ -298,6 +302,7 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
         engine=engine.AsyncEngine(client, plugin, threads, adapters=adapters, count_tokens=counts.tokens),
         counts=counts,
         counters=worker_counters.counters_of(given.counters),
+        engine_died=lambda: client.errored,
     )
 
 

@@ -99,6 +99,7 @@ class Server:
         self.processor = FakeProcessor(RequestLimits(**values))
         self.engine = FakeEngine()
         self.passed: list[str] = []
+        self.died = False
         # a name of its own, since counters are the process's
         self.name = secrets.token_hex(4)
         self.counters = counters or Counters()
@@ -112,6 +113,7 @@ class Server:
                 engine=self.engine,
                 counts=counts,
                 counters=self.counters,
+                engine_died=lambda: self.died,
             ),
         )
         transport = httpx.ASGITransport(app=self.application)
@@ -232,6 +234,13 @@ async def test_a_request_that_fails_tells_no_details_and_does_no_harm() -> None:
     assert (found["code"], found["type"]) == (500, "InternalServerError")
     assert "secret" not in found["message"]
     assert (await server.post(b"hello")).status_code == 200
+
+
+async def test_a_request_that_a_dead_engine_fails_may_be_sent_again() -> None:
+    server = Server()
+    server.died = True
+    response = await server.post(b"broken")
+    assert (error(response)["type"], response.headers["retry-after"]) == ("ServiceUnavailableError", "1")
 
 
 @pytest.mark.parametrize(
