@@ -184,7 +184,7 @@ def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progres
     request = requested(str(checkpoint), trust_remote_code=True)
     trusted = []
 
-    def record(*arguments: Any, trust_remote_code: bool = False) -> Recording:
+    def record(*arguments: Any, trust_remote_code: bool = False, **_: Any) -> Recording:
         trusted.append(trust_remote_code)
         return Recording(cases=[{"id": "one"}], outputs={"one": {"vector": np.zeros(1, np.float32)}}, about={})
 
