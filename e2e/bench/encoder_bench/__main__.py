@@ -11,6 +11,7 @@ COMMANDS = {
     "fuzz": "send a server what nobody should send",
     "gliner": "every way to serve a GLiNER checkpoint, in one table",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
+    "pooling": "sentence embeddings on the CPU against sentence-transformers",
     "interference": "how long short requests wait beside large ones",
 }
 

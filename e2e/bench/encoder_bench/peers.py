@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from encoder_bench import server, workload
+from encoder_bench import workload
 from encoder_bench.workload import THRESHOLD, Shape
 
 # of a request of ours
@@ -127,6 +127,7 @@ def _library(task: Task, name: str) -> Measure:
 
 def ours(task: Task) -> Measure:
     """Start ours without a server: it gets requests of so many texts, one behind the other."""
+    from encoder_bench import server
     from encoder_plugins.offline import client
 
     model = client.Model(

@@ -17,10 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import encoder_bench
+import encoder_plugins
 from encoder_bench import factory, load, server, workload
 from encoder_bench.peers import READY, TEXTS, Result, Task
 from encoder_bench.workload import THRESHOLD, Shape
 from encoder_plugins.artifact import manifest
+from encoder_plugins.prep import reference_environment
 
 SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
 COUNTED = 64
@@ -87,7 +90,7 @@ class Sides:
             engines=engines,
             arguments=self._arguments,
         )
-        command = [sys.executable, "-m", "encoder_bench.peers", kind, json.dumps(asdict(task))]
+        command = [interpreter(kind), "-m", "encoder_bench.peers", kind, json.dumps(asdict(task))]
         log = self._folder / f"{side}.log"
         with log.open("w") as written:
             process = subprocess.Popen(
@@ -96,7 +99,7 @@ class Sides:
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,
-                env=self._environment(side),
+                env=self._environment(side) | {"PYTHONPATH": _path()},
             )
 
         def read(start: str, seconds: float) -> str:
@@ -224,3 +227,17 @@ def together(managers: Mapping[str, AbstractContextManager[Measure]]) -> Iterato
         finally:
             started = [name for name, measure in found.items() if not isinstance(measure, Exception)]
             list(pool.map(lambda name: managers[name].__exit__(None, None, None), started))
+
+
+def interpreter(kind: str) -> str:
+    """Return the Python of a side: the library has an environment of its own."""
+    if kind != "library":
+        return sys.executable
+    return str(reference_environment.python(reference_environment.provide("gliner")))
+
+
+def _path() -> str:
+    """Return where a side finds this package, and ours: the library's environment has neither."""
+    packages = [encoder_bench.__file__, encoder_plugins.__file__]
+    folders = [str(Path(str(file)).parents[1]) for file in packages]
+    return os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])

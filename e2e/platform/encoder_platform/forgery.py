@@ -134,7 +134,7 @@ class Attempt:
         path: the path on the API server.
         body: the body of the request.
         content: its content type.
-        dry_run: whether the API server is asked only whether it would accept it.
+        dry_run: whether the API server is only to validate it (server-side dry run).
     """
 
     attack: str

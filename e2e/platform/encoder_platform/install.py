@@ -80,7 +80,7 @@ def chart_values(images: Mapping[str, str]) -> Body:
         "image": {"digest": digest["operator"]},
         "engines": {"cpu": {p: {"digest": digest[f"engine-{p}-cpu"]} for p in plugins}},
         "preps": {p: {"digest": digest[f"prep-{p}"]} for p in plugins},
-        # the node's two cores are for the models; the tests of leader election ask for more
+        # the node's two cores are for the models; the tests of leader election set more
         "replicas": 1,
         # twice as long as a hub is silent that shares two cores with all the preps of a test
         "settings": {"prepStallSeconds": 20},

@@ -30,7 +30,6 @@ from encoder_operator.client.errors import ApiServerError, Conflict, NotLeader, 
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.state import ownership
 
 _KINDS: dict[str, Any] = {
     naming.KIND: create_namespaced_resource(naming.GROUP, naming.VERSION, naming.KIND, naming.PLURAL),
@@ -271,27 +270,15 @@ class Client:
         return dict(await self._write("apply", kind, send))
 
     async def create(self, manifest: Json) -> None:
-        """Create an object under a name that no object has.
-
-        Server-side apply would merge the manifest into an object of that name, whoever created it.
+        """Create an object. Server-side apply would merge the manifest into an existing object of the same name.
 
         Raises:
-            Conflict: An object of that name exists and has the controller that the manifest names.
-            RequestRejected: An object of that name exists and has another controller, or none.
+            Conflict: An object of the same name exists.
         """
         kind, meta = manifest["kind"], manifest["metadata"]
         body: Any = _KINDS[kind](manifest)
         create: Any = self._lightkube.create
-        try:
-            await self._write("create", kind, lambda: create(body, namespace=meta["namespace"]))
-        except Conflict as error:
-            found = await self.get(kind, meta["namespace"], meta["name"])
-            if found is None or ownership.of_model(found, ownership.controller(manifest).get("uid", "")):
-                raise
-            raise RequestRejected(
-                f"{kind} {meta['name']} exists and was not created for this object: delete it to free its name",
-                status=error.status,
-            ) from error
+        await self._write("create", kind, lambda: create(body, namespace=meta["namespace"]))
 
     async def dry_run_apply(self, manifest: Json) -> None:
         """Validate an object as a dry run of server-side apply. Nothing is written."""

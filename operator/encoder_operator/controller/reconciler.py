@@ -14,7 +14,7 @@ import structlog
 from encoder_operator import naming
 from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import RequestRejected
+from encoder_operator.client.errors import Conflict, RequestRejected
 from encoder_operator.controller.prep_slots import PrepSlots, is_finished
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
@@ -24,7 +24,7 @@ from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner, verification
 from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
 from encoder_operator.revisions.hashing import Json, json_digest
-from encoder_operator.state import desired
+from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
@@ -212,11 +212,25 @@ class Reconciler:
         _LOG.info("apply", kind=kind, child=name, exists=action.live is not None)
         if kind == "Job" and action.live is None:
             # the report of a Job is trusted, so a Job that another client created under this name must not become a child
-            await self._client.create(action.manifest)
+            await self._create(action.manifest)
         else:
             await self._client.apply(action.manifest, action.live)
         if action.live is not None:
             metrics.UPDATES.labels(kind).inc()
+
+    async def _create(self, manifest: Json) -> None:
+        """Create a child, and report an object of another owner that has its name."""
+        kind, meta = manifest["kind"], manifest["metadata"]
+        try:
+            await self._client.create(manifest)
+        except Conflict as error:
+            found = await self._client.get(kind, meta["namespace"], meta["name"])
+            if found is None or ownership.of_model(found, ownership.controller(manifest).get("uid", "")):
+                raise
+            raise RequestRejected(
+                f"{kind} {meta['name']} exists and was not created for this object: delete it to free its name",
+                status=error.status,
+            ) from error
 
 
 def _metadata(snapshot: Snapshot, kind: str, name: str) -> Json:

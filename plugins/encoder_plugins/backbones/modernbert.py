@@ -6,7 +6,7 @@ wrong with tensor parallelism, and it skips tensors that it does not know. This 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
@@ -14,6 +14,8 @@ from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.models.interfaces import SupportsLoRA
+from vllm.model_executor.models.utils import WeightsMapper
 
 from encoder_plugins.backbones.attention import WindowAttention
 from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
@@ -96,6 +98,25 @@ class ModernBertLayer(nn.Module):
         hidden = add(hidden, self.attn(normed, positions))
         inner = self.activation(self.Wi(self.mlp_norm(hidden))[0])
         return add(hidden, self.Wo(inner)[0])
+
+
+class ModernBertAdapters(SupportsLoRA):  # type: ignore[misc]
+    """LoRA adapters of a model with this encoder: PEFT's, of any linear layer, by their names in transformers.
+
+    Serve with ``--max-loras`` one above the number of adapters: beside requests with an adapter, vLLM 0.32 on a CPU applies the
+    adapter in its last slot to those without one, so that slot must stay empty.
+    """
+
+    # these layers are one matrix in the checkpoint, so that an adapter has one pair of matrices for each
+    packed_modules_mapping: ClassVar[dict[str, list[str]]] = {"Wqkv": ["Wqkv"], "Wi": ["Wi"]}
+    hf_to_vllm_mapper: ClassVar[WeightsMapper] = WeightsMapper(
+        orig_to_new_prefix={
+            # of the encoder alone, and of a GLiNER model
+            "layers.": "encoder.layers.",
+            "token_rep_layer.bert_layer.model.layers.": "encoder.layers.",
+        },
+        orig_to_new_substr={".mlp.": "."},
+    )
 
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "inputs_embeds": 0})

@@ -1,6 +1,6 @@
-"""`encoder-plugins doctor`: what is installed, supported and registered here, and what to do about the rest.
+"""`encoder-plugins doctor`: shows what is installed, supported and registered here, and how to repair the rest.
 
-``collect`` looks at the world, ``examine`` decides from what it found, ``render`` words it for one screen.
+``collect`` inspects this machine, ``examine`` decides from what it found, ``render`` writes the report for one screen.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ENTRY_POINTS: Mapping[str, tuple[str, str]] = {
 }
 # vLLM refuses to start with less
 SHARED_MEMORY_BYTES = 128 << 20
-SHOWN = ("torch", "triton", "transformers", "tokenizers", "orjson", "safetensors")
+SHOWN = ("torch", "triton", "transformers", "tokenizers", "msgspec", "orjson", "safetensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was found.
+    """What is installed on this machine.
 
     Attributes:
         python: Its version.
         vllm: The installed version by distribution name.
         vllm_error: Why vLLM could not be imported; None where it could, or where there is none.
-        packages: Version by name of what else matters; None where it is missing.
+        packages: Version of each further package by name; None where it is missing.
         cuda: The GPUs that torch can use, by name.
         devices: NVIDIA's devices below ``/dev``.
         libraries: Shared libraries that vLLM's CPU build loads, and whether they are there.
@@ -48,7 +48,7 @@ class Facts:
         allowed: ``VLLM_PLUGINS``; None where it is not set.
         plugins: Every plugin's architecture; None where vLLM's own classes serve.
         registered: Our architectures that vLLM knows after it called its plugins.
-        disabled: Plugins that the kill switch turns off.
+        disabled: Plugins that are disabled by the kill switch.
         unknown: What the kill switch names that is no plugin.
         shared_memory: Free bytes of ``/dev/shm``; None where there is none.
     """
@@ -71,14 +71,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that keeps models from being served, and what helps."""
+    """A reason why models cannot be served, and the remedy."""
 
     what: str
     remedy: str
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Return what is wrong, the cause before its consequences."""
+    """Return the findings, a cause before its consequences."""
     return [*_vllm(facts), *_registration(facts), *_machine(facts)]
 
 
@@ -98,14 +98,15 @@ def _vllm(facts: Facts) -> Iterable[Finding]:
             yield Finding(f"{name} {version} is not the supported version {compatibility.VLLM}", install)
     if facts.vllm_error is not None:
         yield Finding(
-            f"vLLM can't be imported: {facts.vllm_error}",
+            f"vLLM cannot be imported: {facts.vllm_error}",
             "repair the installation; `python -c 'import vllm'` says more",
         )
     for name in ("torch", "transformers", "tokenizers"):
         if facts.packages[name] is None:
             yield Finding(f"{name} is missing", f"pip install {name}, in the version that vLLM asks for")
-    if facts.packages["orjson"] is None:
-        yield Finding("orjson is missing: answers take several times longer to write", "pip install orjson")
+    for name in ("msgspec", "orjson"):
+        if facts.packages[name] is None:
+            yield Finding(f"{name} is missing: requests and answers are JSON", f"pip install {name}")
 
 
 def _registration(facts: Facts) -> Iterable[Finding]:
@@ -165,8 +166,8 @@ def render(facts: Facts, findings: Sequence[Finding]) -> str:
     lines += ["", "plugins"]
     lines += [f"  {name:22s} {_state(facts, name)}" for name in facts.plugins]
     if not findings:
-        return "\n".join([*lines, "", "Nothing is wrong."])
-    lines += ["", f"{len(findings)} to repair" if len(findings) > 1 else "One thing to repair"]
+        return "\n".join([*lines, "", "No problems detected."])
+    lines += ["", f"{len(findings)} problems" if len(findings) > 1 else "1 problem"]
     for finding in findings:
         lines += [f"  - {finding.what}", f"    → {finding.remedy}"]
     return "\n".join(lines)
@@ -175,7 +176,7 @@ def render(facts: Facts, findings: Sequence[Finding]) -> str:
 def _state(facts: Facts, name: str) -> str:
     architecture = facts.plugins[name]
     if name in facts.disabled:
-        return f"switched off by {compatibility.SWITCH}"
+        return f"disabled by {compatibility.SWITCH}"
     if architecture is None:
         return "uses vLLM's own model classes"
     return f"{architecture}, {'registered' if architecture in facts.registered else 'not registered'}"
@@ -191,7 +192,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Inspect this machine, report, and return the exit status: 0 where nothing is wrong, else 1."""
+    """Inspect this machine, report, and return the exit status: 0 without findings, else 1."""
     facts = collect(catalog.plugins(), os.environ)
     findings = examine(facts)
     if arguments.json:
@@ -202,7 +203,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def collect(plugins: Mapping[str, Plugin], environment: Mapping[str, str]) -> Facts:
-    """Look at this installation and this machine. Imports torch and vLLM, since only that shows whether they work."""
+    """Inspect this installation and this machine. Imports torch and vLLM, since only that shows whether they work."""
     known, error = _registered()
     own = {architecture for plugin in plugins.values() for architecture in plugin.architectures}
     return Facts(
@@ -244,7 +245,7 @@ def _cuda() -> list[str]:
 
 
 def _registered() -> tuple[set[str], str | None]:
-    """Have vLLM load its plugins as each of its processes does; return the architectures it knows, or why it can't."""
+    """Have vLLM load its plugins as each of its processes does; return the architectures it knows, or why it cannot."""
     if all(_version(name) is None for name in compatibility.DISTRIBUTIONS):
         return set(), None
     # what vLLM logs while it is imported is not the report

@@ -1,4 +1,4 @@
-"""`python -m encoder_plugins.serving.signals MODULE ARGUMENT...`: runs a module in a process that ends on SIGTERM from the start.
+"""`python -m encoder_plugins.serving.signals MODULE ARGUMENT...`: run a module in a process that ends on SIGTERM from the start.
 
 In a container the engine is process 1, for which the kernel drops signals that have no handler. vLLM sets one after half a minute of
 imports; a pod that is deleted before that would keep its GPU for the whole grace period.
@@ -12,18 +12,18 @@ import signal
 import sys
 from types import FrameType
 
-# what a shell says of a process that SIGTERM has ended
+# the status that a shell gives a process that SIGTERM has ended
 ENDED = 128 + signal.SIGTERM
 
 
 def end_on_sigterm() -> None:
-    """End this process at once when SIGTERM comes, or if it has come since ``hold_sigterm``, until somebody else handles it."""
+    """End this process at once when SIGTERM comes, or if it has come since ``hold_sigterm``, until another handler is set."""
     signal.signal(signal.SIGTERM, _end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def hold_sigterm() -> None:
-    """Keep SIGTERM waiting: to be called before the process becomes another program, which starts without any handler."""
+    """Keep SIGTERM pending: to be called before the process becomes another program, which starts without a handler."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 

@@ -50,7 +50,7 @@ def test_registering_imports_nothing_heavy_and_no_model() -> None:
     assert found["calls"] == OWN
     assert OWN
     assert (found["heavy"], found["models"], said) == ([], [], "")
-    assert found["processor"] == "encoder_plugins.serving.processor.create"
+    assert found["processor"] == "encoder_plugins.serving.io_processor.EncoderIOProcessor"
 
 
 def test_registering_again_changes_nothing() -> None:

@@ -43,12 +43,14 @@ def straightforward(words: torch.Tensor, parameters: tuple[torch.Tensor, ...], l
         (32, 64, [1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2, 1]),
     ],
 )
-def test_every_shape(form, close, size: int, hidden: int, lengths: list[int]) -> None:  # type: ignore[no-untyped-def]
-    words, parameters = form.randn(sum(lengths), size), weights(form, size, hidden)
-    order = torch.tensor(sorted(range(len(lengths)), key=lambda one: -lengths[one]), dtype=torch.int32).to(form.device)
-    result = bidirectional_lstm(words, *parameters, form.offsets(lengths), order)
+def test_every_shape(any_form, close, size: int, hidden: int, lengths: list[int]) -> None:  # type: ignore[no-untyped-def]
+    words, parameters = any_form.randn(sum(lengths), size), weights(any_form, size, hidden)
+    order = torch.tensor(sorted(range(len(lengths)), key=lambda one: -lengths[one]), dtype=torch.int32).to(
+        any_form.device
+    )
+    result = bidirectional_lstm(words, *parameters, any_form.offsets(lengths), order)
     close(result, straightforward(words, parameters, lengths))
-    other = bidirectional_lstm(words, *parameters, form.offsets(lengths), order.flip(0).contiguous())
+    other = bidirectional_lstm(words, *parameters, any_form.offsets(lengths), order.flip(0).contiguous())
     torch.testing.assert_close(other, result)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from encoder_kernels.disentangled_attention import disentangled_attention, linear_index, log_bucket_index
+from encoder_kernels.disentangled_attention import disentangled_attention, linear_index, log_bucket_index, reference
 from encoder_kernels.dispatch import INTERPRETED
 
 # transformers compiles a few functions with it as its modules are imported
@@ -100,8 +100,8 @@ def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-unty
 
 
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])
-def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
-    run(form, close, [3, 34] if form.small else [19, 66], heads=1 if form.small else 3, head_size=head_size)
+def test_every_head_size(any_form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
+    run(any_form, close, [3, 34] if any_form.small else [19, 66], heads=1 if any_form.small else 3, head_size=head_size)
 
 
 @pytest.mark.parametrize("terms", ["both", "c2p", "p2c", "none"])
@@ -140,6 +140,13 @@ def test_a_sequence_does_not_see_its_neighbours(form) -> None:  # type: ignore[n
     beside = disentangled_attention(*qkv.unbind(1), table, table, index, form.offsets([10, 30, 10]), 30, scale=0.1)
     assert torch.equal(between[10:40], beside[10:40])
     torch.testing.assert_close(alone, between[10:40])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the reference's own memory bound")
+def test_heads_that_are_computed_in_parts_use_their_own_tables(form, close, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(reference, "_ELEMENTS", 2 * 40**2)
+    # parts of two heads, of two heads, and of one
+    run(form, close, [40, 3], heads=5)
 
 
 @pytest.mark.gpu

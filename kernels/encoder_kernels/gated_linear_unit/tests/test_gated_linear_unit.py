@@ -18,17 +18,17 @@ def straightforward(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize(("tokens", "size"), [(0, 8), (1, 1), (3, 37), (17, 128), (5, 1152), (2, 1300)])
-def test_every_size(form, close, activation: str, tokens: int, size: int) -> None:  # type: ignore[no-untyped-def]
-    gate_up = form.randn(tokens, 2 * size) * 2
-    out = form.poisoned(tokens, size)
+def test_every_size(any_form, close, activation: str, tokens: int, size: int) -> None:  # type: ignore[no-untyped-def]
+    gate_up = any_form.randn(tokens, 2 * size) * 2
+    out = any_form.poisoned(tokens, size)
     assert gated_linear_unit(gate_up, activation, out) is out
     close(out, straightforward(gate_up, activation))
     close(gated_linear_unit(gate_up, activation), straightforward(gate_up, activation))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_far_values(form, activation: str) -> None:  # type: ignore[no-untyped-def]
-    gate = torch.tensor([[-60.0, -12.0, -0.0, 0.0, 12.0, 60.0]], dtype=form.dtype, device=form.device)
+def test_far_values(any_form, activation: str) -> None:  # type: ignore[no-untyped-def]
+    gate = torch.tensor([[-60.0, -12.0, -0.0, 0.0, 12.0, 60.0]], dtype=any_form.dtype, device=any_form.device)
     out = gated_linear_unit(torch.cat((gate, torch.ones_like(gate)), 1), activation)
     torch.testing.assert_close(out, gate.clamp(min=0), atol=1e-6, rtol=1e-3)
 

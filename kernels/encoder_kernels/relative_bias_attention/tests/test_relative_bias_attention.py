@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from encoder_kernels.dispatch import INTERPRETED
-from encoder_kernels.relative_bias_attention import relative_bias_attention, t5_bias
+from encoder_kernels.relative_bias_attention import reference, relative_bias_attention, t5_bias
 
 LENGTHS = {
     "one": [37],
@@ -74,8 +74,16 @@ def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, wi
 
 
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])
-def test_every_head_size(form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
-    run(form, close, [19, 66], heads=1, head_size=head_size)
+def test_every_head_size(any_form, close, head_size: int) -> None:  # type: ignore[no-untyped-def]
+    run(any_form, close, [19, 66], heads=1, head_size=head_size)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the reference's own memory bound")
+def test_heads_that_are_computed_in_parts_use_their_own_bias(form, close, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(reference, "_ELEMENTS", 2 * 40**2)
+    # parts of two heads, of two heads, and of one; with and without padding
+    run(form, close, [40, 3], heads=5)
+    run(form, close, [40], heads=5)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="no kernel is involved")

@@ -24,11 +24,11 @@ def straightforward(tensor: torch.Tensor, positions: torch.Tensor, frequency: to
     ("tokens", "heads", "key_heads", "head_size"),
     [(0, 2, 2, 64), (1, 1, 1, 32), (13, 12, 4, 64), (9, 3, 5, 80), (5, 2, 2, 128), (6, 3, 3, 96)],
 )
-def test_every_shape(form, close, tokens: int, heads: int, key_heads: int, head_size: int, theta: float) -> None:  # type: ignore[no-untyped-def]
-    buffer = form.randn(tokens, heads + 2 * key_heads, head_size)
+def test_every_shape(any_form, close, tokens: int, heads: int, key_heads: int, head_size: int, theta: float) -> None:  # type: ignore[no-untyped-def]
+    buffer = any_form.randn(tokens, heads + 2 * key_heads, head_size)
     query, key, value = buffer.split((heads, key_heads, key_heads), 1)
-    frequency = frequencies(form, head_size, theta)
-    positions = torch.randint(0, 8192, (tokens,)).to(form.device)
+    frequency = frequencies(any_form, head_size, theta)
+    positions = torch.randint(0, 8192, (tokens,)).to(any_form.device)
     expected = [straightforward(tensor, positions, frequency) for tensor in (query, key)]
     untouched = value.clone()
     assert rotary(query, key, positions, frequency) is None

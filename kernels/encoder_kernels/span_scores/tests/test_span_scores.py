@@ -23,12 +23,12 @@ def straightforward(start, end, label, label_bias, width):  # type: ignore[no-un
 @pytest.mark.parametrize(
     ("words", "labels"), [([5], [3]), ([4, 0, 13, 1], [2, 1, 20, 5]), ([3, 3], [0, 70]), ([0], [2]), ([], [])]
 )
-def test_candidates(form, words: list[int], labels: list[int], inner: int) -> None:  # type: ignore[no-untyped-def]
+def test_candidates(any_form, words: list[int], labels: list[int], inner: int) -> None:  # type: ignore[no-untyped-def]
     width = 12
-    start, end = form.randn(sum(words), inner), form.randn(sum(words), inner)
-    label, label_bias = form.randn(sum(labels), inner) / 8, torch.randn(sum(labels), device=form.device)
-    thresholds = torch.tensor([0.3, float("-inf"), -0.2, float("inf")][: len(words)], device=form.device)
-    word_offsets, label_offsets = form.offsets(words), form.offsets(labels)
+    start, end = any_form.randn(sum(words), inner), any_form.randn(sum(words), inner)
+    label, label_bias = any_form.randn(sum(labels), inner) / 8, torch.randn(sum(labels), device=any_form.device)
+    thresholds = torch.tensor([0.3, float("-inf"), -0.2, float("inf")][: len(words)], device=any_form.device)
+    word_offsets, label_offsets = any_form.offsets(words), any_form.offsets(labels)
     capacity = 12 * 20 * 13
     counts, spans, logits = span_scores(
         start,
@@ -45,7 +45,7 @@ def test_candidates(form, words: list[int], labels: list[int], inner: int) -> No
     )
     assert counts.dtype == spans.dtype == torch.int32
     assert logits.dtype == torch.float32
-    slack = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[form.dtype]
+    slack = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[any_form.dtype]
     for request in range(len(words)):
         word, name = (
             slice(*word_offsets[request : request + 2].tolist()),
@@ -87,9 +87,9 @@ def test_more_candidates_than_capacity(form) -> None:  # type: ignore[no-untyped
 
 
 @pytest.mark.parametrize(("words", "labels", "width"), [(0, 2, 3), (1, 1, 12), (14, 19, 5), (40, 3, 12), (3, 0, 2)])
-def test_every_logit(form, words: int, labels: int, width: int) -> None:  # type: ignore[no-untyped-def]
-    start, end = form.randn(words, 48), form.randn(words, 48)
-    label, label_bias = form.randn(labels, 48) / 7, torch.randn(labels, device=form.device)
+def test_every_logit(any_form, words: int, labels: int, width: int) -> None:  # type: ignore[no-untyped-def]
+    start, end = any_form.randn(words, 48), any_form.randn(words, 48)
+    label, label_bias = any_form.randn(labels, 48) / 7, torch.randn(labels, device=any_form.device)
     logits = span_logits(start, end, label, label_bias, max_width=width)
     assert logits.shape == (words, width, labels)
     truth = straightforward(start, end, label, label_bias, width)
@@ -98,7 +98,7 @@ def test_every_logit(form, words: int, labels: int, width: int) -> None:  # type
         expected[place] = logit
     inside = expected.isfinite()
     assert torch.equal(logits.isneginf().cpu(), ~inside)
-    slack = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[form.dtype]
+    slack = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[any_form.dtype]
     torch.testing.assert_close(logits.cpu()[inside].double(), expected[inside], atol=slack, rtol=slack)
 
 

@@ -18,6 +18,9 @@ from encoder_operator.tests import fake_cluster
 from encoder_operator.tests.fake_cluster import Json
 from encoder_operator.tests.harness import PLUGIN, SETTINGS, Harness, controller
 
+# a newer prep version is another default, which test_revision compares
+pytestmark = pytest.mark.usefixtures("first_prep_versions")
+
 LEFT = sorted((Path(__file__).parent / "earlier").glob("*.yaml"))
 # what a version may make that an earlier one did not know, and what it says
 MAY_WRITE = {"PATCH poddisruptionbudgets minilm", "PATCH encodermodels/status minilm"}

@@ -56,7 +56,7 @@ async def said(harness: Harness) -> tuple[str, str]:
     ("change", "words"),
     [
         (lambda harness: harness.fake.remove("nodes", "", "n"), "on node n, which is gone;"),
-        (lambda harness: harness.fake.put("nodes", node("Unknown", SILENT)), f"which is not responding ({SILENT}):"),
+        (lambda harness: harness.fake.put("nodes", node("Unknown", SILENT)), f"which is not responding ({SILENT});"),
         (lambda harness: harness.fake.put("nodes", node("False", "")), "which is not responding;"),
     ],
     ids=["deleted", "silent", "not ready"],

@@ -18,6 +18,9 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_plugins import __main__ as plugins
 
+# the files stay as they are when the prep of a plugin changes
+pytestmark = pytest.mark.usefixtures("first_prep_versions")
+
 GOLDEN = Path(__file__).parent / "golden"
 # their claim is theirs, and ReadWriteOnce, which no manifest says
 ONE_NODE = frozenset({"everything"})

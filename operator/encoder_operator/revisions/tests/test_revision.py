@@ -131,6 +131,7 @@ def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images()
     assert prep_job.inputs_hash(BASE, key) == prep_job.inputs_hash(parsed_model({"spec.serving.replicas": 3}), key)
 
 
+@pytest.mark.usefixtures("first_prep_versions")
 @pytest.mark.parametrize(
     ("name", "key", "revision_hash", "inputs", "job"),
     [

@@ -1,4 +1,4 @@
-"""`python marked_engine.py FOLDER RUNNER`: gives an engine requests with token marks, and prints how far its rows are off.
+"""`python marked_engine.py FOLDER`: gives an engine requests with token marks, and prints how far its rows are off.
 
 A process of its own, since the model runner (`v1`, `v2`) is chosen by the environment that vLLM is imported in. The models
 return the rows of all tokens; what they are compared with are transformers' rows of each text alone.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+
+import torch
+from vllm.model_executor.layers.pooler.abstract import Pooler
+
+from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 
 COUNTS = [7, 12, 3, 9, 1, 20, 5, 16]
 # by request: the texts, and how many tokens at the end of each are queries only
@@ -29,26 +33,26 @@ def sibling(name: str) -> Any:
     return module
 
 
+class RowsPooler(Pooler):  # type: ignore[misc]
+    """Answers with the rows of all tokens."""
+
+    def get_supported_tasks(self) -> set[str]:
+        return {"token_embed"}
+
+    def get_pooling_updates(self, task: str) -> Any:
+        return TokenMarksUpdate()
+
+    def forward(self, hidden_states: torch.Tensor, pooling_metadata: Any) -> list[torch.Tensor]:
+        lengths = pooling_metadata.get_pooling_cursor().num_scheduled_tokens_cpu.tolist()
+        return [rows.float().cpu().clone() for rows in torch.split(hidden_states, lengths)]
+
+
 def register() -> None:
     """Register the test's models with vLLM."""
-    import torch
     from vllm import ModelRegistry
-    from vllm.model_executor.layers.pooler.abstract import Pooler
 
     from encoder_plugins.backbones import deberta_v2, deberta_v2_settings, modernbert, modernbert_settings
     from encoder_plugins.backbones.encoder_model import EncoderModel
-    from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
-
-    class RowsPooler(Pooler):  # type: ignore[misc]
-        def get_supported_tasks(self) -> set[str]:
-            return {"token_embed"}
-
-        def get_pooling_updates(self, task: str) -> Any:
-            return TokenMarksUpdate()
-
-        def forward(self, hidden_states: torch.Tensor, pooling_metadata: Any) -> list[torch.Tensor]:
-            lengths = pooling_metadata.get_pooling_cursor().num_scheduled_tokens_cpu.tolist()
-            return [rows.float().cpu().clone() for rows in torch.split(hidden_states, lengths)]
 
     def model(encoder_class: Any, settings: Any) -> Any:
         class RowsModel(EncoderModel):
@@ -69,7 +73,6 @@ def register() -> None:
 
 def check(name: str, folder: Path) -> dict[str, Any]:
     """Return how far each request's rows are from transformers', alone and in company."""
-    import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -134,8 +137,7 @@ def check(name: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Check both kinds of attention; print one JSON line for each."""
-    folder, runner = Path(sys.argv[1]), sys.argv[2]
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
+    folder = Path(sys.argv[1])
     warnings.simplefilter("ignore")
     register()
     for name in ("deberta_v2", "modernbert"):

@@ -100,8 +100,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from gliner import GLiNER
-
         from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 
         folder = tmp_path_factory.mktemp(request.param)
@@ -109,9 +107,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         source = gliner.build(folder / "source", request.param, encoder=encoder, max_len=MAX_WORDS)
         model = folder / "model"
         model.mkdir()
-        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").convert(source, {}, model)
-        library = Library(source, GLiNER.from_pretrained(str(source), local_files_only=True))
-        library.model.eval()
+        importlib.import_module(f"encoder_plugins.models.{request.param}.checkpoint").CHECKPOINT.convert(
+            source, {}, model
+        )
+        library = Library(source)
         prompts, expected = [], []
         for number, count in enumerate([1, 5, 17, 40, 3, 110, 64, 17, 2, 90, 11, 1]):
             text, labels = " ".join((WORDS * 8)[number : number + count]), LABELS[: 1 + number % 4]

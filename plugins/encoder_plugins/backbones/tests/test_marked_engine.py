@@ -28,12 +28,15 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
-RUNNERS: dict[str, dict[str, str]] = {"v1": {}, "v2": {"TRITON_INTERPRET": "1", "PYTHONPATH": str(INTERPRETER)}}
+RUNNERS: dict[str, dict[str, str]] = {
+    "v1": {"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "PYTHONPATH": str(INTERPRETER)},
+}
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_a_request_gets_the_rows_that_its_marks_ask_for(runner: str, tmp_path: Path, record_property: Any) -> None:
-    command = [sys.executable, str(FOLDER / "marked_engine.py"), str(tmp_path), runner]
+    command = [sys.executable, str(FOLDER / "marked_engine.py"), str(tmp_path)]
     environment = os.environ | ENVIRONMENT | RUNNERS[runner]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"model"')]

@@ -41,6 +41,7 @@ SICK: dict[str, tuple[dict[str, Any], str, str]] = {
         "pip install tokenizers",
     ),
     "no orjson": ({"packages": {**HEALTHY.packages, "orjson": None}}, "orjson is missing", "pip install orjson"),
+    "no msgspec": ({"packages": {**HEALTHY.packages, "msgspec": None}}, "msgspec is missing", "pip install msgspec"),
     "no entry point": ({"entry_points": {}}, "vllm.general_plugins is missing", "as a package"),
     "left out": ({"allowed": "other,more"}, "VLLM_PLUGINS=other,more leaves our plugins out", "add `encoder`"),
     "misspelt": ({"unknown": ["onw"]}, "names no plugin: onw", "native, own"),
@@ -63,7 +64,7 @@ SICK: dict[str, tuple[dict[str, Any], str, str]] = {
 
 def test_a_sound_installation_has_no_finding() -> None:
     assert doctor.examine(HEALTHY) == []
-    assert "Nothing is wrong." in doctor.render(HEALTHY, [])
+    assert "No problems detected." in doctor.render(HEALTHY, [])
 
 
 @pytest.mark.parametrize("name", SICK)
@@ -80,7 +81,7 @@ def test_a_finding_says_what_is_wrong_and_what_helps(name: str) -> None:
 def test_a_switched_off_plugin_is_shown_and_is_no_fault() -> None:
     facts = replace(HEALTHY, disabled=["own"], registered=[])
     assert doctor.examine(facts) == []
-    assert "switched off by ENCODER_PLUGINS_DISABLED" in doctor.render(facts, [])
+    assert "disabled by ENCODER_PLUGINS_DISABLED" in doctor.render(facts, [])
 
 
 def test_the_name_lent_to_the_cpu_build_is_no_second_build() -> None:

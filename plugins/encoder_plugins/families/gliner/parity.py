@@ -183,7 +183,7 @@ class Entities:
         error, noise = samples["error"], samples["noise"]
         if not len(error):
             return {}
-        metrics = {}
+        metrics: dict[str, float] = {}
         for name, quantile in (("p50", 0.5), ("p99", 0.99)):
             value, own = float(np.quantile(error, quantile)), float(np.quantile(noise, quantile))
             metrics |= {f"score_{name}": value, f"noise_{name}": value / max(own, SMALLEST_NOISE)}

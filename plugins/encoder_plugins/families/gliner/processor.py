@@ -7,8 +7,9 @@ words, offsets or the names of labels happens here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from encoder_plugins.families.gliner import chunks, config, decode, payload, req
 from encoder_plugins.families.gliner import words as splitter
 from encoder_plugins.families.gliner.chunks import Chunk
 from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.payload import Item
 from encoder_plugins.families.gliner.prompt import BuiltPrompt, LabelProblem, Labels, PromptBuilder, Tokens
 from encoder_plugins.families.gliner.request import (
     Answer,
@@ -74,6 +76,19 @@ class PreparedText:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One chunk of a text, as the engine gets it.
+
+    Attributes:
+        tokens: Its token ids, labels and words.
+        item: The positions of its words and labels.
+    """
+
+    tokens: Sequence[int]
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """A checked request: what the engine gets, and what the answer needs.
 
@@ -81,13 +96,17 @@ class Parsed:
         data: The request.
         lora: The adapter; None for none.
         texts: How each text is read.
-        prompts: Those of all chunks of all texts, in order.
+        parts: The chunks of all texts, in order.
+        packs: The number of parts of each prompt.
+        prompts: Each holds as many parts as the engine takes in one.
     """
 
     data: Request
     lora: str | None
-    texts: list[PreparedText] = field(default_factory=list)
-    prompts: list[Prompt] = field(default_factory=list)
+    texts: Sequence[PreparedText]
+    parts: Sequence[Part]
+    packs: Sequence[int]
+    prompts: Sequence[Prompt]
 
     @property
     def prompt_tokens(self) -> int:
@@ -122,7 +141,8 @@ class GlinerProcessor:
         texts = texts_of(data.text, data.texts, self.limits, anything=True)
         label_lists = request.labels_of(data, len(texts), self.limits)
         span_lists = request.spans_of(data, len(texts))
-        parsed = Parsed(data, lora)
+        prepared_texts: list[PreparedText] = []
+        parts: list[Part] = []
         known: dict[tuple[str, ...], Labels] = {}
         pairs = 0
         for position, (text, names, spans) in enumerate(zip(texts, label_lists, span_lists, strict=True)):
@@ -132,19 +152,22 @@ class GlinerProcessor:
                 labels = known[names] = self._labels(data, position, names)
             if not words or not names:
                 kept = len(words) if data.overflow == "truncate" else None
-                parsed.texts.append(PreparedText(text, words, names, allowed, (), kept, len(words)))
+                prepared_texts.append(PreparedText(text, words, names, allowed, (), kept, len(words)))
                 continue
             prepared, built = self._read(data, position, text, words, names, allowed, labels)
-            parsed.texts.append(prepared)
+            prepared_texts.append(prepared)
             pairs += sum(len(prompt.words) for prompt in built) * self._config.max_width * len(names)
             request.check_candidates(data, pairs, self.limits)
-            parsed.prompts.extend(_prompt(data, prompt, labels) for prompt in built)
-            if len(parsed.prompts) > self.limits.prompts:
+            parts += (_part(data, prompt, labels) for prompt in built)
+            if len(parts) > self.limits.prompts:
                 raise InvalidRequest(
                     f"the texts up to this one are read in more than {self.limits.prompts} parts, the limit",
                     param=request.text_path(data, position),
                 )
-        return parsed
+        packs = pack(parts, self._engine_limit)
+        left = iter(parts)
+        prompts = [_prompt(list(islice(left, count))) for count in packs]
+        return Parsed(data, lora, prepared_texts, parts, packs, prompts)
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Answer with the entities of each text, in the order of the texts."""
@@ -160,10 +183,10 @@ class GlinerProcessor:
             InvalidRequest: There are too many entities for one answer.
         """
         results: list[Result] = []
-        first = count = 0
+        count = 0
+        each = unpack(tables, parsed)
         for text in parsed.texts:
-            found = candidates(text, tables[first : first + len(text.chunks)])
-            first += len(text.chunks)
+            found = candidates(text, list(islice(each, len(text.chunks))))
             rows = chosen(text, found, parsed.data)
             request.check_entities(count := count + rows.size, self.limits)
             results.append(result_of(text, entities(text, found, rows, parsed.data), parsed.data))
@@ -264,10 +287,54 @@ class GlinerProcessor:
             ) from None
 
 
-def _prompt(data: Request, built: BuiltPrompt, labels: Labels) -> Prompt:
+def _part(data: Request, built: BuiltPrompt, labels: Labels) -> Part:
     classes = min(request.CLASS_PROBABILITIES, len(labels.positions)) if data.return_class_probs else 0
-    parameters = payload.encode(built.words, labels.positions, data.threshold, classes)
-    return Prompt(token_ids=built.tokens, parameters=parameters)
+    return Part(built.tokens, Item(built.words, labels.positions, data.threshold, classes))
+
+
+def _prompt(parts: Sequence[Part]) -> Prompt:
+    if len(parts) == 1:
+        item = parts[0].item
+        parameters = payload.encode(item.words, item.labels, item.threshold, item.classes)
+    else:
+        parameters = payload.encode_texts([part.item for part in parts], [len(part.tokens) for part in parts])
+    return Prompt(token_ids=[*chain.from_iterable(part.tokens for part in parts)], parameters=parameters)
+
+
+def pack(parts: Sequence[Part], most_tokens: int) -> list[int]:
+    """Return the number of parts of each prompt: as many as fit, in order.
+
+    An engine request costs its scheduler and its runner the same whether it holds one text or thirty. Nothing of a text
+    depends on the others of its prompt. Parts of one prompt share the number of classes that come along.
+    """
+    packs: list[int] = []
+    tokens = classes = 0
+    for part in parts:
+        tokens += len(part.tokens)
+        if packs and tokens <= most_tokens and part.item.classes == classes:
+            packs[-1] += 1
+        else:
+            packs.append(1)
+            tokens, classes = len(part.tokens), part.item.classes
+    return packs
+
+
+def unpack(tables: Sequence[torch.Tensor], parsed: Parsed) -> Iterator[torch.Tensor]:
+    """Yield the candidates of each part, counted in its own words, from those of each prompt."""
+    left = iter(parsed.parts)
+    for table, count in zip(tables, parsed.packs, strict=True):
+        words = [len(part.item.words) for part in islice(left, count)]
+        if count == 1 or not table.numel():
+            yield from [table] * count
+            continue
+        ends = np.cumsum(words)
+        part_of = np.searchsorted(ends, table[:, payload.START].float().numpy(), side="right")
+        order = torch.from_numpy(np.argsort(part_of, kind="stable"))
+        counts = np.bincount(part_of, minlength=count).tolist()
+        for begin, rows in zip([0, *ends.tolist()], torch.split(table[order].float(), counts), strict=False):
+            # rows is a view of a copy that nothing else uses
+            rows[:, payload.START] -= begin
+            yield rows
 
 
 def read_config(folder: Path) -> GlinerConfig:

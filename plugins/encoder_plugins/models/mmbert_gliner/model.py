@@ -6,8 +6,8 @@ from encoder_plugins.backbones import modernbert, modernbert_settings
 from encoder_plugins.families.gliner.model import GlinerSpanModel
 
 
-class MmbertGlinerModel(GlinerSpanModel):
-    """See ``GlinerSpanModel``."""
+class MmbertGlinerModel(GlinerSpanModel, modernbert.ModernBertAdapters):
+    """See ``GlinerSpanModel``; LoRA adapters of the encoder are served."""
 
     encoder_class = modernbert.ModernBertEncoder
     encoder_layout = staticmethod(modernbert_settings.layout)

@@ -1,6 +1,6 @@
 """What happens to pooled vectors: the checkpoint's Normalize, truncation and L2, in the order of sentence-transformers.
 
-Pure numpy. ``encode`` of the reference runs all modules, then cuts to ``truncate_dim``, then normalises if told to:
+Pure numpy. ``encode`` of the reference runs all modules, then cuts to ``truncate_dim``, then normalises if the caller wants that:
 so a vector that was cut after the checkpoint's own Normalize is not of length 1, unless the request says ``normalize``.
 """
 

@@ -91,7 +91,7 @@ def prepared(plugin: str, source: Path | str, output: Path, *, record: Any = Non
 
 def nothing(*arguments: Any, **options: Any) -> references.Recording:
     """Record nothing: for tests that are about something else."""
-    return references.Recording(cases=[{"id": "one"}], outputs={"one": {"logits": np.zeros(1)}}, about={})
+    return references.Recording(cases=[{"id": "one"}], outputs={"one": {"logits": np.zeros(1, np.float32)}}, about={})
 
 
 def change(folder: Path, name: str = "gliner_config.json", **values: Any) -> None:

@@ -45,12 +45,14 @@ def test_a_users_cases_are_recorded_and_can_be_recorded_anew(published: Callable
     with pytest.raises(Unsupported, match="inputs"):
         prepared(source, output)
     with pytest.raises(Unsupported, match="--inputs"):
-        record(output, (), silent(), given=False)
-    second = record(output, (), silent())
+        record(output, (), silent(), given=False, checkpoint=source)
+    with pytest.raises(Unsupported, match="--checkpoint"):
+        record(output, (), silent())
+    second = record(output, (), silent(), checkpoint=source)
     manifest.verify(output, second.digest)
     assert second.digest != first.digest
     assert not {"mine", "mine:scores"} & recorded(output)
-    third = record(output, tuple(MINE), silent())
+    third = record(output, tuple(MINE), silent(), checkpoint=source)
     assert (third.digest, third.reference) == (first.digest, first.reference)
     assert not list((tmp_path / ".staging").iterdir())
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from encoder_checkpoints.original import original
 from encoder_plugins import errors
 from encoder_plugins.artifact import manifest
+from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.cli import prepare as prepare_command
-from encoder_plugins.models.sentence_transformer import reference
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
@@ -180,19 +182,14 @@ def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progres
     with pytest.raises(errors.RemoteCodeRefused, match="auto_map"):
         prepare(requested(str(checkpoint)), progress)
     request = requested(str(checkpoint), trust_remote_code=True)
-    told = []
-    fields = {field: getattr(request, field) for field in Request.__slots__}
-    with pytest.MonkeyPatch.context() as patch:
-        module = sys.modules["recorder_of_the_tests"]
-        plain = module.record
+    trusted = []
 
-        def record(model: Path, inputs: Any = (), *, trust_remote_code: bool = False) -> Any:
-            told.append(trust_remote_code)
-            return plain(model, inputs)
+    def record(*arguments: Any, trust_remote_code: bool = False, **_: Any) -> Recording:
+        trusted.append(trust_remote_code)
+        return Recording(cases=[{"id": "one"}], outputs={"one": {"vector": np.zeros(1, np.float32)}}, about={})
 
-        patch.setattr(module, "record", record)
-        prepare(Request(**fields), progress)
-    assert told == [True]
+    prepare(request, progress, record)
+    assert trusted == [True]
     assert (request.output / "model" / "modeling_own.py").is_file()
     assert manifest.verify(request.output).source["trust_remote_code"] is True
     # the same place can't hold the artifact that was made without
@@ -202,8 +199,8 @@ def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progres
 
 def test_the_library_runs_the_code_of_the_checkpoint(checkpoint: Path) -> None:
     with_code(checkpoint)
-    library = reference.load(checkpoint, trust_remote_code=True)
-    assert type(library[0].auto_model).__name__ == "OwnModel"
+    oracle = "encoder_plugins.models.sentence_transformer.tests.oracle:trusted_class"
+    assert original("sentence_transformers").call(oracle, str(checkpoint)) == "OwnModel"
 
 
 def test_a_plugin_without_use_for_code_says_so(requested: Requested, progress: Progress, checkpoint: Path) -> None:

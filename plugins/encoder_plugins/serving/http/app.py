@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from encoder_plugins.serving.http import connection, openapi, worker_counters
 from encoder_plugins.serving.http.admission import (
     App,
     ClientDisconnected,
+    Message,
     Receive,
     Refusal,
     Scope,
@@ -76,6 +77,7 @@ class Serving:
         engine: The engine that it uses.
         counts: The counters of its requests.
         counters: What all processes behind the port have in flight.
+        engine_died: Returns whether the engine has died.
     """
 
     plugin: Plugin
@@ -83,6 +85,7 @@ class Serving:
     engine: Engine
     counts: Counts
     counters: worker_counters.WorkerCounters
+    engine_died: Callable[[], bool]
 
 
 class Application:
@@ -147,7 +150,16 @@ class Application:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
             return
-        await self._app(scope, receive, send)
+        client = scope["app"].state.engine_client
+
+        async def receiving() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                # vLLM looks for a dead engine, too, and may be the first to end the server
+                self._note_dead_engine(client)
+            return message
+
+        await self._app(scope, receiving, send)
 
     def _use(self, serving: Serving) -> None:
         self._serving = serving
@@ -168,10 +180,15 @@ class Application:
         """End the server when its engine dies."""
         while not client.errored:
             await asyncio.sleep(WATCH_SECONDS)
-        if not self._drain.stopping:
+        if self._note_dead_engine(client):
+            server.should_exit = True
+
+    def _note_dead_engine(self, client: EngineClient) -> bool:
+        """Return whether the engine has died; it also ends when the server is stopped."""
+        if client.errored and not self._drain.stopping and not Application.failed:
             logger.error("the engine has died; the server ends")
             Application.failed = True
-            server.should_exit = True
+        return Application.failed
 
     async def _answer_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         counts = self._serving.counts
@@ -216,6 +233,8 @@ class Application:
         except InvalidRequest as error:
             raise Refusal(error.status, str(error), param=error.param) from None
         except Exception as error:  # one request's failure must not end the server
+            if self._serving.engine_died():
+                raise Refusal(503, "the engine has died; the server ends", retry_after=1) from None
             logger.exception("a request failed")
             raise Refusal(500, f"the request failed: {type(error).__name__}") from None
 
@@ -283,6 +302,7 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
         engine=engine.AsyncEngine(client, plugin, threads, adapters=adapters, count_tokens=counts.tokens),
         counts=counts,
         counters=worker_counters.counters_of(given.counters),
+        engine_died=lambda: client.errored,
     )
 
 

@@ -268,10 +268,10 @@ def distance(one: Any, other: Any, cuts: Sequence[float]) -> float:
 
 
 def by_content(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return elements by all of their content but fractions; repeated ones are numbered."""
+    """Return elements by all of their content but fractions and what is nested; repeated ones are numbered."""
     found: dict[str, dict[str, Any]] = {}
     for element in elements:
-        key = json.dumps({name: value for name, value in element.items() if not isinstance(value, float)})
+        key = json.dumps({name: value for name, value in element.items() if not isinstance(value, float | dict | list)})
         found[f"{key} {sum(known.startswith(key) for known in found)}"] = element
     return found
 

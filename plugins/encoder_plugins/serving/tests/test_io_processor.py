@@ -40,7 +40,7 @@ def begun() -> Running:
     return running
 
 
-def test_requests_of_one_name_are_told_apart_by_the_object() -> None:
+def test_requests_with_one_id_are_distinguished_by_the_object() -> None:
     from encoder_plugins.serving.io_processor import Waiting
 
     waiting = Waiting()

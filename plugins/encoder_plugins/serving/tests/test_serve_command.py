@@ -78,11 +78,11 @@ def test_nothing_of_ours_is_in_the_key_of_vllms_compile_cache() -> None:
 
 
 def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None:
-    told = Settings(
+    expected = Settings(
         plugin="p", limits={"texts": 3}, adapters={"a": "/a"}, counters=CountersFile(path="/tmp/counters", processes=6)
     )
-    found = serve.environment({settings.VARIABLE: "of another server"}, service(), SEVERAL, 2, told)
-    assert settings.read(found) == told
+    found = serve.environment({settings.VARIABLE: "of another server"}, service(), SEVERAL, 2, expected)
+    assert settings.read(found) == expected
     assert settings.read({}) is None
     with pytest.raises(ValueError, match="unknown field"):
         settings.read({settings.VARIABLE: '{"plugin": "p", "limits": {}, "other": 1}'})

@@ -78,7 +78,7 @@ def documented() -> set[str]:
 
 
 async def numbers(url: str) -> dict[str, float]:
-    """Return what the metrics page says, asked on a connection of its own: whichever server gets that answers."""
+    """Return what the metrics page says, read on a connection of its own: either server may answer."""
     async with httpx.AsyncClient() as client:
         page = (await client.get(f"{url}/metrics")).text
     found: defaultdict[str, float] = defaultdict(float)

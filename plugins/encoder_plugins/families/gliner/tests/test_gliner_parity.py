@@ -323,7 +323,7 @@ def test_a_span_below_the_threshold_that_is_answered_counts() -> None:
 def test_only_one_group_answered_of_several_is_wrong() -> None:
     logits = drawn(7)
     asked, results = scored(logits, list(range(WIDTH)))
-    empty = [{"entities": []} for _ in results[1:]]
+    empty: list[dict[str, Any]] = [{"entities": []} for _ in results[1:]]
     assert findings(asked, logits, {"results": [results[0], *empty]})[1].result == "Failed"
 
 

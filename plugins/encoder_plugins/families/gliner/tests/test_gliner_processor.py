@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.gliner import payload, words
 from encoder_plugins.families.gliner.limits import LIMITS
-from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed
+from encoder_plugins.families.gliner.payload import Item
+from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed, Part, pack
 from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
-from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.processor import Prompt, Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
 # the library and torch warn about themselves
@@ -49,13 +53,34 @@ def parsed(processor: GlinerProcessor, **data: Any) -> Parsed:
     return processor.parse(POOLING, bodies.encode(data))
 
 
+def texts_of(prompt: Prompt) -> list[tuple[list[int], Item]]:
+    """Return the tokens and the positions of each text of a prompt."""
+    items = payload.decode(prompt.parameters)
+    assert items is not None
+    marks = token_marks.decode(prompt.parameters, len(prompt.token_ids))
+    left = iter(prompt.token_ids)
+    counts = [len(prompt.token_ids)] if marks is None else marks.tokens.tolist()
+    return [(list(islice(left, count)), item) for count, item in zip(counts, items, strict=True)]
+
+
+def pooled(library: Library, prompt: Prompt) -> torch.Tensor:
+    """Answer a prompt as our pooler does, from the library's logits for each of its texts."""
+    tables, words = [], 0
+    for tokens, item in texts_of(prompt):
+        extra = payload.encode(item.words, item.labels, item.threshold, item.classes)
+        table = library.pooled(tokens, extra)
+        table[:, payload.START] += words
+        words += len(item.words)
+        tables.append(table)
+    return torch.cat(tables)
+
+
 def answered(library: Library, processor: GlinerProcessor, **data: Any) -> dict[str, Any]:
     """Return the answer of our processor, with the library's model in the engine's place."""
     running: Running = processor.run(parsed(processor, **data), ENGINE)
     found = advance(running)
     if isinstance(found, Round):
-        pooled: Any = [library.pooled(prompt.token_ids, prompt.parameters) for prompt in found.prompts]
-        found = advance(running, pooled)
+        found = advance(running, [pooled(library, prompt) for prompt in found.prompts])
     assert isinstance(found, Response)
     answer: dict[str, Any] = json.loads(found.body)["data"]
     assert found.prompt_tokens == answer["usage"]["prompt_tokens"]
@@ -236,7 +261,9 @@ def test_a_text_that_fits_is_the_same_in_parts(library: Library) -> None:
 def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
     served = processor(one, engine_tokens=64)
     prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
+    assert all(len(part.tokens) <= 64 for part in prepared.parts)
     assert all(len(prompt.token_ids) <= 64 for prompt in prepared.prompts)
+    assert len(prepared.prompts) > 1
     path, says = refusal(served, text="a " + "x" * 500, labels=["x"], overflow="chunk")
     assert (path, "the words 0 to 1 are" in says) == ("data.text", True)
     path, says = refusal(served, text="word " * 30_000, labels=["x"], overflow="chunk")
@@ -281,13 +308,52 @@ def test_usage_counts_tokens_and_words(one: Library) -> None:
     assert answer["usage"] == {"prompt_tokens": sum(tokens), "words": 5}
 
 
-def test_each_prompt_has_its_own_parameters(one: Library) -> None:
+def test_each_text_has_its_own_positions(one: Library) -> None:
     found = parsed(processor(one), texts=["a b", "", "c"], labels_per_text=[["x"], ["x"], ["y", "z"]], threshold=0.25)
-    items = [item for prompt in found.prompts for item in payload.decode(prompt.parameters) or ()]
-    assert [(len(item.words), len(item.labels), item.threshold) for item in items] == [
+    (prompt,) = found.prompts
+    assert [(len(item.words), len(item.labels), item.threshold) for _, item in texts_of(prompt)] == [
         (2, 1, 0.25),
         (1, 2, 0.25),
     ]
+    alone = [
+        parsed(processor(one), text=text, labels=labels).prompts for text, labels in (("a b", ["x"]), ("c", ["y", "z"]))
+    ]
+    assert [tokens for tokens, _ in texts_of(prompt)] == [each[0].token_ids for each in alone]
+
+
+def part(tokens: int, classes: int = 0) -> Part:
+    nowhere = np.zeros(0, np.int32)
+    return Part([1] * tokens, Item(nowhere, nowhere, 0.5, classes))
+
+
+@pytest.mark.parametrize(
+    ("parts", "packs"),
+    [
+        ([], []),
+        ([part(10)], [1]),
+        ([part(4), part(6), part(1)], [2, 1]),
+        ([part(9), part(2), part(8)], [1, 2]),
+        ([part(1, 2), part(1, 2), part(1, 5), part(1, 2)], [2, 1, 1]),
+        ([part(1)] * 25, [10, 10, 5]),
+    ],
+)
+def test_a_prompt_holds_as_many_texts_as_the_engine_takes(parts: list[Part], packs: list[int]) -> None:
+    assert pack(parts, 10) == packs
+
+
+def test_texts_in_few_prompts_are_answered_as_in_many(one: Library) -> None:
+    # at least as many as class_probs holds: all texts can share a prompt
+    labels = [LABELS[: 5 + number % 3] for number in range(len(TEXTS))]
+    data: dict[str, Any] = {"texts": TEXTS, "labels_per_text": labels, "threshold": 0.1, "overflow": "chunk"}
+    for probs in (True, False):
+        data["return_class_probs"] = probs
+        few, many = processor(one), processor(one, engine_tokens=150)
+        assert len(parsed(few, **data).prompts) < len(parsed(many, **data).prompts) - 2
+        answers = [answered(one, served, **data)["results"] for served in (few, many)]
+        for text, first, second in zip(TEXTS, *answers, strict=True):
+            if first["chunks"] == second["chunks"]:
+                assert_same(first["entities"], second["entities"], text)
+    assert sum(len(result["entities"]) for result in answers[0]) > 20
 
 
 def test_with_a_low_threshold_the_pairs_are_counted(one: Library) -> None:

@@ -37,3 +37,8 @@ def encode(folder: str, texts: Sequence[str]) -> Array:
 def token_ids(folder: str, texts: Sequence[str]) -> list[list[int]]:
     """Return the token ids of each text."""
     return [library(folder).preprocess([text])["input_ids"][0].tolist() for text in texts]
+
+
+def trusted_class(folder: str) -> str:
+    """Return the name of the encoder's class where the checkpoint's own code may run."""
+    return type(reference.load(Path(folder), trust_remote_code=True)[0].auto_model).__name__

@@ -7,11 +7,14 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 from prometheus_client import REGISTRY
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from encoder_plugins import catalog
 from encoder_plugins.errors import InvalidRequest, UnknownModel
@@ -77,6 +80,17 @@ class FakeProcessor:
         return Response(body=body, media_type="text/x-test", headers={"x-route": route.schema})
 
 
+class Counters(SingleProcess):
+    """Knows whether the process has said that it listens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = False
+
+    def open(self) -> None:
+        self.opened = True
+
+
 class Server:
     """An application with given limits, and a client in front of it."""
 
@@ -85,9 +99,10 @@ class Server:
         self.processor = FakeProcessor(RequestLimits(**values))
         self.engine = FakeEngine()
         self.passed: list[str] = []
+        self.died = False
         # a name of its own, since counters are the process's
         self.name = secrets.token_hex(4)
-        self.counters = counters or SingleProcess()
+        self.counters = counters or Counters()
         plugin = replace(catalog.get("deberta_gliner"), name=self.name, routes=(POOLING, OTHER))
         counts = Counts(self.name, self.processor.limits.in_flight)
         self.application = Application(
@@ -98,6 +113,7 @@ class Server:
                 engine=self.engine,
                 counts=counts,
                 counters=self.counters,
+                engine_died=lambda: self.died,
             ),
         )
         transport = httpx.ASGITransport(app=self.application)
@@ -218,6 +234,13 @@ async def test_a_request_that_fails_tells_no_details_and_does_no_harm() -> None:
     assert (found["code"], found["type"]) == (500, "InternalServerError")
     assert "secret" not in found["message"]
     assert (await server.post(b"hello")).status_code == 200
+
+
+async def test_a_request_that_a_dead_engine_fails_may_be_sent_again() -> None:
+    server = Server()
+    server.died = True
+    response = await server.post(b"broken")
+    assert (error(response)["type"], response.headers["retry-after"]) == ("ServiceUnavailableError", "1")
 
 
 @pytest.mark.parametrize(
@@ -373,6 +396,77 @@ async def test_every_request_and_refusal_is_counted() -> None:
         "requests_total": 6, "in_flight_limit": 7, "rejected_totalinvalid": 1, "rejected_totalunknown_model": 1,
         "rejected_totalfailed": 1, "rejected_totaltoo_large": 1, "rejected_totalcontent_type": 1,
     }  # fmt: skip
+
+
+class FakeVllm:
+    """The state of vLLM's application, with an engine that may die."""
+
+    def __init__(self, errored: bool) -> None:
+        self.state = SimpleNamespace(
+            engine_client=SimpleNamespace(errored=errored),
+            server=SimpleNamespace(should_exit=False, config=SimpleNamespace(http_protocol_class=None)),
+            args=SimpleNamespace(),
+        )
+
+
+async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> None:
+    """Start a server, wait for something, and end it."""
+    monkeypatch.setattr(Application, "failed", False)
+    monkeypatch.setattr(application, "build", lambda *_: server.application._serving)
+    monkeypatch.setattr(application, "guarded", lambda app, _: app)
+    monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
+    switching: list[float] = []
+    monkeypatch.setattr("encoder_plugins.serving.http.app.sys.setswitchinterval", switching.append)
+    ended = asyncio.Event()
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "lifespan.startup"
+        async with asyncio.timeout(10):
+            while not until():
+                await asyncio.sleep(0.01)
+        ended.set()
+        assert (await receive())["type"] == "lifespan.shutdown"
+
+    messages = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive() -> Message:
+        return {"type": next(messages)}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    server.application._app = inner
+    await server.application({"type": "lifespan", "app": vllm}, receive, send)
+    assert ended.is_set()
+    assert switching == [application.SWITCH_SECONDS]
+    assert server.counters.opened
+    # what bounds the headers of every connection
+    assert issubclass(vllm.state.server.config.http_protocol_class, HttpToolsProtocol)
+
+
+async def test_a_dead_engine_ends_the_server_with_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = FakeVllm(errored=True)
+    await lifespan(Server(), vllm, monkeypatch, lambda: vllm.state.server.should_exit)
+    assert Application.failed
+
+
+async def test_a_dead_engine_is_a_failure_when_vllm_notices_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = FakeVllm(errored=False)
+
+    def dies() -> bool:
+        vllm.state.engine_client.errored = True
+        return True
+
+    monkeypatch.setattr(Application, "_watch_engine", AsyncMock())
+    await lifespan(Server(), vllm, monkeypatch, dies)
+    assert Application.failed
+
+
+async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm, server = FakeVllm(errored=True), Server()
+    server.application._drain.stopping = True
+    await lifespan(server, vllm, monkeypatch, lambda: True)
+    assert (Application.failed, vllm.state.server.should_exit) == (False, False)
 
 
 async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:

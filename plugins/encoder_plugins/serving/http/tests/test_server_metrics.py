@@ -1,4 +1,4 @@
-"""Numbers of several processes are one page, whichever of them is asked."""
+"""Numbers of several processes are one page, whichever of them answers."""
 
 from __future__ import annotations
 

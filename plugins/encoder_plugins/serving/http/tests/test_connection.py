@@ -1,0 +1,113 @@
+"""Connections whose headers come slowly, or without end; uvicorn itself is around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+
+from encoder_plugins.serving.http.admission import Receive, Scope, Send
+from encoder_plugins.serving.http.connection import MOST_HEADER_BYTES, protocol
+
+SECONDS = 0.4
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the length of the body, after the time that the query names."""
+    size = 0
+    while True:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    await asyncio.sleep(float(scope["query_string"] or 0))
+    body = str(size).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a server with bounded headers."""
+    config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=protocol(SECONDS))
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    serving = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.should_exit = True
+        await serving
+
+
+async def status(reader: asyncio.StreamReader) -> str:
+    """Read one response; return its status line's number, and its body."""
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        return f"{head[9:12].decode()} {(await reader.readexactly(length)).decode()}".strip()
+
+
+async def test_a_silent_connection_is_closed_with_a_status() -> None:
+    async with connection() as (reader, _):
+        assert await status(reader) == "408"
+        assert await reader.read() == b""
+
+
+async def test_a_header_line_now_and_then_does_not_keep_a_connection() -> None:
+    async with connection() as (reader, writer):
+
+        async def talk() -> None:
+            writer.write(b"GET / HTTP/1.1\r\n")
+            while True:
+                writer.write(b"x-line: x\r\n")
+                await asyncio.sleep(SECONDS / 10)
+
+        talking = asyncio.create_task(talk())
+        assert await status(reader) == "408"
+        talking.cancel()
+
+
+@pytest.mark.parametrize("first", [b"", GET])
+async def test_headers_without_end_are_refused(first: bytes) -> None:
+    async with connection() as (reader, writer):
+        writer.write(first)
+        if first:
+            assert await status(reader) == "200 0"
+        writer.write(b"GET / HTTP/1.1\r\nx: " + b"x" * (MOST_HEADER_BYTES + 70_000))
+        assert await status(reader) == "431"
+
+
+async def test_many_requests_of_one_connection_each_have_their_own_bytes_and_time() -> None:
+    async with connection() as (reader, writer):
+        large = b"x: " + b"x" * (MOST_HEADER_BYTES // 2) + b"\r\n"
+        for _ in range(4):
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + large + b"\r\n")
+            assert await status(reader) == "200 0"
+            # between two requests nothing has to come
+            await asyncio.sleep(SECONDS * 0.6)
+
+
+async def test_a_body_and_an_answer_may_take_longer_than_headers() -> None:
+    async with connection() as (reader, writer):
+        writer.write(b"POST /?%.1f HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n" % (SECONDS * 2))
+        for _ in range(10):
+            writer.write(b"x" * 10_000)
+            await asyncio.sleep(SECONDS / 5)
+        assert await status(reader) == "200 100000"
+
+
+async def test_a_pipelined_request_with_slow_headers_lets_the_one_before_finish() -> None:
+    async with connection() as (reader, writer):
+        writer.write(b"GET /?%.1f HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\n" % (SECONDS * 2))
+        assert await status(reader) == "200 0"
+        assert await status(reader) == "408"
