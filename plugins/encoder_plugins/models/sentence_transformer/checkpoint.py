@@ -36,7 +36,6 @@ from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object
 from encoder_plugins.prep.tensor_file import read_header
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
     """How an architecture of published checkpoints is served.
@@ -59,7 +58,14 @@ def _encoders() -> dict[str, Encoder]:
     """Return the encoders by the architecture that config.json names; each was compared with the library, see the tests."""
     found = {
         name: Encoder(architecture=name)
-        for name in ("BertModel", "Gemma3TextModel", "ModernBertModel", "Qwen3ForCausalLM", "Qwen3Model", "RobertaModel")
+        for name in (
+            "BertModel",
+            "Gemma3TextModel",
+            "ModernBertModel",
+            "Qwen3ForCausalLM",
+            "Qwen3Model",
+            "RobertaModel",
+        )
     }
     found["XLMRobertaModel"] = Encoder(architecture="XLMRobertaModel")
     for name, architecture, read, layout in (
@@ -427,4 +433,6 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 def _padding_token(config: dict[str, Any]) -> int | None:
     """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
-    return int(config.get("pad_token_id", 1)) if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else None
+    return (
+        int(config.get("pad_token_id", 1)) if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else None
+    )

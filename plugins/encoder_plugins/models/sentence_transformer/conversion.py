@@ -41,7 +41,9 @@ def write_encoder(folder: Path, target: Path, config: Mapping[str, Any], encoder
     for name in (CONFIG, WEIGHTS):
         # a link: the published file must stay as it is
         (target / name).unlink()
-    save_file({name: value.contiguous() for name, value in tensors.items()}, target / WEIGHTS, metadata={"format": "pt"})
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()}, target / WEIGHTS, metadata={"format": "pt"}
+    )
     # safetensors writes for its own user alone, and the engine may be another
     (target / WEIGHTS).chmod(0o644)
     served = {**config, "architectures": [encoder.architecture]}

@@ -31,7 +31,18 @@ def by_library(function: str, folder: Path, *arguments: Any) -> Any:
     return original("sentence_transformers").call(f"{ORACLE}:{function}", str(folder), *arguments)
 
 
-NAMES = ["bert", "bert-cls-raw", "bert-masked", "mpnet", "distilbert", "roberta", "xlm-roberta", "modernbert", "qwen3", "gemma3"]
+NAMES = [
+    "bert",
+    "bert-cls-raw",
+    "bert-masked",
+    "mpnet",
+    "distilbert",
+    "roberta",
+    "xlm-roberta",
+    "modernbert",
+    "qwen3",
+    "gemma3",
+]
 Ask = Callable[..., dict[str, Any]]
 
 
