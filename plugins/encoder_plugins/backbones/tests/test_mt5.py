@@ -14,7 +14,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from transformers import MT5Config, T5EncoderModel
 
-    from encoder_plugins.backbones import mt5, mt5_settings
+    from encoder_kernels.relative_bias_attention import t5_bias
+    from encoder_plugins.backbones import bias_table, mt5, mt5_settings
+    from encoder_plugins.backbones.bias_table import BiasTable
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -84,6 +86,16 @@ def test_the_layout_is_that_of_transformers() -> None:
     found = mt5_settings.layout(reference.config)
     state = {name: tuple(tensor.shape) for name, tensor in reference.state_dict().items()}
     assert {found.aliases.get(name, name): shape for name, shape in state.items()} == dict(found.shapes)
+
+
+def test_each_rank_takes_the_bias_of_its_own_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = BiasTable(8, 6, 20)
+    torch.nn.init.normal_(table.embeddings.weight)
+    whole = t5_bias(table.embeddings.weight, max_distance=20)
+    monkeypatch.setattr(bias_table, "get_tensor_model_parallel_world_size", lambda: 3)
+    for rank in range(3):
+        monkeypatch.setattr(bias_table, "get_tensor_model_parallel_rank", lambda rank=rank: rank)
+        assert torch.equal(table.by_distance(), whole[2 * rank : 2 * rank + 2])
 
 
 @pytest.mark.parametrize("kept", ["shared.weight", "encoder.embed_tokens.weight"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 import torch
@@ -106,3 +107,52 @@ def test_layouts_are_joined() -> None:
     assert both.slot("one.a") == ("first.whole", None)
     assert both.slot("two.right") == ("second.halves", 1)
     assert len(both.shapes) == 6
+
+
+class Quantised(torch.nn.Module):
+    """A weight of two parts with a scale for each, as vLLM's fp8 layers have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Module()
+        self.qkv.weight = torch.nn.Parameter(torch.zeros(4))
+        self.qkv.weight_scale = torch.nn.Parameter(torch.zeros(2))
+        self.qkv.weight.weight_loader = partial(fill_part, 2)  # type: ignore[attr-defined]
+        self.qkv.weight_scale.weight_loader = partial(fill_part, 1)  # type: ignore[attr-defined]
+
+
+def fill_part(width: int, parameter: torch.nn.Parameter, tensor: torch.Tensor, part: int) -> None:
+    parameter.data[part * width : (part + 1) * width].copy_(tensor)
+
+
+PARTS = CheckpointLayout(
+    shapes={"q.weight": (2,), "k.weight": (2,)},
+    slot=lambda name: ParameterSlot("qkv.weight", "qk".index(name[0])),
+)
+HALVES = [("q.weight", torch.ones(2)), ("k.weight", torch.full((2,), 2.0))]
+SCALED = [("q.weight_scale", torch.tensor(3.0)), ("k.weight_scale", torch.tensor([4.0]))]
+
+
+def test_scales_fill_the_slots_beside_their_weights() -> None:
+    model = Quantised()
+    assert load(model, [*HALVES, *SCALED], PARTS) == {"qkv.weight", "qkv.weight_scale"}
+    assert model.qkv.weight_scale.tolist() == [3, 4]  # type: ignore[operator]
+    assert model.qkv.weight.tolist() == [1, 1, 2, 2]  # type: ignore[operator]
+
+
+def test_scales_that_are_missing_or_that_the_engine_does_not_use_are_named() -> None:
+    with pytest.raises(WeightsError, match=r"1 missing: k\.weight_scale"):
+        load(Quantised(), [*HALVES, SCALED[0]], PARTS)
+    plain = Quantised()
+    del plain.qkv.weight_scale
+    with pytest.raises(WeightsError, match=r"2 unexpected: q\.weight_scale, k\.weight_scale; .* quantization_config"):
+        load(plain, [*HALVES, *SCALED], PARTS)
+
+
+def test_a_weight_that_the_quantisation_method_has_no_parameter_for_is_named() -> None:
+    packed = Quantised()
+    del packed.qkv.weight
+    with pytest.raises(
+        WeightsError, match=r"2 without a parameter under this quantisation method: q\.weight, k\.weight"
+    ):
+        load(packed, HALVES, PARTS)
