@@ -64,6 +64,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)encoder-operator crd $(CHECK)
 	$(RUN)python -m encoder_node.targets $(CHECK)
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
+	$(RUN)python -m encoder_plugins.parity.tolerance_table $(CHECK)
 	$(RUN)python -m encoder_plugins.serving.http.openapi $(CHECK)
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)

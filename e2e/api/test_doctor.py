@@ -39,7 +39,7 @@ def test_a_cluster_with_the_chart_on_it_is_fit(environment: dict[str, str]) -> N
 def test_an_administrator_gets_findings_about_storage_and_accelerators(kube: Kube, environment: dict[str, str]) -> None:
     code, said = doctor({**environment, "KUBECONFIG": str(kube.kubeconfig)})
     assert code == 0, said
-    assert "storage class standard is the default" in said
+    assert "the default StorageClass is standard" in said
     assert "nvidia.com/gpu" in said
 
 

@@ -1,10 +1,10 @@
-"""Checkpoints in sentence-transformers format whose trunk vLLM serves natively."""
+"""Checkpoints in sentence-transformers format, on encoders of vLLM's or of ours."""
 
 from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
     name="sentence_transformer",
-    summary="Text embeddings of any sentence-transformers checkpoint on a trunk that vLLM has: MiniLM, E5, BGE, GTE, and others.",
+    summary="Text embeddings of any sentence-transformers checkpoint on an encoder that vLLM or this package has: MiniLM, MPNet, E5, BGE, GTE, and others.",
     task="embed",
     processor="encoder_plugins.models.sentence_transformer.processor:SentenceTransformerProcessor",
     checkpoint="encoder_plugins.models.sentence_transformer.checkpoint:CHECKPOINT",
@@ -19,7 +19,7 @@ PLUGIN = Plugin(
     ),
     limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
-    # serving overrides the architectures of such checkpoints with these names
+    # prep writes these names into config.json, since transformers and vLLM know the published ones otherwise
     architectures={
         "SentenceDistilBertModel": "encoder_plugins.models.sentence_transformer.model:SentenceDistilBertModel",
         "SentenceMPNetModel": "encoder_plugins.models.sentence_transformer.model:SentenceMPNetModel",

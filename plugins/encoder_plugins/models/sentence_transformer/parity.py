@@ -179,6 +179,7 @@ _RATIO_HALF = (
 
 FLOAT = Variant("pooling-float", encoding="float")
 BASE64 = Variant("pooling-base64", encoding="base64")
+OPENAI = Variant("openai-base64", route="/v1/embeddings", encoding="base64")
 
 # a vector of fewer numbers says too little about rounding
 FEWEST_NUMBERS = 8
@@ -218,11 +219,13 @@ class Embeddings:
         return [*built_in, *user_cases(inputs, built_in, model)]
 
     def variants(self) -> Sequence[Variant]:
-        """Return both encodings of ``/pooling``."""
-        return (FLOAT, BASE64)
+        """Return both encodings of ``/pooling``, and the route of OpenAI's clients."""
+        return (FLOAT, BASE64, OPENAI)
 
-    def group(self, case: AnyCase, variant: Variant) -> tuple[object, ...]:
-        """Return what cases must share to be sent in one request."""
+    def group(self, case: AnyCase, variant: Variant) -> tuple[object, ...] | None:
+        """Return what cases must share to be sent in one request; OpenAI's API has no field for prompt and length."""
+        if variant == OPENAI and (case["prompt_name"], case["normalize"]) != (None, None):
+            return None
         return (case["prompt_name"], case["dimensions"], case["normalize"])
 
     def weight(self, case: AnyCase) -> int:
@@ -231,7 +234,10 @@ class Embeddings:
 
     def body(self, together: Sequence[AnyCase], variant: Variant) -> dict[str, Any]:
         """Return the request body for cases of one group."""
-        prompt_name, dimensions, normalize = self.group(together[0], variant)
+        prompt_name, dimensions, normalize = (together[0][name] for name in OPTIONS)
+        if variant == OPENAI:
+            body: dict[str, Any] = {"input": [case["text"] for case in together], "encoding_format": variant.encoding}
+            return body if dimensions is None else {**body, "dimensions": dimensions}
         texts = {"text": together[0]["text"]} if len(together) == 1 else {"texts": [case["text"] for case in together]}
         data = {
             **texts,
@@ -249,7 +255,8 @@ class Embeddings:
             WrongAnswer: The body is not an answer of this plugin's.
         """
         try:
-            embeddings = json.loads(content)["data"]["embeddings"]
+            data = json.loads(content)["data"]
+            embeddings = [one["embedding"] for one in data] if variant == OPENAI else data["embeddings"]
             if variant.encoding == "base64":
                 return [decode_base64(text) for text in embeddings]
             return [np.array(numbers, dtype=np.float32) for numbers in embeddings]

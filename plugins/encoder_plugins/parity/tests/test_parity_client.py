@@ -59,10 +59,11 @@ def served(answer: Answer) -> AbstractAsyncContextManager[str]:
             count += 1
             body = await request.json()
             assert body["model"] == "m"
-            return await answer(body["data"], count)
+            return await answer(body.get("data") or {"texts": body["input"], "encoding": "openai"}, count)
 
         application = web.Application()
-        application.router.add_post("/pooling", handle)
+        for route in ("/pooling", "/v1/embeddings"):
+            application.router.add_post(route, handle)
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -78,6 +79,9 @@ def served(answer: Answer) -> AbstractAsyncContextManager[str]:
 async def right(data: dict[str, Any], count: int) -> web.StreamResponse:
     texts = [data["text"]] if "text" in data else data["texts"]
     vectors = [np.array([1, int(text.split()[1])], dtype="<f4") for text in texts]
+    if data["encoding"] == "openai":
+        encoded = [base64.b64encode(v.tobytes()).decode() for v in vectors]
+        return web.json_response({"object": "list", "data": [{"embedding": text} for text in encoded]})
     if data["encoding"] == "base64":
         return web.json_response({"data": {"embeddings": [base64.b64encode(v.tobytes()).decode() for v in vectors]}})
     return web.json_response({"data": {"embeddings": [v.tolist() for v in vectors]}})

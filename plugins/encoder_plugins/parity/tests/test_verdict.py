@@ -12,7 +12,7 @@ from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.errors import Unmeasurable
 from encoder_plugins.models.sentence_transformer import parity
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
-from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT
+from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT, OPENAI
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
 from encoder_plugins.parity.plan import Batch
@@ -96,6 +96,17 @@ def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
     _, together, _, shuffled = plans.plan(parity.PARITY, CASES)
     kept = neighbours(together.batches) & neighbours(shuffled.batches)
     assert len(kept) < len(neighbours(shuffled.batches)) / 4
+
+
+def test_a_case_that_a_variant_cannot_express_is_sent_in_the_first_one() -> None:
+    concurrent = plans.plan(parity.PARITY, CASES)[2]
+    by_variant: dict[Any, list[Any]] = {batch.variant: [] for batch in concurrent.batches}
+    for batch in concurrent.batches:
+        by_variant[batch.variant] += batch.cases
+    assert all(case["prompt_name"] or case["normalize"] is not None for case in by_variant[FLOAT])
+    assert all("normalize" not in parity.PARITY.body([case], OPENAI) for case in by_variant[OPENAI])
+    half = next(case for case in by_variant[OPENAI] if case["id"] == "dimensions-half")
+    assert parity.PARITY.body([half], OPENAI) == {"input": [half["text"]], "encoding_format": "base64", "dimensions": 2}
 
 
 def test_equal_answers_pass_with_their_numbers() -> None:

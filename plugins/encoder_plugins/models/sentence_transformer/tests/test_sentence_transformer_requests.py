@@ -16,6 +16,7 @@ from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.models.sentence_transformer import checkpoint, parity, processor
 from encoder_plugins.models.sentence_transformer.processor import Parsed, SentenceTransformerProcessor
+from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
@@ -176,3 +177,12 @@ def test_tokens_are_those_of_the_reference() -> None:
     expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
     for case, ids in zip(cases, expected, strict=True):
         assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]
+
+
+def test_every_request_of_the_parity_check_is_accepted() -> None:
+    own, cases = served(), parity.cases(checkpoint.read(model_folder()))
+    routes = {route.path: route for route in PLUGIN.routes}
+    for step in plans.plan(parity.PARITY, cases):
+        for batch in step.batches:
+            body = json.dumps({"model": "minilm", **parity.PARITY.body(batch.cases, batch.variant)}).encode()
+            assert len(own.parse(routes[batch.variant.route], body).token_ids) == len(batch.cases)

@@ -1,0 +1,64 @@
+"""Write the tolerances of each plugin on its page: ``python -m encoder_plugins.parity.tolerance_table [--check]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from encoder_plugins import catalog, models
+from encoder_plugins.parity.protocol import Parity, Tolerance
+from encoder_plugins.plugin import resolve
+
+BEGIN, END = "<!-- tolerances: written by `make generate` -->", "<!-- end of tolerances -->"
+
+
+def table(tolerances: Mapping[str, Tolerance]) -> str:
+    """Return the bounds of every dtype as a table in Markdown."""
+    lines = ["| dtype | metric | limit | why |", "|---|---|---|---|"]
+    for dtype, bounds in tolerances.items():
+        for bound in bounds:
+            comparison = "at least" if bound.at_least == bound.limit else "at most"
+            label = (bound.label or bound.metric).replace("|", "\\|")
+            lines.append(f"| {dtype} | `{bound.metric}`: {label} | {comparison} {bound.limit:g} | {bound.reason} |")
+    return "\n".join(lines)
+
+
+def rendered(page: str, tolerances: Mapping[str, Tolerance]) -> str:
+    """Return a page with the table of ``tolerances`` between its markers.
+
+    Raises:
+        ValueError: The page has no markers.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{table(tolerances)}\n{END}{after}"
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield the path of each plugin's page, and what it should hold."""
+    for plugin in catalog.plugins().values():
+        path = Path(models.__path__[0]) / plugin.name / "README.md"
+        parity: Parity = resolve(plugin.parity)
+        yield path, rendered(path.read_text(encoding="utf-8"), parity.tolerances)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or report those that are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m encoder_plugins.parity.tolerance_table", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    check = parser.parse_args(arguments).check
+    stale = [(path, text) for path, text in pages() if path.read_text(encoding="utf-8") != text]
+    for path, text in stale:
+        if check:
+            print(f"{path} is out of date: run `make generate`", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
