@@ -5,14 +5,21 @@ The English text behind them is the interpreter's own documentation (``pydoc_dat
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
+import tokenizers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from encoder_plugins.prep import reference_environment
 
 # what pydoc's English lacks: names, and other scripts
 SENTENCES = (
@@ -152,8 +159,31 @@ def _learned(size: int) -> int:
     return _MANY if size > 10 * _MANY else _FEW
 
 
+def _trained_once(name: str, train: Callable[[], Tokenizer]) -> str:
+    """Return tokenizer.json as one process on this machine trained it.
+
+    Training depends on the order of hash tables, which differs in each process: checkpoints that tests compare have to share
+    what one of them learned.
+    """
+    key = hashlib.sha256(f"{name} {tokenizers.__version__}".encode() + Path(__file__).read_bytes()).hexdigest()[:24]
+    place = reference_environment.cache().with_name("vocabularies") / f"{key}.json"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
+            written = Path(temporary) / place.name
+            train().save(str(written), pretty=False)
+            # another process may be first
+            with suppress(FileExistsError):
+                os.link(written, place)
+    return place.read_text(encoding="utf-8")
+
+
 @cache
 def _unigram(specials: tuple[str, ...], unknown: str, pieces: int) -> str:
+    return _trained_once(f"unigram {specials} {unknown} {pieces}", lambda: _train_unigram(specials, unknown, pieces))
+
+
+def _train_unigram(specials: tuple[str, ...], unknown: str, pieces: int) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
@@ -161,12 +191,15 @@ def _unigram(specials: tuple[str, ...], unknown: str, pieces: int) -> str:
         vocab_size=pieces, special_tokens=list(specials), unk_token=unknown, max_piece_length=12, show_progress=False
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    text: str = tokenizer.to_str()
-    return text
+    return tokenizer
 
 
 @cache
 def _bpe(specials: tuple[str, ...], pieces: int) -> str:
+    return _trained_once(f"bpe {specials} {pieces}", lambda: _train_bpe(specials, pieces))
+
+
+def _train_bpe(specials: tuple[str, ...], pieces: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(pattern="▁", behavior="merged_with_next")
@@ -176,8 +209,7 @@ def _bpe(specials: tuple[str, ...], pieces: int) -> str:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    text: str = tokenizer.to_str()
-    return text
+    return tokenizer
 
 
 def _padded_unigram(learned: str, size: int, last: list[str] | None = None) -> Tokenizer:

@@ -20,7 +20,7 @@ from encoder_plugins.artifact.cases import Inputs, fingerprint
 from encoder_plugins.artifact.manifest import Manifest
 from encoder_plugins.artifact.staging import Staging, discard, locked, require_atomic_rename
 from encoder_plugins.cli.prepare import add_report_arguments, report
-from encoder_plugins.errors import ChecksumMismatch, UnknownPlugin, Unsupported
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, UnknownPlugin, Unsupported
 from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep import checkpoint_files, reference_environment
@@ -149,7 +149,7 @@ def _collect_published(before: Manifest, output: Path, checkpoint: Path | None, 
     files: Checkpoint = resolve(plugin.checkpoint)
     try:
         selected = files.files(_Folder(folder))
-    except Unsupported:
+    except (Unsupported, SourceFileNotFound):
         if checkpoint is not None:
             raise
         selected = None

@@ -30,7 +30,8 @@ from encoder_operator.tests.harness import passing_report as equal
 from encoder_plugins import catalog
 
 # values come from closed sets: our own words, kinds and verbs, and the answers of HTTP
-LABELS = {"result", "verb", "kind", "code", "phase", "plugin", "state"}
+# `served_namespace` has the values of `watch.namespaces`, which the chart lists
+LABELS = {"result", "verb", "kind", "code", "phase", "plugin", "state", "served_namespace"}
 KEY = NamespacedName("demo", "minilm")
 
 

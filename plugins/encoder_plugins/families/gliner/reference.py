@@ -119,7 +119,8 @@ def load(folder: Path) -> Any:
     """
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     # which implementation of attention is used is a matter of speed, and a published one may need a GPU
-    named = config.get("_attn_implementation") is not None
+    names = ("_attn_implementation", "attn_implementation")
+    named = any(part.get(name) is not None for part in (config, config.get("encoder_config") or {}) for name in names)
     try:
         library = gliner.GLiNER.from_pretrained(
             str(folder),

@@ -86,6 +86,7 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
     assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
         FLOAT,
         BASE64,
+        OPENAI,
     }
 
 

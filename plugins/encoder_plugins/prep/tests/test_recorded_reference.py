@@ -147,9 +147,13 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reco
     monkeypatch.setenv("ENCODER_REFERENCE", str(fake(tmp_path / "environment", "sentence_transformers")))
     monkeypatch.setenv("PYTHONPATH", "/somewhere/else")
     plugin = replace(PLUGIN, recorder="recorder_of_a_test:RECORDER")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for number in range(3):
+        (checkpoint / f"file{number}").touch()
 
     def run(cases: list[Case], **more: Any) -> Recording:
-        return reference_environment.record(plugin, package, {"org/base": package}, cases, **more)
+        return reference_environment.record(plugin, checkpoint, {"org/base": package}, cases, **more)
 
     return run
 
