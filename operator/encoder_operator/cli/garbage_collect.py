@@ -82,6 +82,10 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
         try:
             await client.apply(garbage_collection_job.build(claim, now, settings))
         except ApiServerError as error:
+            if error.status == 403 and "is being terminated" in str(error):
+                # the artifacts go with the namespace
+                log.info("gc", result="the namespace is being deleted")
+                continue
             # a failure on one PVC does not affect the others
             log.warning("gc", result=str(error))
             failed = True

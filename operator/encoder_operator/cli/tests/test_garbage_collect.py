@@ -11,7 +11,7 @@ import pytest
 from encoder_operator import naming
 from encoder_operator.cli import garbage_collect
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import ApiServerError
+from encoder_operator.client.errors import ApiServerError, RequestRejected
 from encoder_operator.resources import garbage_collection_job
 from encoder_operator.resources.garbage_collection_job import CollectionTarget
 from encoder_operator.revisions.hashing import Json
@@ -119,6 +119,23 @@ async def test_a_failing_list_starts_nothing() -> None:
     with pytest.raises(ApiServerError):
         await garbage_collect.run(cluster, SETTINGS, NOW)
     assert harness.fake.of("jobs", component="gc") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("unable to create new content in namespace demo because it is being terminated", 0), ("exceeded quota", 1)],
+)
+async def test_a_job_that_is_refused_is_a_failure_unless_the_namespace_is_being_deleted(
+    message: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: Client, manifest: Json) -> None:
+        raise RequestRejected(f"apply Job: {message}", status=403)
+
+    harness = Harness()
+    await harness.settle()
+    monkeypatch.setattr(Client, "apply", refuse)
+    cluster = Client(config=FakeCluster.config(), transport=harness.fake)
+    assert await garbage_collect.run(cluster, SETTINGS, NOW) == code
 
 
 async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> None:
