@@ -65,7 +65,6 @@ PENDING: Sequence[str] = (
     "e2e/platform/encoder_platform/bulk.py",
     "e2e/platform/encoder_platform/chart_reference.py",
     "e2e/platform/encoder_platform/operator_process.py",
-    "e2e/platform/encoder_platform/tests/test_fourteenth_plugin.py",
     "kernels/**/*.py",
     "kernels/*.md",
 )

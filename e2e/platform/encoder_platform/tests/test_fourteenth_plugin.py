@@ -75,25 +75,24 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     """Follow the page."""
     root = tmp_path_factory.mktemp("guide") / "repository"
     paths = copy(root)
-    found = list(steps(GUIDE.read_text("utf-8")))
-    files = {path: content for path, content in found if path is not None}
+    blocks = list(steps(GUIDE.read_text("utf-8")))
+    files = {path: content for path, content in blocks if path is not None}
     script = ["set -euo pipefail"]
-    for number, (path, content) in enumerate(found):
+    for number, (path, content) in enumerate(blocks):
         if path is None:
             script.append(content)
         else:
             # the page's own bytes, whatever a shell would make of them
             (root.parent / str(number)).write_text(content, "utf-8")
             script.append(f"mkdir -p {Path(path).parent} && cp {root.parent / str(number)} {path}")
-    before = {path: content for path in paths if (content := text(ROOT / path)) is not None}
+    before = {path: found for path in paths if (found := text(ROOT / path)) is not None}
     shelves = tomllib.loads(before["pyproject.toml"])["tool"]["hatch"]["build"]["dev-mode-dirs"]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(root / shelf) for shelf in shelves),
         "TMPDIR": str(root.parent),
-        # a plugin is registered with vLLM in each process of its own
-        "VLLM_NO_USAGE_STATS": "1",
     }
+    # this test may itself run below make and pytest-xdist
     for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "MAKEFLAGS", "MAKELEVEL"):
         environment.pop(name, None)
     done = subprocess.run(
@@ -135,6 +134,7 @@ def test_only_generated_files_change_beside_the_folder_and_the_lock(followed: Fo
         "charts/encoder-operator/files/crds/encodermodels.encoders.dev.yaml",
         "charts/encoder-operator/files/plugins.yaml",
         "crds/encodermodels.encoders.dev.yaml",
+        "docs/encodermodel.md",
         "docs/plugins.md",
         "images/docker-bake.json",
     }
@@ -154,15 +154,11 @@ def test_the_library_has_a_lock_and_recorded_in_an_environment_made_from_it(foll
     lock = (followed.root / "images" / "reference" / LIBRARY / "requirements.lock").read_text()
     for pin in followed.files[f"images/reference/{LIBRARY}/requirements.in"].split():
         assert f"{pin} \\\n    --hash=sha256:" in lock
-    (artifact,) = followed.root.parent.glob("tmp.*/artifacts/*")
+    (artifact,) = followed.root.parent.glob(f"tmp.*/artifacts/{NAME}")
     about = json.loads((artifact / "reference" / "about.json").read_text())
     assert f"transformers=={about['library'].removeprefix('transformers ')} \\\n" in lock
     assert json.dumps(about["library"]) in followed.output
-    cases = json.loads((artifact / "reference" / "cases.json").read_text())
-    (ours,) = json.loads(followed.files["inputs.json"])
-    assert ours in cases
-    manifest = json.loads((artifact / "MANIFEST.json").read_text())
-    assert manifest["plugin"] == NAME
+    assert json.loads((artifact / "MANIFEST.json").read_text())["plugin"] == NAME
 
 
 def test_the_cluster_accepts_it(followed: Followed) -> None:
