@@ -223,7 +223,7 @@ def shift(case: Mapping[str, Any], chosen: Any, scores: Scores) -> float:
 
 
 def _exclude(case: Mapping[str, Any], one: Span, other: Span) -> bool:
-    """Tell whether the library never keeps both."""
+    """Return whether the library never keeps both."""
     if one[:2] == other[:2]:
         return not case["multi_label"]
     (first, further), (begin, more) = one[:2], other[:2]

@@ -38,7 +38,7 @@ WORDS = (
 
 
 class Case(TypedDict):
-    """One text and how its vector is asked for; null means what it means in a request."""
+    """One text and how its vector is requested; null means what it means in a request."""
 
     id: str
     text: str
@@ -126,7 +126,7 @@ def user_cases(inputs: Inputs, others: Sequence[Case], model: Checkpoint) -> lis
     """Return a user's own cases: a text each, and what else a request may say.
 
     Raises:
-        Unsupported: One is none, or asks for what this checkpoint does not have.
+        Unsupported: One is not a case, or requests what this checkpoint does not have.
     """
     found = []
     for values in complete(inputs, ("text",), OPTIONS, [case["id"] for case in others]):

@@ -50,7 +50,7 @@ def test_without_http_the_vectors_are_the_same(server: Server) -> None:
         answers = model.map({"texts": tuple(TEXTS[start : start + 16])} for start in range(0, 64, 16))
         found = np.concatenate([np.array(answer["embeddings"], np.float32) for answer in answers])
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        array = model.ask({"texts": TEXTS[:3], "encoding": "bytes"})
+        array = model.answer({"texts": TEXTS[:3], "encoding": "bytes"})
         np.testing.assert_allclose(array, expected[:3], atol=1e-5)
         refused = list[dict[str, Any]]([{"texts": ["a", ""]}, {"texts": ["a", "b\ud800"]}, {"texts": TEXTS[:17]}])
         mixed = model.map([{"text": "a"}, *refused, {"text": "b"}])
