@@ -1,7 +1,7 @@
 """An artifact without a server: requests as ``POST /pooling`` takes them go in, the same answers come out, in order.
 
     with offline.Model("artifacts/ner") as model:
-        for answer in model.map({"text": text, "labels": ["person", "city"]} for text in texts):
+        for answer in model.map({"text": text, "labels": ["company", "city"]} for text in texts):
             ...
 
 Each engine has a process of its own that tokenises what comes next, and decodes what came last, while the engine computes

@@ -42,7 +42,7 @@ def steps(page: str) -> Iterator[tuple[str | None, str]]:
             yield named[1], content
 
 
-def test_commands_and_files_are_told_apart() -> None:
+def test_commands_and_files_are_distinguished() -> None:
     page = (
         "Text, in `a/b.in`:\n\n```\none\n```\n\n```sh\nrun\n```\n\n```console\n$ not run\n```\n\n```\nnot a file\n```\n"
     )
@@ -86,10 +86,10 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
             (root.parent / str(number)).write_text(content, "utf-8")
             script.append(f"mkdir -p {Path(path).parent} && cp {root.parent / str(number)} {path}")
     before = {path: found for path in paths if (found := text(ROOT / path)) is not None}
-    shelves = tomllib.loads(before["pyproject.toml"])["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    folders = tomllib.loads(before["pyproject.toml"])["tool"]["hatch"]["build"]["dev-mode-dirs"]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(root / shelf) for shelf in shelves),
+        "PYTHONPATH": os.pathsep.join(str(root / folder) for folder in folders),
         "TMPDIR": str(root.parent),
     }
     # this test may itself run below make and pytest-xdist

@@ -73,9 +73,7 @@ def of(request: Request, staging: Staging) -> Source:
         )
     from encoder_plugins.prep.sources.huggingface import HubSource
 
-    return HubSource(
-        request.source, request.revision, endpoint=request.endpoint, token=request.token, policy=policy
-    )
+    return HubSource(request.source, request.revision, endpoint=request.endpoint, token=request.token, policy=policy)
 
 
 def is_pinned(request: Request) -> bool:
@@ -90,7 +88,9 @@ def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[s
         Unsupported: It is not pinned.
     """
     if auxiliary.revision is None and not auxiliary.source.startswith("/"):
-        raise Unsupported(f"the auxiliary repository {auxiliary.source} is not pinned; write {auxiliary.source}@<commit>")
+        raise Unsupported(
+            f"the auxiliary repository {auxiliary.source} is not pinned; write {auxiliary.source}@<commit>"
+        )
     if auxiliary.source.startswith(("s3://", "https://", "http://")):
         raise Unsupported(f"the auxiliary repository {auxiliary.source} must be on a hub, or a folder")
     # the endpoint of a store is not that of a hub

@@ -134,7 +134,9 @@ class WebSource:
     def _read(self, document: Path) -> Iterator[SourceFile]:
         """Read the list."""
         if document.stat().st_size > _LARGEST_INDEX:
-            raise Unsupported(f"the URL is neither a tar archive nor a checksum list, which has at most {_LARGEST_INDEX} bytes")
+            raise Unsupported(
+                f"the URL is neither a tar archive nor a checksum list, which has at most {_LARGEST_INDEX} bytes"
+            )
         seen: set[str] = set()
         for number, line in enumerate(document.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             found = _LINE.fullmatch(line)

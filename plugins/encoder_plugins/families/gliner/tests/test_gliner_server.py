@@ -199,7 +199,10 @@ def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[L
             for mine, theirs in zip(results(found), results(expected), strict=True):
                 assert_same(mine["entities"], theirs["entities"])
         assert next(answers, None) is None
-        assert model.answer({"text": " ", "labels": ["x"]}) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
+        assert model.answer({"text": " ", "labels": ["x"]}) == {
+            "entities": [],
+            "usage": {"prompt_tokens": 0, "words": 0},
+        }
         waiting = model.submit(requests[0])
         assert len(waiting.result()["results"]) == 7
         (engine,) = model._engines

@@ -110,8 +110,8 @@ def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
 
 def test_the_official_client_of_openai_gets_its_embeddings(server: Server, openai_client: openai.OpenAI) -> None:
     expected = vectors(server, texts=TEXTS[:3])
-    # its client asks for base64 by itself
-    found = openai_client.embeddings.create(model="minilm", input=TEXTS[:3], user="somebody")
+    # its client requests base64 by default
+    found = openai_client.embeddings.create(model="minilm", input=TEXTS[:3], user="tenant")
     assert [entry.index for entry in found.data] == [0, 1, 2]
     np.testing.assert_array_equal(np.array([entry.embedding for entry in found.data], np.float32), expected)
     tokens = server.answer(texts=TEXTS[:3])["usage"]["prompt_tokens"]
