@@ -152,10 +152,10 @@ def examined(wanted: dict[str, Any], logits: NDArray[np.float32], answer: Any) -
 
 
 def findings(wanted: dict[str, Any], logits: NDArray[np.float32], answer: Any, dtype: str = "float32") -> Any:
-    """Return the finding of one case, and the verdict over the bounds that such a case can measure."""
+    """Return the finding of one case, and the verdict over the thresholds that such a case can measure."""
     reference, found = examined(wanted, logits, answer)
     measured = {name for one in found for name in one.metrics}
-    tolerance = tuple(bound for bound in PARITY.tolerances[dtype] if bound.metric in measured) or TOLERANCE
+    tolerance = tuple(limit for limit in PARITY.tolerances[dtype] if limit.metric in measured) or TOLERANCE
     return found[0], verdicts.judge(found, tolerance, reference, {})
 
 
