@@ -49,6 +49,13 @@ def test_commands_and_files_are_distinguished() -> None:
     assert list(steps(page)) == [("a/b.in", "one\n"), (None, "run\n")]
 
 
+def test_the_page_pins_the_versions_that_the_other_libraries_pin() -> None:
+    """Another torch would be a download of gigabytes, and a copy of its own."""
+    (requirements,) = (content for path, content in steps(GUIDE.read_text("utf-8")) if path is not None)
+    other = (ROOT / "images/reference/sentence_transformers/requirements.in").read_text()
+    assert set(requirements.split()) < set(other.split())
+
+
 @dataclass(frozen=True)
 class Followed:
     """A copy of the repository in which the page was followed.
