@@ -199,7 +199,7 @@ def test_a_list_with_a_missing_file_says_which(web: Requested, progress: Progres
 )
 def test_what_is_neither_tar_nor_list_is_refused(web: Requested, progress: Progress, root: Path, text: str) -> None:
     (root / "index").write_text(text)
-    with pytest.raises(errors.Unsupported, match="no tar"):
+    with pytest.raises(errors.Unsupported, match="neither a tar archive nor a checksum list"):
         prepare(web("index"), progress)
     assert os.listdir(web("index").output.parent / ".staging") == []
 
