@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -52,7 +53,9 @@ def test_what_render_prints_is_what_is_applied(
         applied = known(live, body)
         if body["kind"] == "ControllerRevision":
             body, applied = without_what_only_a_cluster_knows(body), without_what_only_a_cluster_knows(applied)
-        if not apply_diff.is_up_to_date(body, applied):
+        # Jobs are created, so no field of theirs was applied
+        same = contains(applied, body) if body["kind"] == "Job" else apply_diff.is_up_to_date(body, applied)
+        if not same:
             differ.append((body, applied))
     assert differ == []
     # the last one, which compares, names the pod that it compares
@@ -71,6 +74,15 @@ def known(live: dict[tuple[str, str], Body | None], body: Body) -> Body:
     found = live[body["kind"], body["metadata"]["name"]]
     assert found is not None
     return found
+
+
+def contains(live: Any, rendered: Any) -> bool:
+    """Return whether a live object has every rendered field, with the rendered value."""
+    if isinstance(rendered, dict):
+        return isinstance(live, dict) and all(contains(live.get(name), value) for name, value in rendered.items())
+    if isinstance(rendered, list):
+        return len(live) == len(rendered) and all(map(contains, live, rendered))
+    return bool(live == rendered)
 
 
 def without_what_only_a_cluster_knows(record: Body) -> Body:
