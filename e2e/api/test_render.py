@@ -53,9 +53,8 @@ def test_what_render_prints_is_what_is_applied(
         applied = known(live, body)
         if body["kind"] == "ControllerRevision":
             body, applied = without_what_only_a_cluster_knows(body), without_what_only_a_cluster_knows(applied)
-        # Jobs are created, so no field of theirs was applied
-        same = contains(applied, body) if body["kind"] == "Job" else apply_diff.is_up_to_date(body, applied)
-        if not same:
+        # a Job is created, never applied: no entry of managedFields has the fields of the operator
+        if not (is_part(body, applied) if body["kind"] == "Job" else apply_diff.is_up_to_date(body, applied)):
             differ.append((body, applied))
     assert differ == []
     # the last one, which compares, names the pod that it compares
@@ -70,19 +69,19 @@ def test_what_render_prints_is_what_is_applied(
     ]
 
 
+def is_part(one: Any, whole: Any) -> bool:
+    """Whether every field of `one` has the same value in `whole`."""
+    if isinstance(one, dict) and isinstance(whole, dict):
+        return all(key in whole and is_part(value, whole[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(whole, list):
+        return len(one) == len(whole) and all(map(is_part, one, whole))
+    return bool(one == whole)
+
+
 def known(live: dict[tuple[str, str], Body | None], body: Body) -> Body:
     found = live[body["kind"], body["metadata"]["name"]]
     assert found is not None
     return found
-
-
-def contains(live: Any, rendered: Any) -> bool:
-    """Return whether a live object has every rendered field, with the rendered value."""
-    if isinstance(rendered, dict):
-        return isinstance(live, dict) and all(contains(live.get(name), value) for name, value in rendered.items())
-    if isinstance(rendered, list):
-        return len(live) == len(rendered) and all(map(contains, live, rendered))
-    return bool(live == rendered)
 
 
 def without_what_only_a_cluster_knows(record: Body) -> Body:
