@@ -28,14 +28,14 @@ setup: .venv/.synced ## make the virtual environment from uv.lock
 	@$(UV) sync --frozen --quiet $(EXTRAS)
 	@touch $@
 
-lock: ## resolve dependencies again: uv.lock, and requirements.lock of each reference library
+lock: ## resolve dependencies again: uv.lock, and requirements.lock of each reference library (LIBRARY=one: of that library only)
 	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
-	@$(UV) lock
+	@$(if $(LIBRARY),,$(UV) lock)
 	@# where a library allows vLLM's torch, it gets the same files: uv links them instead of copying, and an image holds them once
 	@shared=$$(mktemp); trap 'rm -f "$$shared"' EXIT; \
 	$(UV) export --quiet --frozen --no-dev --no-emit-project --no-header --no-annotate --no-hashes --extra serving-cpu \
 	  | sed -n -E 's/^((torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z-]+)==[^ ;]+).*/\1/p' > "$$shared"; \
-	for library in $(REFERENCE_LIBRARIES); do \
+	for library in $(or $(LIBRARY),$(REFERENCE_LIBRARIES)); do \
 	  folder=images/reference/$$library; constraint=; \
 	  if grep -qxF "$$(grep '^torch==' "$$shared")" $$folder/requirements.in; then constraint="--constraint $$shared"; fi; \
 	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 \

@@ -15,7 +15,7 @@ import torch
 
 from encoder_kernels.dispatch import INTERPRETED
 
-# of the Frobenius norm, for results that went through one rounding of the inputs' type and a few of what lies between
+# of the Frobenius norm, for results that went through one rounding of the inputs' type and some of what lies between
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
 

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", name="plane")
 def running_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    # the permission for leases comes with it; operators of tests take one only when told to
+    # the permission for leases comes with it; operators of tests take one only if configured to
     with plane.running(tmp_path_factory.mktemp("plane"), values=("leaderElection.enabled=true",)) as found:
         StandIn(found.kube).furnish()
         yield found

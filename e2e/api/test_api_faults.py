@@ -116,12 +116,12 @@ def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
     scene.patch_serving({"replicas": 2})
     wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=60)
     health = wait_for(
-        "liveness fails", lambda: (lambda found: found if found[0] == 503 else None)(behind.ask("healthz")), seconds=90
+        "liveness fails", lambda: (lambda found: found if found[0] == 503 else None)(behind.get("healthz")), seconds=90
     )
     assert "no watch events" in health[1]
     proxy.silent = False
     behind.restart()
-    assert behind.ask("healthz")[0] == 200
+    assert behind.get("healthz")[0] == 200
 
 
 @pytest.mark.fault("the API server restarts", "nothing", "watches reconnect, and reconciles continue")
@@ -156,8 +156,8 @@ def test_permissions_taken_away_and_given_back(
     kube.patch(ROLE, NAME, "", {"rules": without})
     try:
         scene.apply_model()
-        said = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
-        assert "forbidden" in said["message"]
+        refused = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
+        assert "forbidden" in refused["message"]
     finally:
         kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
     scene.wait_current("Ready", seconds=120)

@@ -14,7 +14,7 @@ WAITING = "vllm_waiting_requests"
 
 
 def autoscaler(namespace: str) -> Body:
-    """Ten waiting requests for each pod, and no patience, so that a test sees it scale down."""
+    """Ten waiting requests for each pod, and no stabilisation window, so that a test sees it scale down."""
     metric = {"metric": {"name": WAITING}, "target": {"type": "AverageValue", "averageValue": "10"}}
     spec = {
         "scaleTargetRef": {"apiVersion": "encoders.dev/v1alpha1", "kind": "EncoderModel", "name": "minilm"},

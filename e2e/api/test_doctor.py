@@ -1,4 +1,4 @@
-"""`encoder-operator doctor`, asked with the operator's own account, on a cluster that is fit and on one that is not."""
+"""`encoder-operator doctor`, run with the operator's own account, on a cluster that is fit and on one that is not."""
 
 import json
 import os
@@ -30,17 +30,17 @@ def doctor(environment: dict[str, str]) -> tuple[int, str]:
 
 
 def test_a_cluster_with_the_chart_on_it_is_fit(environment: dict[str, str]) -> None:
-    code, said = doctor(environment)
-    assert code == 0, said
-    assert "all required permissions" in said
-    assert "has every field" in said
+    code, output = doctor(environment)
+    assert code == 0, output
+    assert "all required permissions" in output
+    assert "has every field" in output
 
 
 def test_an_administrator_gets_findings_about_storage_and_accelerators(kube: Kube, environment: dict[str, str]) -> None:
-    code, said = doctor({**environment, "KUBECONFIG": str(kube.kubeconfig)})
-    assert code == 0, said
-    assert "the default StorageClass is standard" in said
-    assert "nvidia.com/gpu" in said
+    code, output = doctor({**environment, "KUBECONFIG": str(kube.kubeconfig)})
+    assert code == 0, output
+    assert "the default StorageClass is standard" in output
+    assert "nvidia.com/gpu" in output
 
 
 def test_a_missing_permission_is_named_with_its_remedy(kube: Kube, environment: dict[str, str]) -> None:
@@ -52,12 +52,12 @@ def test_a_missing_permission_is_named_with_its_remedy(kube: Kube, environment: 
             rule["verbs"].remove("create")
     kube.patch(ROLE, NAME, "", {"rules": without})
     try:
-        code, said = doctor(environment)
+        code, output = doctor(environment)
     finally:
         kube.patch(ROLE, NAME, "", {"rules": role["rules"]})
     assert code == 1
-    assert "missing permission in all namespaces: create jobs.batch" in said
-    assert "-> upgrade the chart" in said
+    assert "missing permission in all namespaces: create jobs.batch" in output
+    assert "-> upgrade the chart" in output
 
 
 def test_an_unreachable_api_server_is_reported(environment: dict[str, str], tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_an_unreachable_api_server_is_reported(environment: dict[str, str], tmp_
     config["contexts"] = [{"name": "x", "context": {"cluster": "x", "user": "x"}}]
     config["users"] = [{"name": "x", "user": {}}]
     (tmp_path / "nowhere").write_text(json.dumps(config))
-    code, said = doctor({**environment, "KUBECONFIG": str(tmp_path / "nowhere")})
+    code, output = doctor({**environment, "KUBECONFIG": str(tmp_path / "nowhere")})
     assert code == 1
-    assert "cannot be reached" in said
-    assert "Traceback" not in said
+    assert "cannot be reached" in output
+    assert "Traceback" not in output
 
 
 def test_a_crd_of_another_version_is_reported(kube: Kube, environment: dict[str, str]) -> None:
@@ -80,12 +80,12 @@ def test_a_crd_of_another_version_is_reported(kube: Kube, environment: dict[str,
     kube.patch(CRD, "encodermodels.encoders.dev", "", {"spec": {"versions": older}})
     try:
         # the API server publishes its schemas a moment later
-        said = wait_for("it is noticed", lambda: _wrong(environment), seconds=60)
+        output = wait_for("it is noticed", lambda: _wrong(environment), seconds=60)
     finally:
         kube.patch(CRD, "encodermodels.encoders.dev", "", {"spec": {"versions": definition["spec"]["versions"]}})
-    assert "missing fields: spec.suspend" in said
+    assert "missing fields: spec.suspend" in output
 
 
 def _wrong(environment: dict[str, str]) -> str | None:
-    code, said = doctor(environment)
-    return said if code == 1 else None
+    code, output = doctor(environment)
+    return output if code == 1 else None

@@ -1,4 +1,4 @@
-"""Events on a real API server: each fact is told once, however often the operator looks, restarts, or sees it again."""
+"""Events on a real API server: each fact is reported once, however often the operator reconciles, restarts, or observes it again."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from encoder_platform.stand_in import StandIn
 EVENT = ("v1", "Event")
 
 
-def told(scene: Scene) -> Counter[tuple[str, str]]:
+def events(scene: Scene) -> Counter[tuple[str, str]]:
     """What Events say about the model, and how often: objects, and repetitions that are counted on one object."""
     found: Counter[tuple[str, str]] = Counter()
     for event in scene.kube.all(EVENT, scene.name):
@@ -36,12 +36,14 @@ def test_each_event_is_posted_once(scene: Scene, stand_in: StandIn, operator: Op
     scene.wait_current("Ready", seconds=60)
     (pod,) = scene.pods()
     flap(scene, stand_in, pod)
-    wait_for("the crash told", lambda: [reason for reason, _ in told(scene) if reason == "CrashLoop"], seconds=10)
-    first = told(scene)
+    wait_for(
+        "the event of the crash", lambda: [reason for reason, _ in events(scene) if reason == "CrashLoop"], seconds=10
+    )
+    first = events(scene)
     for _ in range(2):
         flap(scene, stand_in, pod)
         operator.restart()
-    # one that would be told again is told with the look that sees it
+    # a repeated event would be written by the reconcile that observes it
     time.sleep(1)
-    assert told(scene) == first
+    assert events(scene) == first
     assert set(first.values()) == {1}

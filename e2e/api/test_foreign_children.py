@@ -1,4 +1,4 @@
-"""Objects of other people that have the name of a child: never taken over, never changed, and said by their name."""
+"""Objects of other users that have the name of a child: never taken over, never changed, and reported by their name."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ CONTAINER = {"name": "web", "image": "web:1"}
 TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [CONTAINER]}}
 SELECTOR = {"matchLabels": LABELS}
 
-# by the model's name: whose child's name is taken, by what, and what the model asks for so that it needs that child
+# by the model's name: whose child's name is taken, by what, and what the model sets so that it needs that child
 FOREIGN: dict[str, tuple[Kind, Body, Body]] = {
     "deployed": (DEPLOYMENT, {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE}, {}),
     "served": (SERVICE, {"selector": LABELS, "ports": [{"port": 9}]}, {}),
@@ -56,7 +56,7 @@ def child(model: str) -> str:
 
 
 def theirs(scene: Scene, model: str) -> Body:
-    """What of somebody else's object only its owner may change; volumes are bound, and controllers write a status."""
+    """The part of a foreign object that only its owner may change; volumes are bound, and controllers write a status."""
     found = scene.kube.get(FOREIGN[model][0], child(model), scene.name)
     assert found is not None
     meta, spec = found["metadata"], dict(found["spec"])
@@ -76,12 +76,12 @@ def test_a_foreign_object_is_never_taken_over_and_its_name_is_polled(
     assert not any(found["ours"] for found in before.values())
     stopped_operator.start()
     stopped_operator.wait_ready()
-    for model, (_, _, asked) in FOREIGN.items():
-        scene.apply_model(model, rollout={"minReadySeconds": 0}, **asked)
+    for model, (_, _, fields) in FOREIGN.items():
+        scene.apply_model(model, rollout={"minReadySeconds": 0}, **fields)
     for model, (kind, _, _) in FOREIGN.items():
-        said = scene.wait_condition("Accepted", "NameConflict", model, seconds=60)
-        assert said["status"] == "False"
-        assert said["message"].startswith(
+        refused = scene.wait_condition("Accepted", "NameConflict", model, seconds=60)
+        assert refused["status"] == "False"
+        assert refused["message"].startswith(
             f"{kind[1]} {child(model)} already exists and does not belong to this EncoderModel"
         )
         assert condition(scene.model(model), "Ready")["reason"] == "NameConflict"

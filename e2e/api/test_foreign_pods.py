@@ -69,7 +69,7 @@ async def remove_pods(plane: Plane, namespace: str) -> None:
 
 
 def pod(namespace: str, number: int) -> Body:
-    # nobody schedules it; labels and annotations as other people's pods have them
+    # nobody schedules it; labels and annotations as pods of other users have them
     return {
         "apiVersion": "v1",
         "kind": "Pod",

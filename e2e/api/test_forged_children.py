@@ -215,8 +215,8 @@ def test_a_job_that_has_the_name_of_the_next_comparison_is_not_taken_over(
     metadata = {"name": name, "namespace": scene.name}
     scene.kube.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
     stopped_operator.restart()
-    said = scene.wait_condition("Degraded", "WriteRefused", seconds=60)
-    assert f"Job {name}" in said["message"]
+    refused = scene.wait_condition("Degraded", "WriteRefused", seconds=60)
+    assert f"Job {name}" in refused["message"]
     found = scene.kube.get(JOB, name, scene.name)
     assert found is not None
     assert not found["metadata"].get("labels", {}).get(naming.MODEL)

@@ -117,7 +117,7 @@ def test_no_request_of_a_tenant_makes_or_changes_what_a_verdict_rests_on(
     lines = [f"{status} {attempt.attack}: {attempt.what}" for attempt, status, _ in found]
     record.write_text("\n".join(lines) + "\n")
     print(f"{len(found)} attempts, listed in {record}: {dict(Counter(attempt.attack for attempt in attempts))}")
-    assert [(a.what, status, said[:300]) for a, status, said in found if not refused(status, said)] == []
+    assert [(a.what, status, message[:300]) for a, status, message in found if not refused(status, message)] == []
     # every label, annotation and kind was tried
     tried = "\n".join(lines)
     assert [key for key in forgery.KEYS if key not in tried] == []
@@ -188,10 +188,10 @@ def test_objects_of_other_teams_are_not_evaluated_whatever_they_hold(plane: Plan
     for request in (create, change):
         # a busy API server may need more time for so many keys than it gives a request
         for _ in range(3):
-            _, status, said = asyncio.run(attack(plane, [request]))[0]
+            _, status, message = asyncio.run(attack(plane, [request]))[0]
             if status != 504:
                 break
-        assert status < 300, (request.what, status, said[:500])
+        assert status < 300, (request.what, status, message[:500])
 
 
 def test_a_spec_cannot_replace_the_image_of_the_parity_job(

@@ -35,8 +35,8 @@ def test_one_job_per_pvc_keeps_referenced_artifacts(
     assert collecting(scene) == []
     scene.apply_model()
     live = scene.wait_current("Ready", seconds=120)
-    said = collect(scene.kube, tmp_path)
-    assert scene.name in said
+    output = collect(scene.kube, tmp_path)
+    assert scene.name in output
     (job,) = collecting(scene)
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert live["status"]["artifact"]["key"] in arguments
@@ -46,8 +46,8 @@ def test_one_job_per_pvc_keeps_referenced_artifacts(
         seconds=60,
     )
     assert pods[0]["spec"]["automountServiceAccountToken"] is False
-    # it is no child of a model, for which somebody would wake
+    # it is not a child of a model, so its events enqueue nothing
     assert "encoders.dev/model" not in {**job["metadata"]["labels"], **pods[0]["metadata"]["labels"]}
-    # the last one is still at work, as far as anybody knows
+    # the last one has not been reported as finished
     collect(scene.kube, tmp_path)
     assert len(collecting(scene)) == 1

@@ -1,4 +1,4 @@
-"""Whose gate is open, and what opens it: each product and image is compared, each pod where products can't be told apart."""
+"""Whose gate is open, and what opens it: each product and image is compared, each pod where products cannot be distinguished."""
 
 import json
 from datetime import datetime
@@ -69,10 +69,10 @@ def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
     stand_in.parity = fails
     scene.apply_model(parity={"mode": "Warn"}, rollout=NOW)
     live = scene.wait_current("Ready", seconds=60)
-    told = {
+    reported = {
         kind: (condition(live, kind)["status"], condition(live, kind)["reason"]) for kind in ("Verified", "Degraded")
     }
-    assert told == {"Verified": ("False", "ParityFailed"), "Degraded": ("True", "ParityFailed")}
+    assert reported == {"Verified": ("False", "ParityFailed"), "Degraded": ("True", "ParityFailed")}
     assert "0.8123" in condition(live, "Verified")["message"]
     first = live["status"]["activeRevision"]
     scene.patch({"parity": {"mode": "Disabled"}, "serving": {"maxModelLen": 64}})
@@ -101,7 +101,7 @@ def test_each_gpu_product_is_compared_once(scene: Scene, stand_in: StandIn, oper
     )
     scene.apply_model(storage=SHARED, serving={"accelerator": "nvidia", "resources": {}}, rollout=NOW)
     scene.wait_current("Ready", seconds=60)
-    # another pod on the same product is proved already
+    # another pod on the same product is verified already
     scene.patch_serving({"replicas": 2})
     wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
     assert (len(scene.jobs("parity")), products(scene)) == (1, ["NVIDIA-H200"])
@@ -120,7 +120,7 @@ def test_each_gpu_product_is_compared_once(scene: Scene, stand_in: StandIn, oper
     "`ParityFailed` on UpToDate, Available once the pods are verified",
     "the restored pods are verified separately, and serve traffic",
 )
-def test_without_nodes_pods_that_come_back_prove_themselves_and_pinning_a_product_closes_none(
+def test_without_nodes_pods_that_come_back_are_compared_and_pinning_a_product_closes_none(
     scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
 ) -> None:
     stopped_operator.start(ENCODER_NAMESPACES=json.dumps([scene.name]))
@@ -166,8 +166,8 @@ def test_without_nodes_each_pod_is_compared_by_itself(
 
     def compare(pod: Body) -> object:
         arguments = pod["spec"]["containers"][0]["args"]
-        asked = json.loads(arguments[arguments.index("--binding") + 1])["uid"]
-        return fails(pod) if asked in wrong else verdict(pod)
+        compared = json.loads(arguments[arguments.index("--binding") + 1])["uid"]
+        return fails(pod) if compared in wrong else verdict(pod)
 
     stand_in.parity = compare  # type: ignore[assignment]
     serving = {"accelerator": "nvidia", "resources": {}, "replicas": 2}

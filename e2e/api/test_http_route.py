@@ -1,4 +1,4 @@
-"""A route through a Gateway: said to be missing without the Gateway API, made once that is there, and found as it was wanted."""
+"""A route through a Gateway: reported as missing without the Gateway API, made once that is there, and found as it was wanted."""
 
 import copy
 import json

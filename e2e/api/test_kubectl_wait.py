@@ -13,7 +13,7 @@ MODELS_MADE, EDITS_EACH = 8, 25
 
 
 def edit(number: int) -> Body:
-    """In turn: a new revision, a known one, more pods, fewer pods, and an edit that asks for nothing to be done."""
+    """In turn: a new revision, a known one, more pods, fewer pods, and an edit that changes nothing."""
     return (
         {"serving": {"maxModelLen": 100 + number}},
         {"serving": {"maxModelLen": 99}},
@@ -24,13 +24,13 @@ def edit(number: int) -> Body:
 
 
 def early(scene: Scene, name: str, number: int) -> list[str]:
-    """Edit, wait, and return what was not so when `kubectl wait` said that it was."""
+    """Edit, wait, and return what was not so when `kubectl wait` returned."""
     scene.kube.patch(MODELS, name, scene.name, {"spec": edit(number)})
     model = scene.wait_ready(name, seconds=300)
     wanted = f"--max-model-len {model['spec']['serving']['maxModelLen']} "
     deployment = scene.deployment(name) or {}
     container = deployment["spec"]["template"]["spec"]["containers"][0]
-    # one that was told to go is no endpoint any more
+    # a terminating pod is not an endpoint
     staying = [pod for pod in scene.pods(name) if not pod["metadata"].get("deletionTimestamp")]
     ready = [pod for pod in staying if condition(pod, "Ready").get("status") == "True"]
     revisions = {pod["metadata"]["labels"]["encoders.dev/revision"] for pod in ready}
@@ -38,7 +38,7 @@ def early(scene: Scene, name: str, number: int) -> list[str]:
         "the status is of an older spec": model["status"]["observedGeneration"] == model["metadata"]["generation"],
         "the Deployment is of an older spec": wanted in " ".join([*container["args"], ""]),
         # how many of them answer is nothing that Ready promises
-        "another number of pods is asked for": deployment["spec"]["replicas"] == model["spec"]["serving"]["replicas"],
+        "another number of pods is requested": deployment["spec"]["replicas"] == model["spec"]["serving"]["replicas"],
         "pods of another revision answer": revisions == {model["status"]["activeRevision"]},
         "nobody has verified it": model["status"]["parity"]["revision"] == model["status"]["activeRevision"],
     }

@@ -17,7 +17,7 @@ LOW = "The node was low on resource: ephemeral-storage."
 NO_IMAGE = 'Back-off pulling image "encoder-operator/prep": not found'
 
 
-def said(scene: Scene, name: str = "minilm") -> Body:
+def reported(scene: Scene, name: str = "minilm") -> Body:
     return condition(scene.model(name), "ArtifactReady")
 
 
@@ -25,19 +25,19 @@ def component(pod: Body) -> str:
     return str(pod["metadata"]["labels"]["encoders.dev/component"])
 
 
-def at_work(scene: Scene, name: str = "minilm", *, besides: str = "") -> Body:
+def running_pod(scene: Scene, name: str = "minilm", *, besides: str = "") -> Body:
     """The model's prep pod that runs, once it does."""
 
     def running() -> Body | None:
         pods = [pod for pod in scene.pods(name, "prep") if pod["metadata"]["uid"] != besides]
         return next((pod for pod in pods if pod["status"].get("phase") == "Running"), None)
 
-    found: Body = wait_for(f"a prep pod of {name} at work", running, seconds=30)
+    found: Body = wait_for(f"a running prep pod of {name}", running, seconds=30)
     return found
 
 
 def silent_and_given_up(scene: Scene, stand_in: StandIn, pod: Body) -> str:
-    """The node is silent, what it should do is done without it, and a person gives it up: no quarantine."""
+    """The node is silent, what it should do is done without it, and a user gives it up: no quarantine."""
     node = pod["spec"]["nodeName"]
     stand_in.silence(node)
     lost = scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
@@ -78,12 +78,12 @@ def test_a_lost_node_is_reported_and_the_same_job_continues(
     try:
         with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
             scene.apply_model(prepare={"backoffLimit": 0})
-            first = at_work(scene)
+            first = running_pod(scene)
             scene.wait_condition("ArtifactReady", "Preparing", seconds=30)
             stand_in.place = lambda _: "node-1"
             words = lose(scene, stand_in, first)
-            assert words in said(scene)["message"]
-            assert first["metadata"]["name"] in said(scene)["message"]
+            assert words in reported(scene)["message"]
+            assert first["metadata"]["name"] in reported(scene)["message"]
             stand_in.prep = prepared
             scene.wait_current("Ready", seconds=150)
         assert len(made(jobs)) == 1
@@ -121,15 +121,15 @@ def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
     ):
         for name in ("evicted", "imageless", "homeless"):
             scene.apply_model(name, serving=NO_PODS, prepare={"backoffLimit": 0})
-        pod = at_work(scene, "imageless")
+        pod = running_pod(scene, "imageless")
         stand_in.wait_container(pod, "ImagePullBackOff", NO_IMAGE)
         assert scene.wait_condition("ArtifactReady", "ImagePullFailed", "imageless")["message"] == NO_IMAGE
         assert scene.wait_condition("ArtifactReady", "ClaimPending", "homeless")["message"] == UNBOUND
-        first = at_work(scene, "evicted")
+        first = running_pod(scene, "evicted")
         stand_in.evict(first, LOW)
-        at_work(scene, "evicted", besides=first["metadata"]["uid"])
-        # the pod stays to be seen, and what became of it is told while the next one is at work
-        wait_for("its end told", lambda: LOW in said(scene, "evicted").get("message", ""), seconds=30)
+        running_pod(scene, "evicted", besides=first["metadata"]["uid"])
+        # the pod stays to be seen, and what became of it is reported while the next one runs
+        wait_for("its end reported", lambda: LOW in reported(scene, "evicted").get("message", ""), seconds=30)
         stand_in.prep, stand_in.place = prepared, lambda _: "node-1"
         stand_in.start(kube.get(POD, pod["metadata"]["name"], scene.name) or pod)
         for name in ("evicted", "imageless", "homeless"):
@@ -137,9 +137,9 @@ def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
     for name in ("evicted", "imageless", "homeless"):
         assert len(made(jobs, f"encoders.dev/model={name}")) == 1, name
         assert not scene.jobs("prep", name)[0]["status"].get("failed")
-    told = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
-    assert {found["reason"] for found in told if found} <= {"Preparing", "Evicted", "Prepared"}
-    assert not [found for found in told if "failed" in found.get("message", "")]
+    conditions = [condition(state, "ArtifactReady") for state in states if state["metadata"]["name"] == "evicted"]
+    assert {found["reason"] for found in conditions if found} <= {"Preparing", "Evicted", "Prepared"}
+    assert not [found for found in conditions if "failed" in found.get("message", "")]
 
 
 @pytest.mark.complaint(7)
@@ -157,7 +157,7 @@ def test_never_more_preparations_than_allowed(
     stopped_operator.wait_ready()
 
     def queued() -> int:
-        return sum(said(scene, name).get("reason") == "Queued" for name in names)
+        return sum(reported(scene, name).get("reason") == "Queued" for name in names)
 
     with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
         for name in names:

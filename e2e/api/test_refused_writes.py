@@ -1,4 +1,4 @@
-"""What the operator may not write is said on the model, and done when it may."""
+"""What the operator may not write is reported on the model, and done when it may."""
 
 import copy
 
@@ -36,9 +36,9 @@ def test_a_missing_permission_is_reported_until_it_is_restored(
     scene.kube.patch(ROLE, NAME, "", {"rules": without_writes(role, "deployments")})
     try:
         scene.patch_serving({"maxModelLen": 64})
-        said = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
-        assert "deployments" in said["message"]
-        assert "forbidden" in said["message"]
+        refused = scene.wait_condition("Progressing", "WriteRefused", seconds=60)
+        assert "deployments" in refused["message"]
+        assert "forbidden" in refused["message"]
         live = scene.model()
         assert condition(live, "Degraded")["reason"] == "WriteRefused"
         assert is_true(live, "Available")

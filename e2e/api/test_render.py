@@ -53,17 +53,19 @@ def test_what_render_prints_is_what_is_applied(
         applied = known(live, body)
         if body["kind"] == "ControllerRevision":
             body, applied = without_what_only_a_cluster_knows(body), without_what_only_a_cluster_knows(applied)
-        # a Job is created, never applied: no manager of fields tells which of them came from the operator
+        # a Job is created, never applied: no entry of managedFields has the fields of the operator
         if not (is_part(body, applied) if body["kind"] == "Job" else apply_diff.is_up_to_date(body, applied)):
             differ.append((body, applied))
     assert differ == []
-    # the last one, which compares, names the pod that it asks
-    parity, asked = (body["spec"]["template"]["spec"]["containers"][0] for body in (found[-1], known(live, found[-1])))
+    # the last one, which compares, names the pod that it compares
+    parity, applied = (
+        body["spec"]["template"]["spec"]["containers"][0] for body in (found[-1], known(live, found[-1]))
+    )
     assert {name: value for name, value in parity.items() if name != "args"} == {
-        name: asked[name] for name in parity if name != "args"
+        name: applied[name] for name in parity if name != "args"
     }
     assert [option for option in parity["args"] if option.startswith("--")] == [
-        option for option in asked["args"] if option.startswith("--")
+        option for option in applied["args"] if option.startswith("--")
     ]
 
 
@@ -83,10 +85,10 @@ def known(live: dict[tuple[str, str], Body | None], body: Body) -> Body:
 
 
 def without_what_only_a_cluster_knows(record: Body) -> Body:
-    """A revision's record without what the prep Job and the claim have told, and no manifest says."""
+    """A revision's record without what the prep Job and the PVC have reported, which is in no manifest."""
     found = copy.deepcopy(record)
-    for told in ("bytes", "revision"):
-        del found["data"]["pinned"]["artifact"][told]
+    for field in ("bytes", "revision"):
+        del found["data"]["pinned"]["artifact"][field]
     found["metadata"].pop("annotations", None)
     found["metadata"]["labels"].pop("encoders.dev/claim-uid", None)
     return found

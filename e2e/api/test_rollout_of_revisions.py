@@ -1,4 +1,4 @@
-"""One revision takes the place of another: Kubernetes' own rollout and garbage collection, with pods that do as they are told."""
+"""One revision takes the place of another: Kubernetes' own rollout and garbage collection, with pods that the test controls."""
 
 from functools import partial
 
@@ -77,7 +77,7 @@ def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
 
 
 def candidate(scene: Scene) -> Body | None:
-    """The record of the revision that the newest edit asks for, once its pod has a node."""
+    """The record of the revision of the newest edit, once its pod has a node."""
     wanted = scene.model()["status"].get("candidateRevision")
     waits = [pod for pod in scene.pods() if revision(pod) == wanted and pod["spec"].get("nodeName")]
     return scene.kube.get(REVISION, f"minilm-{wanted}", scene.name) if waits else None
@@ -128,8 +128,8 @@ def test_optional_children_follow_their_fields_and_the_pvc_its_policy(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     create = {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, "policy": "Retain"}
-    asked = {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}}
-    scene.apply_model(storage=create, network=asked, serving={"replicas": 2}, rollout={"minReadySeconds": 0})
+    network = {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}}
+    scene.apply_model(storage=create, network=network, serving={"replicas": 2}, rollout={"minReadySeconds": 0})
     scene.wait_current("Ready", seconds=60)
     wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
     assert scene.kube.get(POLICY, "minilm", scene.name)

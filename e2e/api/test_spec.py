@@ -208,7 +208,7 @@ IMMUTABLE = [
 
 
 @pytest.mark.parametrize(("change", "sentence"), IMMUTABLE, ids=[str(change)[:70] for change, _ in IMMUTABLE])
-def test_what_can_not_change_is_kept_by_the_api_server(scene: Scene, change: Body, sentence: str) -> None:
+def test_what_cannot_change_is_kept_by_the_api_server(scene: Scene, change: Body, sentence: str) -> None:
     before = manifest(scene, {"storage": {"create": CREATE}})
     scene.kube.apply(before)
     with pytest.raises(ApiException) as refused:
@@ -259,7 +259,7 @@ def test_defaults_of_the_api_server_are_those_of_the_operator(scene: Scene) -> N
 
 
 def test_a_field_explains_itself(kube: Kube) -> None:
-    # discovery follows a new CustomResourceDefinition after a few seconds
+    # discovery follows a new CustomResourceDefinition after some seconds
     strategy = wait_for("the field's text", lambda: _explained(kube, "em.spec.rollout.strategy"), seconds=60)
     assert "ENUM:" in strategy
     assert "for a cluster with a single GPU" in " ".join(strategy.split())
@@ -380,8 +380,8 @@ def test_a_created_volume_grows_where_its_class_allows_that(
         for model in classes:
             scene.patch({"storage": {"create": {"size": "2048Mi"}}}, model)
         wait_for("the claim has grown", lambda: size("growing") == "2Gi", seconds=30)
-        said = scene.wait_condition("Degraded", "WriteRefused", "stiff", seconds=30)
-        assert "the storageclass that provisions the pvc must support resize" in said["message"]
+        refused = scene.wait_condition("Degraded", "WriteRefused", "stiff", seconds=30)
+        assert "the storageclass that provisions the pvc must support resize" in refused["message"]
         assert size("stiff") == "1Gi"
         # what serves is no other for that, and the raise can be taken back
         scene.patch({"storage": {"create": {"size": "1Gi"}}}, "stiff")

@@ -35,7 +35,7 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
 ) -> None:
     scene.apply_model(rollout={"minReadySeconds": 0})
     first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
-    # a candidate that failed twice, the second time because a retry was asked for
+    # a candidate that failed twice, the second time because a retry was requested
     stand_in.parity = fails
     scene.patch_serving({"maxModelLen": 64})
     scene.wait_condition("UpToDate", "ParityFailed", seconds=60)
@@ -93,7 +93,7 @@ def test_another_version_of_the_operator_changes_no_pod_of_twenty_models(
         ENCODER_PREP_RESOURCES=json.dumps({"requests": {"cpu": "3"}}),
         ENCODER_PREP_STALL_SECONDS="33",
     )
-    wait_for("all told", lambda: all(is_true(m, "UpdateAvailable") for m in all_models(scene)), seconds=60)
+    wait_for("all reported", lambda: all(is_true(m, "UpdateAvailable") for m in all_models(scene)), seconds=60)
     assert all(is_true(model, "Ready") for model in all_models(scene))
     assert pods(scene) == before
     now = [scene.deployment(f"m{number}")["metadata"]["generation"] for number in range(MANY)]  # type: ignore[index]
@@ -117,7 +117,7 @@ def test_paused_means_hands_off(scene: Scene, stand_in: StandIn, operator: Opera
     scene.wait_condition("UpToDate", "Paused", seconds=30)
     found = scene.deployment()
     assert found is not None
-    # what somebody else does meanwhile is left so as well, and a pod that is proved serves on
+    # what others do meanwhile is left as it is, and a verified pod keeps serving
     scene.kube.patch(("apps/v1", "Deployment"), "minilm", scene.name, {"spec": {"replicas": 3}})
     wait_for("three pods serve", lambda: sum(is_true(pod, "Ready") for pod in scene.pods()) == 3, seconds=30)
     assert condition(scene.model(), "Progressing")["reason"] == "Paused"

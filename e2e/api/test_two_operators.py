@@ -1,4 +1,4 @@
-"""Two operators and one Lease: who works, who waits, and what one that was frozen does when it wakes."""
+"""Two operators and one Lease: who works, who waits, and what one that was frozen does when it continues."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
         wait_for("the edit done", lambda: replicas(scene) == 2, seconds=20)
         took = time.monotonic() - killed
         print(f"fail-over: {took:.1f} s from SIGKILL to the next write")
-        # told to end, it gives the lease back, and the next one need not wait for its end
+        # on SIGTERM it gives the lease back, and the next one need not wait for its end
         assert second.stop() == 0
         assert holder(scene.kube) is None
         first.start()
@@ -99,7 +99,7 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_
         scene.apply_model()
         wait_for("a prep Job", lambda: scene.jobs("prep"), seconds=30)
         before = len(writes(frozen))
-        # in the middle of things: it was woken by this edit, or will have been
+        # in the middle of things: this edit has enqueued the model, or will
         scene.patch({"source": {"huggingFace": {"revision": "2" * 40}}})
         frozen.freeze()
         second.start()
@@ -135,7 +135,7 @@ def test_a_leader_that_cannot_renew_ends(plane: Plane, scene: Scene, tmp_path: P
         alone.start()
         # the same name: nobody else can be holding it
         alone.wait_ready()
-        wait_for("it leads again", lambda: "encoder_leader 1.0" in alone.ask("metrics")[1], seconds=30)
+        wait_for("it leads again", lambda: "encoder_leader 1.0" in alone.get("metrics")[1], seconds=30)
 
 
 @pytest.mark.fault(

@@ -16,15 +16,15 @@ WATCHED = {"encodermodels", "pods", "services", "jobs", "deployments"}
 
 
 def begun(behind: OperatorProcess, scene: Scene) -> None:
-    """An operator at work whose resync does not come as long as the test is."""
+    """A running operator whose resync does not come as long as the test is."""
     behind.start(ENCODER_RESYNC_SECONDS="600")
     behind.wait_ready()
     scene.apply_model()
     scene.wait_current("Ready", seconds=60)
 
 
-def asked(proxy: FaultProxy, method: str, status: int, since: int) -> set[str]:
-    """Of which of the watched resources something was asked."""
+def resources(proxy: FaultProxy, method: str, status: int, since: int) -> set[str]:
+    """Return the watched resources with a request of this method and status."""
     found = {path.rpartition("/")[2] for how, path, code in proxy.requests[since:] if (how, code) == (method, status)}
     return found & WATCHED
 
@@ -51,14 +51,14 @@ def test_all_permissions_taken_away_and_given_back(
     since = len(proxy.requests)
     proxy.cut()
     scene.patch_serving({"replicas": 2})
-    wait_for("every watch refused", lambda: asked(proxy, "WATCH", 403, since) == WATCHED, seconds=20)
+    wait_for("every watch refused", lambda: resources(proxy, "WATCH", 403, since) == WATCHED, seconds=20)
     time.sleep(seconds)
     assert replicas(scene) == 1
     assert not behind.dead
     proxy.fault = healthy
     wait_for("the edit done", lambda: replicas(scene) == 2, seconds=20)
     scene.wait_current("Ready", seconds=60)
-    assert behind.ask("healthz")[0] == 200
+    assert behind.get("healthz")[0] == 200
     assert untraced(behind) == []
 
 
@@ -69,9 +69,9 @@ def test_a_watch_that_is_too_old_lists_again(
     begun(behind, scene)
     since = len(proxy.requests)
     expired = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old"}
-    proxy.tell({"type": "ERROR", "object": expired})
-    wait_for("everything listed", lambda: asked(proxy, "GET", 200, since) == WATCHED, seconds=20)
-    wait_for("everything watched", lambda: asked(proxy, "WATCH", 200, since) == WATCHED, seconds=20)
+    proxy.send({"type": "ERROR", "object": expired})
+    wait_for("everything listed", lambda: resources(proxy, "GET", 200, since) == WATCHED, seconds=20)
+    wait_for("everything watched", lambda: resources(proxy, "WATCH", 200, since) == WATCHED, seconds=20)
     scene.patch_serving({"replicas": 2})
     wait_for("the edit done", lambda: replicas(scene) == 2, seconds=10)
     assert untraced(behind) == []
@@ -92,13 +92,13 @@ def test_it_ends_in_time_while_the_api_server_does_not_answer(
     }
     behind.start(**lease)
     behind.wait_ready()
-    wait_for("it leads", lambda: "encoder_leader 1.0" in behind.ask("metrics")[1], seconds=60)
+    wait_for("it leads", lambda: "encoder_leader 1.0" in behind.get("metrics")[1], seconds=60)
     scene.apply_model()
     scene.wait_current("Ready", seconds=60)
     # watches go on: it learns of the edit, and what it does then is not answered
     proxy.fault = lambda method, path: None if method == "WATCH" else Fault(until=lambda: behind.dead)
     scene.patch_serving({"replicas": 2})
-    # whichever request of a look: one that was under way may have been caught in its middle
-    wait_for("a look that waits", lambda: any("leases" not in path for _, path in proxy.held), seconds=10)
+    # any request of a reconcile: one that was under way may have been caught in its middle
+    wait_for("a reconcile that waits", lambda: any("leases" not in path for _, path in proxy.held), seconds=10)
     assert behind.stop(5) == 0
     assert untraced(behind) == []

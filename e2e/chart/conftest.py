@@ -1,4 +1,4 @@
-"""The chart with real helm of both generations, on an API server of its own where one is asked."""
+"""The chart with real helm of both generations, on an API server of its own where one is requested."""
 
 from collections.abc import Iterator
 

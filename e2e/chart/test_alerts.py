@@ -1,6 +1,6 @@
 """Each alert of the chart fires, and is quiet when all is well: promtool says so, on the rules as the chart renders them.
 
-What the dashboard asks is asked in the same language, and leaves no number of the documentation out.
+The queries of the dashboard are tested in the same language, and cover every metric of the documentation.
 """
 
 import json
@@ -35,7 +35,7 @@ def checked(folder: Path, groups: list[Body]) -> str:
 
 
 def panels(helm: Helm) -> dict[str, list[str]]:
-    """Return what each panel of the dashboard asks, by its title."""
+    """Return the queries of each panel of the dashboard, by its title."""
     values = {"monitoring": {"dashboard": {"enabled": True}}}
     data = chart.find(helm.render(values), "ConfigMap", "encoder-operator-dashboard")["data"]
     found = json.loads(data["encoder-operator.json"])["panels"]
@@ -96,12 +96,12 @@ def test_releases_that_share_a_cluster_have_an_alert_of_their_own_each(helm: Hel
 
 
 def test_every_panel_has_a_valid_query(helm: Helm, tmp_path: Path) -> None:
-    asked = [expression for expressions in panels(helm).values() for expression in expressions]
-    assert len(asked) > 20
+    queries = [expression for expressions in panels(helm).values() for expression in expressions]
+    assert len(queries) > 20
     # Grafana puts the length of an interval in
     rules = [
         {"record": f"panel:{i}:x", "expr": expression.replace("$__rate_interval", "5m")}
-        for i, expression in enumerate(asked)
+        for i, expression in enumerate(queries)
     ]
     assert checked(tmp_path, [{"name": "panels", "rules": rules}]) == ""
     rules[0]["expr"] += ")"
@@ -110,8 +110,8 @@ def test_every_panel_has_a_valid_query(helm: Helm, tmp_path: Path) -> None:
 
 def test_every_number_of_the_documentation_is_in_a_panel(helm: Helm) -> None:
     (table,) = re.findall(r"\| metric \| meaning \|\n(.*?)\n\n", OPERATIONS.read_text(), re.DOTALL)
-    said = set(re.findall(r"`((?:encoder|process)_\w+)", table))
-    assert len(said) > 15
-    asked = " ".join(expression for expressions in panels(helm).values() for expression in expressions)
-    # when it was started is for whoever looks for restarts
-    assert {name for name in said if name not in asked} == {"process_start_time_seconds"}
+    documented = set(re.findall(r"`((?:encoder|process)_\w+)", table))
+    assert len(documented) > 15
+    queries = " ".join(expression for expressions in panels(helm).values() for expression in expressions)
+    # the start time is for users who search for restarts
+    assert {name for name in documented if name not in queries} == {"process_start_time_seconds"}

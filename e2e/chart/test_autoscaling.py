@@ -47,8 +47,8 @@ def test_an_autoscaler_scales_a_model_by_its_load(
     kube.apply(manifests.encoder_model("minilm", TEAM, revision="1" * 40))
     serving(kube, 1)
     pki = control.folder / "pki"
-    with metrics_server.running(kube, pki / "apiserver.crt", pki / "apiserver.key") as at_work:
-        at_work.value = 90
+    with metrics_server.running(kube, pki / "apiserver.crt", pki / "apiserver.key") as load:
+        load.value = 90
 
         def answers() -> bool:
             path = f"/apis/{metrics_server.GROUP}/{metrics_server.VERSION}/namespaces/{TEAM}/encoder_serving_in_flight"
@@ -60,10 +60,10 @@ def test_an_autoscaler_scales_a_model_by_its_load(
         behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
         metadata = {**example["metadata"], "namespace": TEAM}
         kube.apply({**example, "metadata": metadata, "spec": {**example["spec"], "behavior": behavior}})
-        wait_for("three replicas for 90 requests at work", lambda: replicas(kube) == 3, seconds=90)
+        wait_for("three replicas for 90 requests in flight", lambda: replicas(kube) == 3, seconds=90)
         serving(kube, 3)
-        at_work.value = 20
-        wait_for("one replica for 20 requests at work", lambda: replicas(kube) == 1, seconds=90)
+        load.value = 20
+        wait_for("one replica for 20 requests in flight", lambda: replicas(kube) == 1, seconds=90)
         found = json.loads(kube.run("-n", TEAM, "get", "hpa", "minilm", "-o", "json"))
         active = [entry for entry in found["status"]["conditions"] if entry["type"] == "ScalingActive"]
         assert active[0]["status"] == "True", active

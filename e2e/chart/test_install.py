@@ -317,14 +317,14 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
     kube.run("apply", "-f", "-", stdin=json.dumps(pod("verified", "serving")))
     probe = "--dry-run=server"
     wait_for(
-        "the policies at work",
+        "the policies in effect",
         lambda: "belong to an EncoderModel" in as_tenant("create", probe, "-f", "-", body=pod("x", "parity")),
         seconds=60,
     )
     for kind in ("Job", "CronJob", "Deployment", "ReplicaSet"):
         for component in ("parity", "serving"):
-            said = as_tenant("create", "-f", "-", body=workload(kind, "mine", component))
-            assert "belong to an EncoderModel" in said, (kind, component, said)
+            output = as_tenant("create", "-f", "-", body=workload(kind, "mine", component))
+            assert "belong to an EncoderModel" in output, (kind, component, output)
     assert "belong to" in as_tenant("set", "image", "pod/verified", "c=e:2")
     assert "belong to" in as_tenant("label", "pod/verified", "encoders.dev/component-")
     assert "belong to" in as_tenant("annotate", "pod/verified", "encoders.dev/x=y")
@@ -338,7 +338,7 @@ def test_a_tenant_can_neither_make_what_decides_nor_change_what_was_verified(
         assert not may(kube, "tenant", verb, "pods", TEAM, "status")
         assert not may(kube, "tenant", verb, "encodermodels.encoders.dev", TEAM, "status")
     assert may(kube, "tenant", "create", "encodermodels.encoders.dev", TEAM)
-    # and where somebody has been given it nevertheless
+    # and where a user has been given it nevertheless
     kube.run("-n", TEAM, "create", "rolebinding", "records", "--role=records", "--user=tenant")
     record = {
         "apiVersion": "apps/v1",
@@ -370,7 +370,7 @@ def test_nobody_execs_into_a_parity_pod(helm: Helm, cluster: OnCluster, kube: Ku
     kube.run("apply", "-f", "-", stdin=json.dumps(pod("mine", None)))
     comparing = [pod_of(model_name, attempt) for model_name in ("minilm", "m" * 38, "m" * 40) for attempt in (1, 9999)]
     assert max(map(len, comparing)) == 63
-    wait_for("the policy at work", lambda: "belongs to a prep or parity Job" in exec_into(comparing[0]), seconds=60)
+    wait_for("the policy in effect", lambda: "belongs to a prep or parity Job" in exec_into(comparing[0]), seconds=60)
     assert [name for name in comparing if "belongs to a prep or parity Job" not in exec_into(name)] == []
     # there is no node to reach; the policy has let it pass
     assert "belongs to a prep or parity Job" not in exec_into("mine")

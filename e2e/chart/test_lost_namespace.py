@@ -60,7 +60,7 @@ def give_back(kube: Kube, binding: Body) -> None:
 
 
 def unreadable(operator: OperatorProcess) -> dict[str, float]:
-    _, text = operator.ask("metrics")
+    _, text = operator.get("metrics")
     lines = [line for line in text.splitlines() if line.startswith("encoder_namespace_unreadable{")]
     return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
 
@@ -92,7 +92,7 @@ def test_a_namespace_that_is_lost_before_the_start_keeps_no_other_from_being_ser
     give_back(kube, binding)
     lost.wait_current("Ready", seconds=90)
     wait_for("the metric", lambda: unreadable(operator) == {KEPT: 0, LOST: 0}, seconds=30)
-    assert operator.ask("readyz")[0] == operator.ask("healthz")[0] == 200
+    assert operator.get("readyz")[0] == operator.get("healthz")[0] == 200
 
 
 def test_a_namespace_that_is_lost_meanwhile_stops_neither_resync_nor_batches(
@@ -117,7 +117,7 @@ def test_a_namespace_that_is_lost_meanwhile_stops_neither_resync_nor_batches(
         kept.patch_serving({"replicas": 2}, name)
     for name in names:
         wait_for(f"{name} scaled", lambda name=name: len(ready(kept, name)) == 2, seconds=30)  # type: ignore[misc]
-    assert operator.ask("readyz")[0] == 200
+    assert operator.get("readyz")[0] == 200
     assert all(is_true(lost.model(name), "Ready") for name in names)
     give_back(kube, binding)
     wait_for("the report", lambda: unreadable(operator) == {KEPT: 0, LOST: 0}, seconds=30)
@@ -128,7 +128,7 @@ def test_a_namespace_that_is_lost_meanwhile_stops_neither_resync_nor_batches(
 
 def resyncs(operator: OperatorProcess) -> float:
     """Return how many reconciles of any model have succeeded."""
-    _, text = operator.ask("metrics")
+    _, text = operator.get("metrics")
     lines = [line for line in text.splitlines() if line.startswith('encoder_reconcile_total{result="ok"}')]
     return float(lines[0].rpartition(" ")[2])
 

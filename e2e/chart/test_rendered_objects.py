@@ -143,13 +143,13 @@ def granted(role: Body) -> set[tuple[str, str, str]]:
 
 
 def test_the_operators_role_matches_the_permissions_that_doctor_checks(helm: Helm) -> None:
-    asked = {(group, resource, verb) for group, resource, verbs in doctor.PERMISSIONS for verb in verbs}
-    asked |= {(doctor.ROUTES[0], doctor.ROUTES[1], verb) for verb in doctor.ROUTES[2]}
-    # where an admission plugin wants it for owner references; there is nothing to ask about it
-    asked |= {("encoders.dev", "encodermodels/finalizers", "update")}
+    required = {(group, resource, verb) for group, resource, verbs in doctor.PERMISSIONS for verb in verbs}
+    required |= {(doctor.ROUTES[0], doctor.ROUTES[1], verb) for verb in doctor.ROUTES[2]}
+    # where an admission plugin wants it for owner references; there is no access review for it
+    required |= {("encoders.dev", "encodermodels/finalizers", "update")}
     some = helm.render(SHAPES["some namespaces"])
-    assert granted(chart.find(some, "Role", "encoder-operator", "team-a")) == asked
-    assert granted(chart.find(helm.render(), "ClusterRole", "encoder-operator")) == asked | {("", "nodes", "get")}
+    assert granted(chart.find(some, "Role", "encoder-operator", "team-a")) == required
+    assert granted(chart.find(helm.render(), "ClusterRole", "encoder-operator")) == required | {("", "nodes", "get")}
     leases = {(doctor.LEASES[0], doctor.LEASES[1], verb) for verb in doctor.LEASES[2]}
     assert granted(chart.find(some, "Role", "encoder-operator-lease")) == leases
 
@@ -160,23 +160,23 @@ def test_without_cluster_rights_nothing_of_the_whole_cluster_is_made(helm: Helm)
 
 
 def test_a_lease_comes_with_the_second_operator(helm: Helm) -> None:
-    def told(values: Body) -> dict[str, str]:
+    def settings_of(values: Body) -> dict[str, str]:
         deployment = chart.find(helm.render(values), "Deployment", "encoder-operator")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         strategy = {"STRATEGY": deployment["spec"]["strategy"]["type"]}
         return strategy | {entry["name"]: entry["value"] for entry in container["env"]}
 
-    one, two = told({"replicas": 1}), told({})
+    one, two = settings_of({"replicas": 1}), settings_of({})
     assert one["STRATEGY"] == "Recreate"
     assert "ENCODER_LEASE" not in one
     assert two["STRATEGY"] == "RollingUpdate"
     assert two["ENCODER_LEASE"] == "true"
     assert two["ENCODER_LEASE_NAMESPACE"] == chart.NAMESPACE
-    assert told({"replicas": 1, "leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
+    assert settings_of({"replicas": 1, "leaderElection": {"enabled": True}})["ENCODER_LEASE"] == "true"
 
 
 def serving_template() -> Body:
-    """Return the pod template that the operator makes for the least that a person writes."""
+    """Return the pod template that the operator makes for the smallest spec of a user."""
     golden = chart.ROOT / "operator" / "encoder_operator" / "resources" / "tests" / "golden" / "cpu.yaml"
     children = yaml.safe_load_all(golden.read_text())
     template: Body = next(body["spec"]["template"] for body in children if body["kind"] == "Deployment")
@@ -209,7 +209,7 @@ def test_what_is_scraped_is_what_pods_offer(helm: Helm) -> None:
     assert relabelled == ["model", "revision"]
     # serving pods are anywhere, and the operator's are here
     assert chart.find(objects, "PodMonitor", "encoder-operator-serving")["spec"]["namespaceSelector"] == {"any": True}
-    # where the operator answers, and where a probe and a scrape ask
+    # where the operator answers, and where a probe and a scrape send requests
     assert ports(operator)["probes"] == Settings().port
     (engine,) = serving["spec"]["containers"]
     assert engine["args"][engine["args"].index("--port") + 1] == str(ports(serving)["http"])

@@ -32,15 +32,15 @@ def test_models_inside_are_served_and_others_are_left_alone(
             outside.apply_model()
             inside.apply_model()
             live = inside.wait_current("Ready", seconds=90)
-        status, text = operator.ask("metrics")
-        said = operator.lines()
+        status, text = operator.get("metrics")
+        lines = operator.lines()
     assert live["status"]["phase"] == "Serving"
     assert outside.model().get("status") in (None, {})
     assert outside.pods() == []
     assert kube.get(MODELS, "minilm", OUTSIDE) is not None
-    # nor does it keep asking for what it may not have
+    # nor does it keep requesting what it may not read
     assert status == 200
     requests = [line for line in text.splitlines() if line.startswith("encoder_api_requests_total")]
     assert requests
     assert not [line for line in requests if 'code="403"' in line]
-    assert not [line for line in said if "forbidden" in str(line).lower()]
+    assert not [line for line in lines if "forbidden" in str(line).lower()]

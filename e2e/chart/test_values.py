@@ -159,18 +159,18 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
     ],
 )
-def test_what_can_not_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
+def test_what_cannot_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
     with pytest.raises(HelmError, match=words):
         either_helm.render(values)
 
 
 def test_lint_finds_nothing(either_helm: Helm) -> None:
-    said = either_helm.run("lint", "--strict", "--kube-version", "1.36.3", str(chart.CHART))
-    assert "0 chart(s) failed" in said
-    assert "[WARNING]" not in said
+    output = either_helm.run("lint", "--strict", "--kube-version", "1.36.3", str(chart.CHART))
+    assert "0 chart(s) failed" in output
+    assert "[WARNING]" not in output
 
 
-def test_an_image_is_where_it_is_said_to_be(helm: Helm) -> None:
+def test_an_image_is_where_the_values_place_it(helm: Helm) -> None:
     digest = "sha256:" + "2" * 64
     objects = helm.render(
         {
@@ -188,8 +188,8 @@ def test_an_image_is_where_it_is_said_to_be(helm: Helm) -> None:
 
 def test_an_image_that_nobody_names_is_one_that_is_built_here(helm: Helm) -> None:
     (container,) = chart.find(helm.render(), "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
-    told = next(entry["value"] for entry in container["env"] if entry["name"] == "ENCODER_IMAGES")
-    images = Images.model_validate_json(told)
+    images_json = next(entry["value"] for entry in container["env"] if entry["name"] == "ENCODER_IMAGES")
+    images = Images.model_validate_json(images_json)
     assert container["image"] == images.operator
     named = [images.operator, *images.prep.values()]
     named += [image for engines in images.engine.values() for image in engines.values()]

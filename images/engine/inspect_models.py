@@ -1,9 +1,9 @@
 """Fills vLLM's cache of inspected model classes while an engine image is built.
 
-vLLM imports a model's class in a process of its own before it loads the model, to ask what it can do, and keeps the
-answer below ``VLLM_CACHE_ROOT/modelinfos``. A pod with a read-only root would ask again at each start.
+vLLM imports a model's class in a process of its own before it loads the model, to inspect its interfaces, and keeps the
+answer below ``VLLM_CACHE_ROOT/modelinfos``. A pod with a read-only root would repeat that at each start.
 
-Without arguments it asks about vLLM's own classes; with ``--own`` about those of our plugins, which change more often: the
+Without arguments it inspects vLLM's own classes; with ``--own`` those of our plugins, which change more often: the
 answer is kept with a hash of the module's file, and so needs the very file that the image will have.
 """
 
@@ -23,9 +23,9 @@ REQUIRED = ("BertModel", "RobertaModel", "XLMRobertaModel", "ModernBertModel", "
 Answer = TypeVar("Answer")
 
 
-def here(ask: Callable[[], Answer]) -> Answer:
-    """Asks in this very process: vLLM's reason for another one is CUDA, which the build of an image does not have."""
-    return ask()
+def here(inspect: Callable[[], Answer]) -> Answer:
+    """Inspect in this very process: vLLM's reason for another one is CUDA, which the build of an image does not have."""
+    return inspect()
 
 
 def main() -> int:

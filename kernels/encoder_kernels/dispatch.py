@@ -11,5 +11,5 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def runs_triton(tensor: torch.Tensor) -> bool:
-    """Tell whether ``tensor`` is where the Triton kernels run: on a GPU, or anywhere under Triton's interpreter."""
+    """Return whether ``tensor`` is where the Triton kernels run: on a GPU, or anywhere under Triton's interpreter."""
     return INTERPRETED or tensor.is_cuda

@@ -14,7 +14,7 @@ def register() -> None:
 
     Families that vLLM serves with its own model classes register nothing, and where none is left vLLM is not even
     imported. With another vLLM than the supported one nothing is registered and one line is logged: raising would also
-    end a server that has nothing to do with us, since vLLM calls every installed plugin and catches nothing.
+    end a server that serves none of our models, since vLLM calls every installed plugin and catches nothing.
     """
     import os
 

@@ -1,4 +1,4 @@
-"""Which vLLM this package is made for, and which plugins somebody switched off. Standard library only.
+"""Which vLLM this package is made for, and which plugins are switched off. Standard library only.
 
 vLLM's internals move with every release, and a model class that was written for another one may load, run, and answer
 wrongly. So there is exactly one version, and with any other nothing is registered.
@@ -54,7 +54,7 @@ def disabled(names: Iterable[str], environment: Mapping[str, str]) -> frozenset[
         names: Every plugin of the catalogue.
         environment: ``ENCODER_PLUGINS_DISABLED`` in it is ``1`` for all plugins, or their names with commas between.
     """
-    wanted = _wanted(environment)
+    wanted = _values(environment)
     if len(wanted) == 1 and wanted <= _EVERYTHING:
         return frozenset(names)
     return frozenset(names) & wanted
@@ -62,14 +62,14 @@ def disabled(names: Iterable[str], environment: Mapping[str, str]) -> frozenset[
 
 def unknown_in_switch(names: Iterable[str], environment: Mapping[str, str]) -> frozenset[str]:
     """Return what the kill switch names that is no plugin: probably a typing error, so that a plugin is still on."""
-    wanted = _wanted(environment)
+    wanted = _values(environment)
     return frozenset() if len(wanted) == 1 and wanted <= _EVERYTHING else wanted - frozenset(names)
 
 
-def _wanted(environment: Mapping[str, str]) -> frozenset[str]:
-    said = environment.get(SWITCH, "").strip()
-    if said.lower() in _NOTHING:
+def _values(environment: Mapping[str, str]) -> frozenset[str]:
+    value = environment.get(SWITCH, "").strip()
+    if value.lower() in _NOTHING:
         return frozenset()
-    if said.lower() in _EVERYTHING:
-        return frozenset({said.lower()})
-    return frozenset(name.strip() for name in said.split(",") if name.strip())
+    if value.lower() in _EVERYTHING:
+        return frozenset({value.lower()})
+    return frozenset(name.strip() for name in value.split(",") if name.strip())

@@ -59,7 +59,7 @@ def checkpoint(models: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate that is its own authority, and its key."""
+    """A certificate that is its own CA, and its key."""
     return certificates.write(tmp_path_factory.mktemp("certificate"))
 
 
@@ -92,7 +92,7 @@ class Hub:
         return self._revisions[repository][tag]
 
     def requests(self, repository: str) -> dict[str, int]:
-        """How often each route was asked about a repository."""
+        """The number of requests by route for a repository."""
         return {route: count for route, count in self._get("/_requests").items() if route.endswith(f" {repository}")}
 
     def _get(self, path: str) -> Any:
@@ -180,7 +180,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def lines() -> list[dict[str, object]]:
-    """What prep told while it worked."""
+    """The progress lines of prep."""
     return []
 
 

@@ -28,7 +28,7 @@ PluginError
 └── Unmeasurable           the service gave no answer: the verdict is Inconclusive
 """
 
-# ruff: noqa: N818 - errors are called as the reasons that people read in an EncoderModel's conditions
+# ruff: noqa: N818 - errors are named as the reasons that users read in an EncoderModel's conditions
 from __future__ import annotations
 
 from typing import ClassVar

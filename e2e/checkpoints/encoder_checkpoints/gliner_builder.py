@@ -1,4 +1,4 @@
-"""Build GLiNER checkpoints as people publish them: with the library itself, random weights, small or at true shapes.
+"""Build GLiNER checkpoints as users publish them: with the library itself, random weights, small or at true shapes.
 
 ``build`` runs in the library's environment; everything else is importable elsewhere.
 
@@ -318,7 +318,7 @@ def _embeds(name: str) -> bool:
 
 @torch.no_grad()
 def _calibrate(model: Any, share: float) -> None:
-    """Scale and shift the head: logits of all pairs have the spread asked for, and ``share`` of them is above 0.
+    """Scale and shift the head: logits of all pairs have the requested spread, and ``share`` of them is above 0.
 
     One dimension of spans and labels is set aside for the shift: constant in both, so that it moves every logit alike.
     """
@@ -388,7 +388,7 @@ def _threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from warning of what is meant, and from asking a hub."""
+    """Keep the library from warning of what is intended, and from requests to a hub."""
     level = logging.root.manager.disable
     offline = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -22,7 +22,7 @@ def main() -> None:
             return
         try:
             result = "returned", resolve(function)(*arguments, **options)
-        except Exception as error:  # whoever called gets it
+        except Exception as error:  # the caller gets it
             traceback.print_exc()
             result = "raised", f"{type(error).__name__}: {error}"
         send(answers, result)

@@ -1,7 +1,7 @@
 """What tests, the demo and fuzzing take a plugin from: `tests/sample.py` in its folder, found through the catalogue.
 
 So a new plugin comes to every matrix by its folder alone. The file holds `build(folder) -> Path`, which writes a small
-checkpoint as people publish it, and `DEMO`, the data of a request that shows something.
+checkpoint as users publish it, and `DEMO`, the data of a request that shows something.
 """
 
 from __future__ import annotations

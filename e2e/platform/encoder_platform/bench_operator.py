@@ -291,7 +291,7 @@ def _last_look(operator: OperatorProcess) -> float:
 def _sum(operator: OperatorProcess, pattern: str) -> float:
     if operator.port is None:
         return 0.0
-    text = operator.ask("metrics")[1]
+    text = operator.get("metrics")[1]
     return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE))
 
 

@@ -69,7 +69,7 @@ class Bulk:
             options = {"watch": "true", "resourceVersion": now, **query}
             async with self._session.get(f"{self._server}/{path}", params=options, timeout=endless) as answer:
                 answer.raise_for_status()
-                # the API server ends the watch of whoever reads more slowly than things happen
+                # the API server ends a watch whose client reads more slowly than events occur
                 async for line in answer.content:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
@@ -93,8 +93,8 @@ async def connected(kubeconfig: Path, *, user: str = "", groups: Iterable[str] =
     """
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, owner = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    context = ssl.create_default_context(cadata=authority)
+    ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    context = ssl.create_default_context(cadata=ca)
     with tempfile.NamedTemporaryFile() as pair:
         for field in ("client-certificate-data", "client-key-data"):
             pair.write(base64.b64decode(owner[field]))
@@ -132,7 +132,7 @@ class Pattern:
                 "GET", path_of(version, plural, namespace), labelSelector=f"encoders.dev/model={name}"
             )
             for item in found["items"]:
-                # what has ended is of no interest, except to whoever counts Jobs
+                # what has ended is of no interest, except for counting Jobs
                 if kind != "Pod" or item["metadata"]["labels"].get("encoders.dev/component") == "serving":
                     children.append((plural, version, {**item, "apiVersion": version, "kind": kind}))
         return cls(live, children)

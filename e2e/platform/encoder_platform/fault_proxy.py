@@ -57,7 +57,7 @@ class FaultProxy:
         # what is passed on, and from where
         self._watches: dict[web.StreamResponse, aiohttp.ClientResponse] = {}
 
-    def tell(self, event: dict[str, object]) -> None:
+    def send(self, event: dict[str, object]) -> None:
         """Put an event into every watch, as if it had come from the API server."""
         line = json.dumps(event).encode() + b"\n"
 

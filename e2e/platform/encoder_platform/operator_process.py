@@ -20,7 +20,7 @@ from encoder_platform.kube import DEPLOYMENT, Kube
 NAME = NAMESPACE = "encoder-operator"
 # Kopf imports the official client and structlog imports rich where they are, as for these tests and not in the operator's image
 _AS_IN_THE_IMAGE = "import sys; sys.modules.update(kubernetes=None, rich=None)"
-# a clock that is so many seconds wrong, for all of the operator that asks for the time of day
+# a clock that is so many seconds wrong, for every part of the operator that reads the time of day
 _CLOCK_WRONG_BY = "ENCODER_TEST_CLOCK_WRONG_BY"
 _CLOCK = f"""
 import datetime, os, time
@@ -99,7 +99,7 @@ class OperatorProcess:
         self.wait_ready()
 
     def lines(self) -> list[dict[str, Any]]:
-        """What this life has logged; a line that is no JSON comes as {"event": line}."""
+        """What this life has logged; a line that is not JSON comes as {"event": line}."""
         return [_parsed(line) for line in self.log.read_bytes()[self._begin :].decode(errors="replace").splitlines()]
 
     @property
@@ -107,7 +107,7 @@ class OperatorProcess:
         """The port of its probes, once it serves them."""
         return next((line["port"] for line in self.lines() if line.get("event") == "started"), None)
 
-    def ask(self, path: str) -> tuple[int, str]:
+    def get(self, path: str) -> tuple[int, str]:
         """GET /healthz, /readyz or /metrics; status 0 where nobody answers."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path.lstrip('/')}", timeout=5) as answer:
@@ -122,7 +122,7 @@ class OperatorProcess:
 
         def ready() -> bool:
             assert not self.dead, f"the operator ended with {self.process.returncode}; see {self.log}"
-            return self.port is not None and self.ask("readyz")[0] == 200
+            return self.port is not None and self.get("readyz")[0] == 200
 
         wait_for("the operator ready", ready, seconds=seconds, every=0.05)
 
@@ -143,7 +143,7 @@ def operator_process(kube: Kube, folder: Path, extra: Mapping[str, str] | None =
     """
     kubeconfig = folder / "operator.kubeconfig"
     kubeconfig.write_text(kubeconfig_of_the_operator(kube))
-    # without a lease a killed one can be started again at once; the tests of the lease ask for it
+    # without a lease a killed one can be started again at once; the tests of the lease enable it
     own = {"KUBECONFIG": str(kubeconfig), "ENCODER_PORT": "0", "ENCODER_LEASE": "false"}
     environment = {**os.environ, **chart_environment(kube), **own, **(extra or {})}
     found = OperatorProcess(environment, folder / "operator.log")

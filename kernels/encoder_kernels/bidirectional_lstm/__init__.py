@@ -25,7 +25,7 @@ def bidirectional_lstm(
     ``h_t = sigmoid(o) tanh(c_t)``, with ``h`` and ``c`` zero before the first word of a sequence. The cell and the sums are float32.
 
     cuDNN takes four launches for a step of every direction, which the host can't give as fast as the GPU takes them. Here one launch
-    goes over all steps: a few programs share a direction, keep their part of U on the chip, and wait for each other between the steps.
+    goes over all steps: some programs share a direction, keep their part of U on the chip, and wait for each other between the steps.
 
     Args:
         words: `[words, size]`, the sequences one behind the other.

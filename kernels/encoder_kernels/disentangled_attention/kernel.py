@@ -173,7 +173,7 @@ def disentangled_attention_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    # one stage, said here and not at the launch: more would fetch the index ahead through shared memory, four bytes at a time
+    # one stage, set here and not at the launch: more would fetch the index ahead through shared memory, four bytes at a time
     for begin in tl.range(0, keys_end, BLOCK_N, num_stages=1):
         others = begin + tl.arange(0, BLOCK_N)
         theirs = tl.minimum(others, keys_end - 1)

@@ -16,7 +16,7 @@ from encoder_kernels.dispatch import INTERPRETED
 from encoder_kernels.gated_linear_unit import gated_linear_unit
 from encoder_kernels.rotary import rotary
 
-SHELF = Path(__file__).parents[2]
+KERNELS = Path(__file__).parents[2]
 OPERATIONS = (
     "bidirectional_lstm",
     "disentangled_attention",
@@ -30,7 +30,7 @@ OPERATIONS = (
 @pytest.mark.skipif(INTERPRETED, reason="this is the process that the test starts")
 def test_kernels_through_the_interpreter() -> None:
     # numpy, which the interpreter computes with, warns of what masked places hold
-    folders = [str(SHELF / "encoder_kernels" / name) for name in OPERATIONS]
+    folders = [str(KERNELS / "encoder_kernels" / name) for name in OPERATIONS]
     run = subprocess.run(
         [
             sys.executable,
@@ -46,7 +46,7 @@ def test_kernels_through_the_interpreter() -> None:
             *folders,
         ],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=SHELF.parent,
+        cwd=KERNELS.parent,
         capture_output=True,
         text=True,
     )

@@ -14,7 +14,7 @@ from typing import Any
 from encoder_plugins.artifact.manifest import canonical_json, digest
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 
-# a ConfigMap holds no more, and each case is asked four times
+# a ConfigMap holds no more, and each case is sent four times
 MOST_BYTES = 1 << 20
 MOST_CASES = 256
 
@@ -30,13 +30,13 @@ def read(path: Path, sha256: str | None = None) -> tuple[dict[str, Any], ...]:
 
     Raises:
         SourceFileNotFound: There is none.
-        ChecksumMismatch: It is not the one that was asked for.
-        Unsupported: It is no list of objects, or too large.
+        ChecksumMismatch: It is not the requested one.
+        Unsupported: It is not a list of objects, or too large.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SourceFileNotFound(f"the file of inputs {path} can't be read: {error.strerror}") from error
+        raise SourceFileNotFound(f"cannot read the file of inputs {path}: {error.strerror}") from error
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise ChecksumMismatch(f"{path.name} does not hash to {sha256}: it was changed meanwhile")
     if len(content) > MOST_BYTES:
@@ -44,7 +44,7 @@ def read(path: Path, sha256: str | None = None) -> tuple[dict[str, Any], ...]:
     try:
         found = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise Unsupported(f"{path.name} is no JSON: {error}") from None
+        raise Unsupported(f"{path.name} is not valid JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(case, dict) for case in found):
         raise Unsupported(f"{path.name} is not a list of objects, one for each case")
     if len(found) > MOST_CASES:
@@ -77,7 +77,7 @@ def complete(
         where = f"inputs[{number}]"
         identifier = case.get("id", f"user-{number}")
         if not isinstance(identifier, str) or not identifier or len(identifier) > 64 or not identifier.isprintable():
-            raise Unsupported(f"{where}.id is no name of at most 64 characters")
+            raise Unsupported(f"{where}.id is not a printable name of at most 64 characters")
         if identifier in known:
             raise Unsupported(f"{where}.id is {identifier!r}, which another case has")
         known.add(identifier)
@@ -91,4 +91,4 @@ def complete(
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -109,7 +109,7 @@ def digest(content: bytes) -> str:
 
 
 def is_inside(path: str) -> bool:
-    """Tell whether ``path`` is a plain relative path that stays below where it starts."""
+    """Return whether ``path`` is a plain relative path that stays below where it starts."""
     pure = PurePosixPath(path)
     # control characters and undecodable names would also end up in logs, JSON and conditions
     plain = pure.as_posix() == path and "\\" not in path and path.isprintable()

@@ -43,11 +43,11 @@ class Staging:
 
     @property
     def lock(self) -> Path:
-        """The file that whoever works on this artifact has locked."""
+        """The lock file of the process that writes this artifact."""
         return self.root.with_name(f"{self.root.name}.lock")
 
     def is_there(self) -> bool:
-        """Tell whether somebody works on this artifact, or was killed while they did."""
+        """Return whether a process writes this artifact, or was killed while it did."""
         return self.root.exists() or self.lock.exists()
 
     @property
@@ -77,7 +77,7 @@ class Staging:
 
     @property
     def received(self) -> Path:
-        """The list of what was fetched whole, of sources that tell no hashes."""
+        """The list of completely fetched files, for sources that report no hashes."""
         return self.root / "received.jsonl"
 
     @property
@@ -121,7 +121,7 @@ def locked(staging: Staging, on_wait: Callable[[], None]) -> Iterator[None]:
 
     Args:
         staging: Which artifact.
-        on_wait: Called once if somebody else holds the lock.
+        on_wait: Called once if another process holds the lock.
 
     Raises:
         UnsupportedFilesystem: The volume has no locks, or this user may not write to it.
@@ -132,14 +132,14 @@ def locked(staging: Staging, on_wait: Callable[[], None]) -> Iterator[None]:
         staging.root.mkdir(exist_ok=True)
         yield
     finally:
-        # removed before it is let go, so that whoever waits on the old file sees that it is no longer the lock
+        # removed before it is unlocked, so that a process that waits on the old file sees that it is no longer the lock
         path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 @contextmanager
 def locked_now(staging: Staging) -> Iterator[bool]:
-    """Hold the artifact's lock, or learn that somebody else does."""
+    """Hold the artifact's lock, or yield False if another process does."""
 
     def give_up() -> None:
         raise _Busy
@@ -152,7 +152,7 @@ def locked_now(staging: Staging) -> Iterator[bool]:
 
 
 class _Busy(Exception):  # noqa: N818 - never leaves `locked_now`
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 def _take(path: Path, on_wait: Callable[[], None]) -> int:
@@ -191,7 +191,7 @@ def _flock(descriptor: int, on_wait: Callable[[], None]) -> None:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file is still the one that has this name."""
+    """Return whether an open file is still the one that has this name."""
     try:
         named = path.stat()
     except FileNotFoundError:
@@ -201,7 +201,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def require_space(staging: Staging, needed: int) -> None:
-    """Refuse to start what can't fit, counting what an earlier attempt has already brought.
+    """Refuse to start what cannot fit, counting what an earlier attempt has already fetched.
 
     Raises:
         InsufficientSpace: The volume has less than ``needed`` and a tenth more.
@@ -256,7 +256,7 @@ def filesystem_of(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def is_object_store(device: str, kind: str) -> bool:
-    """Tell whether a file system is an object store behind FUSE, by its type or, where that is just `fuse`, its device."""
+    """Return whether a file system is an object store behind FUSE, by its type or, where that is just `fuse`, its device."""
     if kind != "fuse" and not kind.startswith("fuse."):
         return False
     name = kind.removeprefix("fuse").removeprefix(".") or device

@@ -1,6 +1,6 @@
 """Encoder attention behind vLLM's own extension point: attention layers whose backend, or whose kernel, is ours.
 
-vLLM provides the offsets of the packed sequences (without asking the device), the split of a compiled model at each
+vLLM provides the offsets of the packed sequences (without a copy from the device), the split of a compiled model at each
 attention (so the rest runs as CUDA graphs), and both of its model runners. Ours are the kernels of ``encoder_kernels``
 and the position tables that they read, which are computed once after loading.
 """

@@ -1,10 +1,10 @@
-"""What one engine request tells the encoder about its tokens beside their ids: texts, keys, and which encoder reads it.
+"""What the encoder receives about the tokens of one engine request beside their ids: texts, keys, and which encoder reads it.
 
 A request may hold several texts, one behind the other: each is attended to on its own, and its positions begin at 0. Of a
 text's tokens only the first ones need be keys: those behind them query the keys, and nothing attends to them (the expansion
 tokens of retrieval). And a model of several encoders reads a request with one of them.
 
-The marks travel in the ``extra_kwargs`` of a request's ``PoolingParams`` as a few bytes; ``mark_channel`` brings them into
+The marks travel in the ``extra_kwargs`` of a request's ``PoolingParams`` as some bytes; ``mark_channel`` brings them into
 the model. Numpy only: pure functions between marks, bytes, and the arrays of a batch.
 """
 

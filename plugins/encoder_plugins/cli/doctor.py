@@ -103,7 +103,7 @@ def _vllm(facts: Facts) -> Iterable[Finding]:
         )
     for name in ("torch", "transformers", "tokenizers"):
         if facts.packages[name] is None:
-            yield Finding(f"{name} is missing", f"pip install {name}, in the version that vLLM asks for")
+            yield Finding(f"{name} is missing", f"pip install {name}, in the version that vLLM requires")
     for name in ("msgspec", "orjson"):
         if facts.packages[name] is None:
             yield Finding(f"{name} is missing: requests and answers are JSON", f"pip install {name}")

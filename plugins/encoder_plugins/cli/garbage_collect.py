@@ -1,7 +1,7 @@
-"""`encoder-plugins collect`: removes from a volume the artifacts that nobody keeps.
+"""`encoder-plugins collect`: remove from a volume the artifacts that are not kept.
 
-Whoever calls it says which keys are still wanted, and when that was found out; what was looked at by a prep since then, or not
-long before, stays. An artifact goes under the lock that its prep would take, and by one rename, so that a prep either finds
+The caller names the keys to keep and the time at which it read them; artifacts that a prep has used since then, or not
+long before, stay. An artifact goes under the lock that its prep would take, and by one rename, so that a prep either finds
 it whole or makes it anew. Standard library only: it runs in the operator's image.
 """
 
@@ -138,9 +138,9 @@ def _remove(staging: Staging, before: float, found: Collected) -> None:
 
 
 def _is_old(staging: Staging, before: float) -> bool:
-    """Tell whether no prep has looked at an artifact, or worked on it, for long enough."""
+    """Return whether no prep has used or written an artifact for long enough."""
     moments = []
-    # not the staging folder itself: whoever takes the lock makes it
+    # not the staging folder itself, which taking the lock creates
     for path in (staging.output / manifest.MANIFEST, *staging.root.rglob("*")):
         try:
             moments.append(path.lstat().st_mtime)
@@ -165,5 +165,5 @@ def _worded(found: Collected, *, dry_run: bool) -> str:
     verb = "would be removed" if dry_run else "removed"
     return (
         f"{len(found.removed)} artifacts {verb} ({found.bytes} bytes), {len(found.kept)} in use, "
-        f"{len(found.recent)} too recent, {len(found.locked)} at work"
+        f"{len(found.recent)} too recent, {len(found.locked)} being prepared"
     )

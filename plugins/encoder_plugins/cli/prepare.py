@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that say how results are told."""
+    """Declare the arguments that choose how results are reported."""
     parser.add_argument("--termination-log", type=Path, help="also write the result to this file, as JSON")
     parser.add_argument("--json", action="store_true", help="progress and result as lines of JSON, on a terminal too")
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace, work: Callable[[Progress], Prepared]) -> int:
     """Do ``work``, end with one line about it, and return the exit status."""
-    # whoever ends the pod gets an answer, and the next attempt what is staged
+    # the termination message is written, and the next attempt finds what is staged
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     emit = progress.to_stdout if arguments.json or not sys.stdout.isatty() else progress.to_terminal
     try:
@@ -93,7 +93,7 @@ def report(arguments: argparse.Namespace, work: Callable[[Progress], Prepared]) 
     except KeyboardInterrupt:
         status, result = (
             Transient.exit_status,
-            _failed("Interrupted", "prep was told to stop; the next one goes on from here"),
+            _failed("Interrupted", "prep was interrupted; the next attempt resumes from here"),
         )
     except OSError as error:
         status, result = Transient.exit_status, _failed(Transient.code, str(error))

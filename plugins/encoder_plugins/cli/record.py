@@ -3,7 +3,7 @@
 The original library reads the checkpoint as it was published, never what prep wrote for the engine. Where the two are the same
 files, the artifact has them; otherwise the published files have to be given, and are compared with the digest in the manifest.
 
-For artifacts of your own: whoever pins the digest, as an EncoderModel's revision does, keeps the old one, and refuses this.
+For artifacts of your own: what pins the old digest, as an EncoderModel's revision does, refuses the new one.
 """
 
 from __future__ import annotations

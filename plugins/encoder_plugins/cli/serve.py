@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def service_of(arguments: argparse.Namespace) -> Service:
-    """Return what the arguments ask for."""
+    """Return the service that the arguments describe."""
     # the engine may have another working directory than the shell
     folder = arguments.artifact.absolute()
     plugin = entrypoint.plugin_of(folder)

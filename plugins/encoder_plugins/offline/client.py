@@ -1,7 +1,7 @@
 """An artifact without a server: requests as ``POST /pooling`` takes them go in, the same answers come out, in order.
 
     with offline.Model("artifacts/ner") as model:
-        for answer in model.map({"text": text, "labels": ["person", "city"]} for text in texts):
+        for answer in model.map({"text": text, "labels": ["company", "city"]} for text in texts):
             ...
 
 Each engine has a process of its own that tokenises what comes next, and decodes what came last, while the engine computes
@@ -38,7 +38,7 @@ from encoder_plugins.serving import command, entrypoint, host
 from encoder_plugins.serving import limits as serving_limits
 from encoder_plugins.serving.settings import Settings
 
-# of requests without an answer yet, for each engine: a few batches of a large one
+# of requests without an answer yet, for each engine: some batches of a large one
 MOST_BYTES = 8 << 20
 MOST_REQUESTS = 2048
 STOP_SECONDS = 30.0
@@ -137,7 +137,7 @@ class Model:
     ) -> None:
         self.close()
 
-    def ask(self, data: Mapping[str, Any], *, lora: str | None = None) -> Answer:
+    def answer(self, data: Mapping[str, Any], *, lora: str | None = None) -> Answer:
         """Return the answer to one request.
 
         Raises:
@@ -154,7 +154,7 @@ class Model:
             lora: The name of an adapter; None for none.
 
         Returns:
-            What will have the answer, or raise what ``ask`` raises.
+            What will have the answer, or raise what ``answer`` raises.
         """
         try:
             return self._submit(bodies.encode(data, lora=lora))

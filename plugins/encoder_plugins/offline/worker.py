@@ -2,7 +2,7 @@
 
 The process behind ``encoder_plugins.offline.client``. Some threads check and tokenise requests, the main thread feeds the engine, and another
 thread makes responses: what comes next is tokenised, and what came last decoded, while the engine computes. The tokens in
-flight are bounded by those of a few batches.
+flight are bounded by those of some batches.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class EngineLoop:
         """Use an engine.
 
         Args:
-            engine: It, with nothing to do.
+            engine: An idle engine.
             settings: What is served on it.
             send: Gets the number of a request, ``answer``, ``refused`` or ``failed``, and the response's body, media type and
                 headers, (error, message, field), or what happened; called from several threads.

@@ -62,7 +62,7 @@ def run(artifact: Path, target: Target) -> Verdict:
     try:
         parity: Parity = resolve(catalog.get(reference.plugin).parity)
         verdicts.require_finite(reference)
-        tolerance = verdicts.bounds(parity, target.dtype, target.thresholds)
+        tolerance = verdicts.tolerance_of(parity, target.dtype, target.thresholds)
         findings = asyncio.run(measure(parity, reference, target))
     except (Unmeasurable, ValueError) as error:
         return Verdict(

@@ -33,7 +33,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Threshold:
     """A limit for a metric: ``at_least`` or ``at_most``.
 
     Attributes:
@@ -60,8 +60,8 @@ class Bound:
             return math.inf
         return -value if self.at_least > -math.inf else value
 
-    def moved(self, limit: float) -> Bound:
-        """Return the same bound with another limit."""
+    def moved(self, limit: float) -> Threshold:
+        """Return the same threshold with another limit."""
         if self.at_least > -math.inf:
             return replace(self, at_least=limit)
         return replace(self, at_most=limit)
@@ -76,7 +76,7 @@ class Bound:
         return f"{self.label or self.metric} {value:.2g}, limit {self.limit:g}"
 
 
-Tolerance = tuple[Bound, ...]
+Tolerance = tuple[Threshold, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Parity(Protocol):
     """What a plugin contributes to the parity check: its cases, its requests, and how close answers must be.
 
     Attributes:
-        tolerances: The bounds by the dtype of the engine. Every bound must have been measured by some case.
+        tolerances: The thresholds by the dtype of the engine. Every threshold must have been measured by some case.
     """
 
     tolerances: Mapping[str, Tolerance]
@@ -144,4 +144,4 @@ class Parity(Protocol):
         """Return the metrics of the pooled samples of one pass over all cases; empty where the plugin pools none."""
 
 
-__all__ = ["Array", "Arrays", "Bound", "Case", "Compared", "Encoding", "Parity", "Tolerance", "Variant"]
+__all__ = ["Array", "Arrays", "Case", "Compared", "Encoding", "Parity", "Threshold", "Tolerance", "Variant"]

@@ -15,13 +15,15 @@ BEGIN, END = "<!-- tolerances: written by `make generate` -->", "<!-- end of tol
 
 
 def table(tolerances: Mapping[str, Tolerance]) -> str:
-    """Return the bounds of every dtype as a table in Markdown."""
+    """Return the thresholds of every dtype as a table in Markdown."""
     lines = ["| dtype | metric | limit | why |", "|---|---|---|---|"]
-    for dtype, bounds in tolerances.items():
-        for bound in bounds:
-            comparison = "at least" if bound.at_least == bound.limit else "at most"
-            label = (bound.label or bound.metric).replace("|", "\\|")
-            lines.append(f"| {dtype} | `{bound.metric}`: {label} | {comparison} {bound.limit:g} | {bound.reason} |")
+    for dtype, thresholds in tolerances.items():
+        for threshold in thresholds:
+            comparison = "at least" if threshold.at_least == threshold.limit else "at most"
+            label = (threshold.label or threshold.metric).replace("|", "\\|")
+            lines.append(
+                f"| {dtype} | `{threshold.metric}`: {label} | {comparison} {threshold.limit:g} | {threshold.reason} |"
+            )
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Compare answers with the reference outputs, and judge. Pure.
 
-Passed needs every answer within every bound, and every bound measured by some case; what was not measured is
+Passed needs every answer within every threshold, and every threshold measured by some case; what was not measured is
 Inconclusive, never Passed.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from encoder_plugins.artifact.reference import Case, Reference, first_not_finite
 from encoder_plugins.errors import Unmeasurable, WrongAnswer
 from encoder_plugins.parity.plan import Batch
-from encoder_plugins.parity.protocol import Bound, Parity, Tolerance
+from encoder_plugins.parity.protocol import Parity, Threshold, Tolerance
 
 Result = Literal["Passed", "Failed", "Inconclusive"]
 
@@ -93,7 +93,7 @@ def require_finite(reference: Reference) -> None:
         )
 
 
-def bounds(parity: Parity, dtype: str, overrides: Mapping[str, str]) -> Tolerance:
+def tolerance_of(parity: Parity, dtype: str, overrides: Mapping[str, str]) -> Tolerance:
     """Return the plugin's tolerance for ``dtype`` with some limits replaced.
 
     Raises:
@@ -102,12 +102,15 @@ def bounds(parity: Parity, dtype: str, overrides: Mapping[str, str]) -> Toleranc
     if dtype not in parity.tolerances:
         raise ValueError(f"no tolerance for dtype {dtype!r}; there is: {', '.join(parity.tolerances)}")
     tolerance = parity.tolerances[dtype]
-    if unknown := set(overrides) - {bound.metric for bound in tolerance}:
+    if unknown := set(overrides) - {threshold.metric for threshold in tolerance}:
         raise ValueError(f"no metric is called {', '.join(sorted(unknown))}")
     limits = {metric: float(limit) for metric, limit in overrides.items()}
     if not all(map(math.isfinite, limits.values())):
         raise ValueError("a threshold must be a finite number")
-    return tuple(bound.moved(limits[bound.metric]) if bound.metric in limits else bound for bound in tolerance)
+    return tuple(
+        threshold.moved(limits[threshold.metric]) if threshold.metric in limits else threshold
+        for threshold in tolerance
+    )
 
 
 def examine(parity: Parity, reference: Reference, sent: str, batch: Batch, content: bytes) -> list[Finding]:
@@ -153,8 +156,12 @@ def judge(
     uncomparable = [finding for finding in findings if finding.wrong is not None]
     measured = [finding for finding in findings if finding.wrong is None]
     outside = [finding for finding in measured if _violated(finding, tolerance)]
-    unmeasured = [bound.metric for bound in tolerance if not any(bound.metric in one.metrics for one in measured)]
-    worst = {bound.metric: _worst(bound, measured) for bound in tolerance if bound.metric not in unmeasured}
+    unmeasured = [
+        threshold.metric for threshold in tolerance if not any(threshold.metric in one.metrics for one in measured)
+    ]
+    worst = {
+        threshold.metric: _worst(threshold, measured) for threshold in tolerance if threshold.metric not in unmeasured
+    }
     result: Result
     if uncomparable:
         first = uncomparable[0]
@@ -165,15 +172,19 @@ def judge(
         )
     elif outside:
         result = "Failed"
-        violated = [bound for bound in tolerance if bound.metric in worst and not bound.holds(worst[bound.metric])]
-        shown = "; ".join(bound.describe(worst[bound.metric]) for bound in violated)
+        violated = [
+            threshold
+            for threshold in tolerance
+            if threshold.metric in worst and not threshold.holds(worst[threshold.metric])
+        ]
+        shown = "; ".join(threshold.describe(worst[threshold.metric]) for threshold in violated)
         message = f"{len(outside)} of {len(findings)} comparisons are outside the tolerance ({shown})"
     elif unmeasured or not measured:
         result = "Inconclusive"
         message = f"no case measured {', '.join(unmeasured) or 'anything'}: add cases of your own that do"
     else:
         result = "Passed"
-        shown = "; ".join(bound.describe(worst[bound.metric]) for bound in tolerance)
+        shown = "; ".join(threshold.describe(worst[threshold.metric]) for threshold in tolerance)
         message = f"matches the reference within tolerance ({shown})"
     return Verdict(
         result=result,
@@ -181,26 +192,32 @@ def judge(
         artifact=reference.artifact,
         reference=reference.digest,
         binding=binding,
-        metrics=tuple(_metric(bound, worst[bound.metric]) for bound in tolerance if bound.metric in worst),
+        metrics=tuple(
+            _metric(threshold, worst[threshold.metric]) for threshold in tolerance if threshold.metric in worst
+        ),
         cases=len(reference.cases),
         worst=_worst_cases(uncomparable, outside, measured, tolerance),
     )
 
 
 def _violated(finding: Finding, tolerance: Tolerance) -> bool:
-    return any(not bound.holds(finding.metrics[bound.metric]) for bound in tolerance if bound.metric in finding.metrics)
+    return any(
+        not threshold.holds(finding.metrics[threshold.metric])
+        for threshold in tolerance
+        if threshold.metric in finding.metrics
+    )
 
 
-def _worst(bound: Bound, measured: Sequence[Finding]) -> float:
+def _worst(threshold: Threshold, measured: Sequence[Finding]) -> float:
     """Return the worst value of a metric that was measured."""
-    values = (finding.metrics[bound.metric] for finding in measured if bound.metric in finding.metrics)
-    return max(values, key=bound.badness)
+    values = (finding.metrics[threshold.metric] for finding in measured if threshold.metric in finding.metrics)
+    return max(values, key=threshold.badness)
 
 
 def _worst_cases(
     uncomparable: Sequence[Finding], outside: Sequence[Finding], measured: Sequence[Finding], tolerance: Tolerance
 ) -> tuple[str, ...]:
-    """Return the ids of the worst cases: wrong ones, then those outside, then those nearest to the first bound."""
+    """Return the ids of the worst cases: wrong ones, then those outside, then those nearest to the first threshold."""
     first = tolerance[0]
     near = sorted(
         (finding for finding in measured if first.metric in finding.metrics),
@@ -211,5 +228,5 @@ def _worst_cases(
     return tuple(name for name in dict.fromkeys(names) if name != POOLED)[:WORST]
 
 
-def _metric(bound: Bound, value: float) -> dict[str, str]:
-    return {"name": bound.metric, "value": f"{value:.9g}", "threshold": f"{bound.limit:g}"}
+def _metric(threshold: Threshold, value: float) -> dict[str, str]:
+    return {"name": threshold.metric, "value": f"{value:.9g}", "threshold": f"{threshold.limit:g}"}

@@ -27,7 +27,7 @@ def git_sha1_of(path: Path) -> str:
 
 
 def check(file: SourceFile, path: Path) -> None:
-    """Compare a file with what its source promised; a size or a hash that it did not tell is not compared.
+    """Compare a file with what its source promised; a size or a hash that it did not report is not compared.
 
     Raises:
         ChecksumMismatch: Size or hash differ.

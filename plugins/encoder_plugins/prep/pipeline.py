@@ -102,7 +102,7 @@ def prepare(request: Request, progress: Progress, record: Record | None = None) 
         return done
     try:
         with locked(staging, lambda: progress.start("waiting", message="another prep holds the lock of this artifact")):
-            # whoever held the lock may have finished it
+            # the process that held the lock may have finished it
             if (done := _find(request)) is None:
                 done = _attempt(request, staging, progress, record or reference_environment.record)
             progress.start("clean")

@@ -1,6 +1,6 @@
-"""What prep tells while it works: one JSON object per line on standard output, or sentences on a terminal.
+"""Progress reports of prep: one JSON object per line on standard output, or sentences on a terminal.
 
-Whoever reads the log takes the last such line, so lines may be lost; a person reads them with kubectl logs.
+The operator reads the last such line, so lines may be lost; users read them with kubectl logs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def to_stdout(line: dict[str, object]) -> None:
 
 
 def to_terminal(line: dict[str, object]) -> None:
-    """Tell a person the same: progress on standard error, the result on standard output."""
+    """Print the same for a terminal: progress on standard error, the result on standard output."""
     if (phase := line.get("phase")) is None:
         print(f"{line['code']}: {line['message']}" + (f"\n{line['digest']}" if "digest" in line else ""), flush=True)
         return
     done, total, rate = (float(str(line.get(name, 0))) / 1e6 for name in ("bytes", "total", "bytesPerSecond"))
     amount = f"  {done:.1f} of {total:.1f} MB" if total else ""
     amount += f", {rate:.1f} MB/s" if rate and done < total else ""
-    said = f"  {line['message']}" if "message" in line else ""
-    print(f"{phase}{amount}{said}", file=sys.stderr, flush=True)
+    note = f"  {line['message']}" if "message" in line else ""
+    print(f"{phase}{amount}{note}", file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -46,11 +46,11 @@ class Progress:
     def start(self, phase: Phase, total: int = 0, **details: object) -> None:
         """Enter a phase; ``total`` is its bytes, 0 where it has none."""
         self._enter(phase, total)
-        self._tell(**details)
+        self._report(**details)
 
     def note(self, message: str, **details: object) -> None:
-        """Say something about the current phase."""
-        self._tell(message=message, **details)
+        """Report a message about the current phase."""
+        self._report(message=message, **details)
 
     def add(self, count: int) -> None:
         """Count bytes that were worked on now."""
@@ -61,7 +61,7 @@ class Progress:
         """Count bytes that were there already; negative where some have to be fetched again."""
         self._done += count
         if self._done == self._total or time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
-            self._tell()
+            self._report()
 
     def _enter(self, phase: Phase, total: int) -> None:
         self._phase: Phase = phase
@@ -69,9 +69,9 @@ class Progress:
         self._rate = 0
         self._last = time.monotonic()
 
-    def _tell(self, **details: object) -> None:
+    def _report(self, **details: object) -> None:
         now = time.monotonic()
-        # what came since the last line; lines that follow each other at once say nothing about that
+        # the rate since the last line; lines that follow each other at once do not show it
         if now - self._last >= _SECONDS_BETWEEN_LINES / 2 or not self._rate:
             self._rate = round(self._moved / max(now - self._last, 0.001))
             self._moved, self._last = 0, now

@@ -108,8 +108,8 @@ def record(
             command, env=worker_environment(os.environ), cwd=folder, stdin=subprocess.DEVNULL, check=False
         )
         if (refused := folder / exchange.REFUSED).is_file():
-            told = json.loads(refused.read_text(encoding="utf-8"))
-            raise getattr(errors, told["class"])(told["message"])
+            refusal = json.loads(refused.read_text(encoding="utf-8"))
+            raise getattr(errors, refusal["class"])(refusal["message"])
         if finished.returncode != 0:
             raise PrepareError(
                 f"the recorder of {plugin.name} ended with status {finished.returncode}; its log has the trace"
@@ -127,13 +127,13 @@ def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        # whatever the library asks of torch.load, a pickle gives it tensors and nothing else
+        # however the library calls torch.load, a pickle gives it tensors and nothing else
         "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",
     }
 
 
 def _create(folder: Path, library: str, lock: Path) -> None:
-    """Create an environment beside its place and move it there, so that nobody sees half of one."""
+    """Create an environment beside its place and move it there, so that it is never seen half created."""
     uv = shutil.which("uv")
     if uv is None:
         raise PrepareError(f"the environment of {library} is created with uv, which is not installed")

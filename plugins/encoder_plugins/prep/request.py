@@ -1,4 +1,4 @@
-"""What a prep Job is asked to prepare, and from where."""
+"""What a prep Job prepares, and from where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from encoder_plugins.plugin import Plugin
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks an object store.
+    """The identity for an object store.
 
     Attributes:
         access_key: The key's public half.
@@ -51,7 +51,7 @@ class Request:
         endpoint: The hub's, or the object store's, address; None for the public one.
         region: The object store's.
         token: Sent to the hub and nowhere else.
-        credentials: Sign what the object store is asked; nothing of them is sent.
+        credentials: Sign the requests to the object store; they are not sent.
         allow_pickle: Convert pickled weights where there are no others.
         trust_remote_code: Take the repository's Python code, and let the original library run it.
         auxiliary: Further repositories; only their configuration and tokenizer are taken.

@@ -122,7 +122,7 @@ class AsyncEngine:
         self._count_tokens(tokens)
         rank = priority(tokens) if self._prioritised else 0
         adapter = None if lora is None else self._adapters[lora]
-        # a client cannot guess another's, and vLLM tells requests of one id apart only by an own suffix
+        # a client cannot guess another's, and vLLM distinguishes requests of one id only by a suffix of its own
         prefix = secrets.token_hex(8)
         ids = [f"{prefix}-{number}" for number in range(len(prompts))]
         each = [self._encode(prompt, id_, adapter, rank) for prompt, id_ in zip(prompts, ids, strict=True)]

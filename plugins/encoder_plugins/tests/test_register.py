@@ -37,7 +37,7 @@ OWN = [pair for plugin in catalog.plugins().values() for pair in plugin.architec
 
 
 def registered(version: str = compatibility.VLLM, times: int = 1, **environment: str) -> tuple[dict[str, Any], str]:
-    """Call the entry points in a process of their own; return what came of it, and what was said."""
+    """Call the entry points in a process of their own; return the result, and standard error."""
     kept = {name: value for name, value in os.environ.items() if name != compatibility.SWITCH}
     command = [sys.executable, "-c", STAND_IN, version, str(times)]
     done = subprocess.run(command, env=kept | environment, check=True, capture_output=True, text=True)
@@ -46,10 +46,10 @@ def registered(version: str = compatibility.VLLM, times: int = 1, **environment:
 
 
 def test_registering_imports_nothing_heavy_and_no_model() -> None:
-    found, said = registered()
+    found, errors = registered()
     assert found["calls"] == OWN
     assert OWN
-    assert (found["heavy"], found["models"], said) == ([], [], "")
+    assert (found["heavy"], found["models"], errors) == ([], [], "")
     assert found["processor"] == "encoder_plugins.serving.io_processor.EncoderIOProcessor"
 
 
@@ -60,11 +60,11 @@ def test_registering_again_changes_nothing() -> None:
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0.0", "0.32.0rc1", "dev"])
 def test_with_another_vllm_nothing_is_registered_and_one_line_says_why(version: str) -> None:
-    found, said = registered(version)
+    found, errors = registered(version)
     assert (found["calls"], found["processor"]) == ([], None)
-    assert said.splitlines() == [compatibility.refusal(version)]
-    assert version in said
-    assert compatibility.VLLM in said
+    assert errors.splitlines() == [compatibility.refusal(version)]
+    assert version in errors
+    assert compatibility.VLLM in errors
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.32.0+cu130"])
@@ -74,8 +74,8 @@ def test_a_build_of_the_supported_version_is_the_supported_version(version: str)
 
 @pytest.mark.parametrize("value", ["1", "true", "all", " ON "])
 def test_the_kill_switch_turns_everything_off(value: str) -> None:
-    found, said = registered(ENCODER_PLUGINS_DISABLED=value)
-    assert (found["calls"], found["processor"], said) == ([], None, "")
+    found, errors = registered(ENCODER_PLUGINS_DISABLED=value)
+    assert (found["calls"], found["processor"], errors) == ([], None, "")
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "off"])

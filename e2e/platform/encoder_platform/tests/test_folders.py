@@ -1,6 +1,7 @@
 """The traps of folders that are no packages (see CONTRIBUTING.md): each would make tests disappear without a word."""
 
 import operator
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,17 @@ FOLDERS = ("operator", "plugins", "kernels", "charts", "crds", "images", "e2e", 
 def test_folder_is_no_package(folder: str) -> None:
     assert (ROOT / folder).is_dir()
     assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_the_architecture_lists_the_folders_that_there_are() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    listed = set(re.findall(r"^\| `([a-z0-9/_-]+)` \|", page, re.MULTILINE))
+    assert {path for path in listed if not (ROOT / path).is_dir()} == set()
+    packages = (ROOT / "operator" / "encoder_operator", ROOT / "plugins" / "encoder_plugins")
+    parts = {
+        path.parent for package in packages for path in package.glob("*/__init__.py") if path.parent.name != "tests"
+    }
+    assert {str(path.relative_to(ROOT)) for path in parts} - listed == set()
 
 
 def test_the_standard_library_keeps_its_operator() -> None:

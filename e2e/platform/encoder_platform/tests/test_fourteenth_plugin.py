@@ -1,141 +1,192 @@
-"""A new plugin is a folder, and nothing else: everything that has plugins in it must find it there."""
+"""docs/adding-a-plugin.md, followed to the letter in a copy of the repository.
+
+The commands and the files are read from the page, so the page and this test cannot differ. What the page says about the results is
+checked afterwards.
+"""
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from encoder_checkpoints import samples
-from encoder_node import targets
-from encoder_operator.api.v1alpha1 import crd
-from encoder_platform import chart_reference, plugin_table
-from encoder_plugins import catalog, models
-from encoder_plugins.__main__ import main
-from encoder_plugins.plugin import Plugin, resolve
-from encoder_plugins.prep.checkpoint import EngineSettings
-from encoder_plugins.serving import command as serve
-from encoder_plugins.serving import limits
-from encoder_plugins.serving.command import Service
-from encoder_plugins.serving.processor import ServingContext
-from encoder_plugins.serving.tuning import Tuning
+from encoder_platform.pages import ROOT
 
-NAME = "fourteenth"
-FOLDER = {
-    "__init__.py": '''"""The fourteenth."""
-from encoder_plugins.plugin import Plugin
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
-PLUGIN = Plugin(
-    name="fourteenth",
-    summary="Whatever comes next.",
-    task="token_classify",
-    processor="encoder_plugins.models.fourteenth.requests:Processor",
-    checkpoint="encoder_plugins.models.fourteenth.checkpoint",
-    recorder="encoder_plugins.models.fourteenth.reference:record",
-    parity="encoder_plugins.models.fourteenth.parity:PARITY",
-    prep_version=1,
-    reference_library="fourteenth",
-    dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
-    example_model="example/fourteenth",
-    architectures={"FourteenthModel": "encoder_plugins.models.fourteenth.model:FourteenthModel"},
-)
-''',
-    "requests.py": "class Processor:\n    def __init__(self, context):\n        self.context = context\n",
-    "parity.py": "PARITY = object()\n",
-    "reference.py": "def record(model):\n    return model\n",
-    "model.py": "class FourteenthModel:\n    pass\n",
-    "tests/sample.py": "DEMO = {'text': 'a'}\n\n\ndef build(folder):\n    return folder / 'built'\n",
-}
+GUIDE = ROOT / "docs" / "adding-a-plugin.md"
+NAME, LIBRARY = "passage_vectors", "transformers"
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# a file's path ends the paragraph before its content
+_FILE = re.compile(r"`([^`\s]+)`:\s*\Z")
 
 
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
-    """The declaration, found by its folder."""
-    for path, content in FOLDER.items():
-        file = tmp_path / NAME / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    catalog.plugins.cache_clear()
-    importlib.invalidate_caches()
-    yield catalog.get(NAME)
-    catalog.plugins.cache_clear()
-    for module in [name for name in sys.modules if name.startswith(f"encoder_plugins.models.{NAME}")]:
-        del sys.modules[module]
+def steps(page: str) -> Iterator[tuple[str | None, str]]:
+    """Yield the commands of a page, and its files with their paths, in order; other blocks are left out."""
+    for block in _FENCE.finditer(page):
+        language, content = block.groups()
+        named = _FILE.search(page[: block.start()])
+        if language == "sh":
+            yield None, content
+        elif named:
+            yield named[1], content
 
 
-def test_the_catalogue_and_the_command_list_it(plugin: Plugin, capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(catalog.plugins()) == sorted(catalog.plugins())
-    assert main(["list", "--json"]) == 0
-    assert NAME in [found["name"] for found in json.loads(capsys.readouterr().out)]
+def test_commands_and_files_are_distinguished() -> None:
+    page = (
+        "Text, in `a/b.in`:\n\n```\none\n```\n\n```sh\nrun\n```\n\n```console\n$ not run\n```\n\n```\nnot a file\n```\n"
+    )
+    assert list(steps(page)) == [("a/b.in", "one\n"), (None, "run\n")]
 
 
-def test_the_engine_is_started_with_its_arguments(plugin: Plugin) -> None:
-    service = Service(artifact=Path("/a"), name="m", port=1, accelerator="nvidia", limits=limits.defaults(plugin))
-    checkpoint = EngineSettings(arguments=("--no-enable-prefix-caching",))
-    command = serve.command(service, plugin, checkpoint, Tuning(engines=1, api_servers=1), "python")
-    assert command[-1] == "--no-enable-prefix-caching"
+def test_the_page_pins_the_versions_that_the_other_libraries_pin() -> None:
+    """Another torch would be a download of gigabytes, and a copy of its own."""
+    (requirements,) = (content for path, content in steps(GUIDE.read_text("utf-8")) if path is not None)
+    other = (ROOT / "images/reference/sentence_transformers/requirements.in").read_text()
+    assert set(requirements.split()) < set(other.split())
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_its_requests_are_parsed_by_its_own_processor(plugin: Plugin) -> None:
-    from encoder_plugins.serving import engine
+@dataclass(frozen=True)
+class Followed:
+    """A copy of the repository in which the page was followed.
 
-    context = ServingContext(model=Path("/a"), max_model_len=8, names=("m",), limits=limits.defaults(plugin))
-    made = engine.build(plugin, context)
-    assert type(made) is resolve(plugin.processor)
-    assert made.context is context  # type: ignore[attr-defined]
+    Attributes:
+        root: The copy.
+        output: What the commands printed.
+        files: The files that the page has.
+        before: The content of each file of the repository that the page changed.
+    """
+
+    root: Path
+    output: str
+    files: Mapping[str, str]
+    before: Mapping[str, str] = field(repr=False)
+
+    def changed(self) -> set[str]:
+        """Return the paths of the files of the repository that were changed."""
+        return {path for path, content in self.before.items() if (self.root / path).read_text("utf-8") != content}
 
 
-def test_vllm_learns_its_architecture(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    import encoder_plugins
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    """Follow the page."""
+    root = tmp_path_factory.mktemp("guide") / "repository"
+    paths = copy(root)
+    blocks = list(steps(GUIDE.read_text("utf-8")))
+    files = {path: content for path, content in blocks if path is not None}
+    script = ["set -euo pipefail"]
+    for number, (path, content) in enumerate(blocks):
+        if path is None:
+            script.append(content)
+        else:
+            # the page's own bytes, whatever a shell would make of them
+            (root.parent / str(number)).write_text(content, "utf-8")
+            script.append(f"mkdir -p {Path(path).parent} && cp {root.parent / str(number)} {path}")
+    before = {path: found for path in paths if (found := text(ROOT / path)) is not None}
+    folders = tomllib.loads(before["pyproject.toml"])["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(root / folder) for folder in folders),
+        "TMPDIR": str(root.parent),
+    }
+    # this test may itself run below make and pytest-xdist
+    for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "MAKEFLAGS", "MAKELEVEL"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    return Followed(root=root, output=done.stdout, files=files, before=before)
 
-    registered: dict[str, str] = {}
-    registry = SimpleNamespace(register_model=registered.__setitem__)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", ModelRegistry=registry))
-    monkeypatch.delenv("ENCODER_PLUGINS_DISABLED", raising=False)
-    encoder_plugins.register()
-    assert registered["FourteenthModel"] == "encoder_plugins.models.fourteenth.model:FourteenthModel"
-    assert resolve(registered["FourteenthModel"]).__name__ == "FourteenthModel"
+
+def copy(root: Path) -> list[str]:
+    """Copy the repository's files to ``root``, which uses this checkout's environment; return their paths."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    paths = [path for path in listed if path and (ROOT / path).is_file()]
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, root / path)
+    environment = root / ".venv"
+    environment.mkdir()
+    for part in ("bin", "lib", "pyvenv.cfg"):
+        (environment / part).symlink_to(ROOT / ".venv" / part)
+    # newer than the lock: `make` must not install the copy into this checkout's environment
+    (environment / ".synced").touch()
+    if (cache := ROOT / ".mypy_cache").is_dir():
+        shutil.copytree(cache, root / cache.name, ignore_dangling_symlinks=True)
+    return paths
 
 
-def test_the_cluster_accepts_it(plugin: Plugin) -> None:
-    (version,) = crd.build()["spec"]["versions"]
+def text(path: Path) -> str | None:
+    """Return the content of a text file; None for another one."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def test_only_generated_files_change_beside_the_folder_and_the_lock(followed: Followed) -> None:
+    assert followed.changed() == {
+        "charts/encoder-operator/files/crds/encodermodels.encoders.dev.yaml",
+        "charts/encoder-operator/files/plugins.yaml",
+        "crds/encodermodels.encoders.dev.yaml",
+        "docs/encodermodel.md",
+        "docs/plugins.md",
+        "images/docker-bake.json",
+    }
+    page = GUIDE.read_text("utf-8")
+    assert all(f"`{path}`" in page for path in followed.changed() if "files/crds" not in path)
+
+
+def test_its_tests_passed_with_the_engine_among_them(followed: Followed) -> None:
+    passed = re.search(r"^\S*=* ?(\d+) passed", followed.output, re.MULTILINE)
+    assert passed, followed.output[-2000:]
+    assert int(passed[1]) >= 19
+    assert "skipped" not in followed.output
+    assert "deselected" not in followed.output
+
+
+def test_the_library_has_a_lock_and_recorded_in_an_environment_made_from_it(followed: Followed) -> None:
+    lock = (followed.root / "images" / "reference" / LIBRARY / "requirements.lock").read_text()
+    for pin in followed.files[f"images/reference/{LIBRARY}/requirements.in"].split():
+        assert f"{pin} \\\n    --hash=sha256:" in lock
+    (artifact,) = followed.root.parent.glob(f"tmp.*/artifacts/{NAME}")
+    about = json.loads((artifact / "reference" / "about.json").read_text())
+    assert f"transformers=={about['library'].removeprefix('transformers ')} \\\n" in lock
+    assert json.dumps(about["library"]) in followed.output
+    assert json.loads((artifact / "MANIFEST.json").read_text())["plugin"] == NAME
+
+
+def test_the_cluster_accepts_it(followed: Followed) -> None:
+    definition = yaml.safe_load((followed.root / "crds" / "encodermodels.encoders.dev.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert spec["properties"]["plugin"]["enum"] == sorted(catalog.plugins())
     assert NAME in spec["properties"]["plugin"]["enum"]
+    assert NAME in yaml.safe_load((followed.root / "charts/encoder-operator/files/plugins.yaml").read_text())
 
 
-def test_it_has_images(plugin: Plugin) -> None:
-    found = {target.name: target for target in targets.current()}
-    assert {f"engine-{NAME}-cpu", f"engine-{NAME}-cuda", f"prep-{NAME}"} <= set(found)
-    assert found[f"prep-{NAME}"].arguments == {"PLUGIN": NAME, "REFERENCE": NAME}
-    assert f"prep-{NAME}" in targets.bake(found.values())["group"]["cpu"]["targets"]
+def test_it_has_images_and_prep_gets_the_lock(followed: Followed) -> None:
+    bake = json.loads((followed.root / "images" / "docker-bake.json").read_text())
+    assert bake["target"][f"prep-{NAME}"]["args"] == {"PLUGIN": NAME, "REFERENCE": LIBRARY}
+    assert {f"engine-{NAME}-cpu", f"prep-{NAME}"} <= set(bake["group"]["cpu"]["targets"])
+    assert f"engine-{NAME}-cuda" in bake["group"]["default"]["targets"]
 
 
-def test_the_chart_has_images_for_it(plugin: Plugin) -> None:
-    (text,) = (text for path, text in chart_reference.files().items() if path.name == "plugins.yaml")
-    assert f"- {NAME}\n" in text
-
-
-def test_it_is_in_the_documentation(plugin: Plugin) -> None:
-    row = next(line for line in plugin_table.table(catalog.plugins().values()).splitlines() if NAME in line)
-    assert "Whatever comes next." in row
-    assert "`FourteenthModel`" in row
-
-
-def test_prep_and_parity_find_its_side_of_them(plugin: Plugin) -> None:
-    assert resolve(plugin.recorder)("model") == "model"
-    assert type(resolve(plugin.parity)) is object
-
-
-def test_it_is_in_the_matrices_of_engine_and_cluster(plugin: Plugin, tmp_path: Path) -> None:
-    found = {sample.name: sample for sample in samples.samples()}
-    assert list(found) == list(catalog.plugins())
-    assert found[NAME].build(tmp_path) == tmp_path / "built"
-    assert found[NAME].demo == {"text": "a"}
+def test_it_is_in_the_documentation(followed: Followed) -> None:
+    (row,) = (line for line in (followed.root / "docs/plugins.md").read_text().splitlines() if NAME in line)
+    assert "`PassageVectorsPluginModel`" in row
+    document = json.loads((followed.root / "docs" / "openapi" / f"{NAME}.json").read_text())
+    assert "/pooling" in document["paths"]
+    page = (followed.root / "plugins/encoder_plugins/models" / NAME / "README.md").read_text()
+    assert "| bfloat16 | `noise_ratio`" in page

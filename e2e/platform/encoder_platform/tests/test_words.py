@@ -22,7 +22,7 @@ def phrases(folder: Path, name: str, text: str) -> list[tuple[int, str]]:
 
 
 def test_python_is_read_in_its_comments_strings_and_names(tmp_path: Path) -> None:
-    text = 'x = 1  # the census\nshown = f"""one\n{x} is told"""\ndef ask_all(): ...\nclass OpenDoor: ...\n'
+    text = 'x = 1  # the census\nshown = f"""one\n{x} is told"""\ndef ask_all(): ...\nclass OpenDoor: ...\nlabel = "person"\n'
     found = phrases(tmp_path, "module.py", text)
     assert found == [(1, "census"), (3, "told"), (4, "ask"), (5, "door")]
 
@@ -49,9 +49,9 @@ def test_a_finding_names_its_place_and_the_better_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "page.md").write_text("fine\nthe trunk\n")
-    (tmp_path / "done.md").write_text("the trunk\n")
+    (tmp_path / "about.md").write_text("the trunk\n")
     monkeypatch.setattr(words, "COVERED", ("*.md",))
-    monkeypatch.setattr(words, "PENDING", ("done.md",))
+    monkeypatch.setattr(words, "EXEMPT", ("about.md",))
     assert words.covered(tmp_path) == [tmp_path / "page.md"]
     (finding,) = words.findings(words.covered(tmp_path), tmp_path)
     assert str(finding) == "page.md:2: 'trunk'; write: backbone"

@@ -10,7 +10,7 @@ import torch
 from encoder_kernels.disentangled_attention import disentangled_attention, linear_index, log_bucket_index, reference
 from encoder_kernels.dispatch import INTERPRETED
 
-# transformers compiles a few functions with it as its modules are imported
+# transformers compiles some functions with it as its modules are imported
 quiet = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 LENGTHS = {

@@ -12,7 +12,7 @@ def frequencies(form, head_size: int, theta: float) -> torch.Tensor:  # type: ig
 
 
 def straightforward(tensor: torch.Tensor, positions: torch.Tensor, frequency: torch.Tensor) -> torch.Tensor:
-    """Rotate with complex numbers; only the angle is rounded, to float32, as it is said to be."""
+    """Rotate with complex numbers; only the angle is rounded, to float32, as documented."""
     first, second = tensor.double().cpu().chunk(2, 2)
     angles = (positions.cpu().float()[:, None] * frequency.cpu()).double()[:, None, :]
     turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)

@@ -35,7 +35,7 @@ def write_manifest(folder: Path) -> artifact.Manifest:
     return manifest
 
 
-def test_a_sound_artifact_passes_and_tells_its_digests(sound: Path) -> None:
+def test_a_sound_artifact_passes_and_has_its_digests(sound: Path) -> None:
     manifest = artifact.verify(sound)
     assert artifact.verify(sound, manifest.digest) == manifest == artifact.read(sound)
     assert manifest.digest == artifact.digest((sound / "MANIFEST.json").read_bytes())

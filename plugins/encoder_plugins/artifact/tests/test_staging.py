@@ -59,7 +59,7 @@ def test_the_closest_mount_holds_a_path(path: str, expected: tuple[str, str]) ->
         ("nfs:/gcsfuse", "nfs4", False),
     ],
 )
-def test_object_stores_are_told_apart(device: str, kind: str, refused: bool) -> None:
+def test_object_stores_are_distinguished(device: str, kind: str, refused: bool) -> None:
     assert is_object_store(device, kind) is refused
 
 
@@ -97,7 +97,7 @@ def test_a_prep_refuses_a_volume_without_atomic_rename(
     assert [path for path in request.output.parent.rglob("*") if path.is_file()] == []
 
 
-def test_a_rename_that_fails_for_want_of_space_is_told_as_that(
+def test_a_rename_that_fails_for_lack_of_space_is_reported_as_that(
     requested: Requested, progress: Progress, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid_renames(monkeypatch, errno.ENOSPC)

@@ -104,7 +104,7 @@ class Encoder:
 
 
 class ModelConfig:
-    """What our encoders and vLLM's layers read of vLLM's; whatever else they ask for is not set."""
+    """What our encoders and vLLM's layers read of vLLM's; everything else is not set."""
 
     def __init__(self, hf_config: Any, dtype: torch.dtype) -> None:
         self.hf_config = hf_config

@@ -1,4 +1,4 @@
-"""`gpu_engine.py JOB`: an engine on a GPU, asked in rounds; its answers and what it was, as JSON beside the job.
+"""`gpu_engine.py JOB`: an engine on a GPU, with requests in rounds; its answers and what it was, as JSON beside the job.
 
 A process of its own: an engine gives its memory back for good only when its process ends, and ranks are started from it.
 """
@@ -26,7 +26,7 @@ def eighths(model: Any) -> int:
 
 
 def main(job: Path) -> None:
-    """Start the engine that ``job`` describes, and ask it round by round."""
+    """Start the engine that ``job`` describes, and send its requests round by round."""
     from vllm import LLM, PoolingParams
 
     from encoder_plugins.families.gliner.payload import encode
@@ -42,13 +42,13 @@ def main(job: Path) -> None:
     )
     answers = []
     for places in given["rounds"]:
-        asked = [given["prompts"][place] for place in places]
+        sent = [given["prompts"][place] for place in places]
         outputs = llm.encode(
-            [{"prompt_token_ids": ids} for ids, _, _ in asked],
+            [{"prompt_token_ids": ids} for ids, _, _ in sent],
             [
                 # every span and label, so that there is a number for each
                 PoolingParams(task="token_classify", extra_kwargs=encode(words, labels, 0.0))
-                for _, words, labels in asked
+                for _, words, labels in sent
             ],
             pooling_task="token_classify",
             use_tqdm=False,

@@ -61,7 +61,7 @@ def test_vllm_takes_a_backend_of_ours() -> None:
     assert not EncoderBackend.supports_attn_type("decoder")
 
 
-def test_vllm_tells_where_sequences_begin() -> None:
+def test_vllm_reports_where_sequences_begin() -> None:
     assert {"query_start_loc", "query_start_loc_cpu", "num_reqs", "max_query_len"} <= {
         *CommonAttentionMetadata.__dataclass_fields__
     }
@@ -110,7 +110,7 @@ def test_rows_of_padding_are_never_nan(layer: EncoderAttention) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
         {"alibi_slopes": [1.0]},
         {"sliding_window": 3},
@@ -121,6 +121,6 @@ def test_rows_of_padding_are_never_nan(layer: EncoderAttention) -> None:
     ],
     ids=str,
 )
-def test_what_the_kernels_do_not_do_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(asked))):
-        implementation(**asked)
+def test_what_the_kernels_do_not_do_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        implementation(**arguments)

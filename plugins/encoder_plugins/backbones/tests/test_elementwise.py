@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def _layers(world: None) -> Any:
-    """vLLM's layers ask for a configuration when they are made."""
+    """vLLM's layers read a configuration when they are made."""
     from vllm.config import VllmConfig, set_current_vllm_config
 
     torch.manual_seed(7)

@@ -65,8 +65,8 @@ class Case:
     prompts: list[tuple[list[int], list[int], list[int]]]
     expected: list[Scores]
 
-    def ask(self, rounds: list[list[int]], **arguments: Any) -> tuple[list[list[Scores]], dict[str, Any]]:
-        """Ask an engine of its own in rounds; return the scores of each round, and what the engine was."""
+    def run(self, rounds: list[list[int]], **arguments: Any) -> tuple[list[list[Scores]], dict[str, Any]]:
+        """Send rounds of requests to an engine of its own; return the scores of each round, and what the engine was."""
         job = self.model.with_name("job.json")
         given = {"model": str(self.model), "prompts": self.prompts, "rounds": rounds}
         job.write_text(json.dumps({**given, "arguments": {"dtype": "bfloat16", **arguments}}), encoding="utf-8")
@@ -129,7 +129,7 @@ def test_an_answer_is_the_same_in_a_padded_graph(case: Case, record_property: An
     order = np.random.default_rng(0).permutation(every).tolist()
     # after all together a graph's buffers hold rows of every text behind those of the one
     rounds = [every, *([place] for place in every), order, every[:3], every[3:7]]
-    found, about = case.ask(rounds, **GRAPHS)
+    found, about = case.run(rounds, **GRAPHS)
     assert about["graphs"] != "NONE"
     assert about["graph sizes"] == [16, 4096]
     worst = max(
@@ -145,7 +145,7 @@ def test_an_answer_is_the_same_in_a_padded_graph(case: Case, record_property: An
 
 
 def test_without_graphs_the_rows_are_the_same(case: Case, record_property: Any) -> None:
-    found, about = case.ask([list(range(len(case.prompts)))], enforce_eager=True)
+    found, about = case.run([list(range(len(case.prompts)))], enforce_eager=True)
     errors = case.errors(found[0])
     record_property("worst", errors)
     assert about["graphs"] == "NONE"
@@ -155,7 +155,7 @@ def test_without_graphs_the_rows_are_the_same(case: Case, record_property: Any) 
 
 def test_linear_layers_in_8_bits(case: Case, record_property: Any) -> None:
     every = list(range(len(case.prompts)))
-    (together, *alone), about = case.ask([every, *([place] for place in every)], quantization="fp8", **GRAPHS)
+    (together, *alone), about = case.run([every, *([place] for place in every)], quantization="fp8", **GRAPHS)
     errors = case.errors(together)
     worst = max(float(np.nanmax(np.abs(one[0] - other))) for one, other in zip(alone, together, strict=True))
     record_property("worst", {"from alone": worst, "from the library": errors})
@@ -168,7 +168,7 @@ def test_linear_layers_in_8_bits(case: Case, record_property: Any) -> None:
 @pytest.mark.parametrize("quantization", [None, "fp8"])
 def test_two_ranks(case: Case, quantization: str | None, record_property: Any) -> None:
     every = list(range(len(case.prompts)))
-    found, about = case.ask([every], tensor_parallel_size=2, quantization=quantization, **GRAPHS)
+    found, about = case.run([every], tensor_parallel_size=2, quantization=quantization, **GRAPHS)
     errors = case.errors(found[0])
     record_property("worst", errors)
     assert about["ranks"] == 2

@@ -35,7 +35,7 @@ RUNNERS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_request_gets_the_rows_that_its_marks_ask_for(runner: str, tmp_path: Path, record_property: Any) -> None:
+def test_a_request_gets_the_rows_of_its_marks(runner: str, tmp_path: Path, record_property: Any) -> None:
     command = [sys.executable, str(FOLDER / "marked_engine.py"), str(tmp_path)]
     environment = os.environ | ENVIRONMENT | RUNNERS[runner]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -29,7 +29,7 @@ HEALTHY = Facts(
     shared_memory=1 << 30,
 )
 
-# what is wrong, what is said about it, and what helps
+# the problem, its message, and its remedy
 SICK: dict[str, tuple[dict[str, Any], str, str]] = {
     "no vLLM": ({"vllm": {}, "registered": []}, "vLLM is not installed", "pip install vllm==0.32.0"),
     "another vLLM": ({"vllm": {"vllm": "0.33.1"}}, "vllm 0.33.1 is not the supported version 0.32.0", "pip install"),

@@ -78,17 +78,17 @@ def test_what_a_prep_has_found_since_the_list_was_made_stays(
 def test_what_a_prep_works_on_stays(
     volume: Path, requested: Requested, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_work, go_on = threading.Event(), threading.Event()
+    sealing, go_on = threading.Event(), threading.Event()
 
     def emit(line: dict[str, object]) -> None:
         if line["phase"] == "seal":
-            at_work.set()
+            sealing.set()
             assert go_on.wait(60)
 
     request = replace(requested(str(checkpoint)), output=volume / NEW)
     working = threading.Thread(target=prepare, args=(request, Progress(emit)))
     working.start()
-    assert at_work.wait(60)
+    assert sealing.wait(60)
     # even if its files looked old
     monkeypatch.setattr(garbage_collect, "_is_old", lambda staging, before: True)
     found = garbage_collect.collect(volume, {WANTED, GONE}, time.time())
@@ -178,11 +178,11 @@ def test_the_command_says_what_it_did(volume: Path, capsys: pytest.CaptureFixtur
         str(log),
     ]
     assert __main__.main(arguments) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == json.loads(log.read_text())
-    assert said["code"] == "Collected"
-    assert said["removed"] == [GONE, STAGED]
-    assert "2 artifacts removed" in said["message"]
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(log.read_text())
+    assert report["code"] == "Collected"
+    assert report["removed"] == [GONE, STAGED]
+    assert "2 artifacts removed" in report["message"]
 
 
 def test_an_hour_before_the_list_is_too_recent(volume: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`encoder-plugins prepare`: exit statuses, the termination message, and what is never said."""
+"""`encoder-plugins prepare`: exit statuses, the termination message, and what is never printed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(tmp_path: Path, hub: Any, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def test_a_finished_artifact_is_told_in_full(run: Run, requested: Requested, progress: Progress) -> None:
+def test_a_finished_artifact_is_reported_in_full(run: Run, requested: Requested, progress: Progress) -> None:
     first = prepare(requested(), progress)
     status, message = run("demo/tiny")
     assert status == 0

@@ -186,13 +186,13 @@ def _require(layout: Any, header: Header) -> None:
             raise Unsupported(f"{WEIGHTS}: {name} is {dtype}; supported: {', '.join(sorted(FLOATS))}")
     given = {layout.aliases.get(name, name) for name in header.shapes}
     if missing := layout.shapes.keys() - given:
-        raise Unsupported(f"{WEIGHTS}: {_some(missing)} missing, which the configuration asks for")
+        raise Unsupported(f"{WEIGHTS}: {_some(missing)} missing, which the configuration requires")
     if surplus := given - layout.shapes.keys() - layout.ignored.keys():
         raise Unsupported(f"{WEIGHTS}: {_some(surplus)} surplus, which nothing would read")
     for name, shape in header.shapes.items():
         expected = layout.shapes.get(layout.aliases.get(name, name), shape)
         if tuple(shape) != tuple(expected):
-            raise Unsupported(f"{WEIGHTS}: {name} is {list(shape)}, and the configuration asks for {list(expected)}")
+            raise Unsupported(f"{WEIGHTS}: {name} is {list(shape)}, and the configuration requires {list(expected)}")
 
 
 def _some(names: set[str]) -> str:
@@ -215,7 +215,7 @@ def _served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dic
 
 
 def _write_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Write the tokenizer so that whoever loads it gets these very steps, and none that a class brings along."""
+    """Write the tokenizer so that every loader gets these very steps, and none that a class adds."""
     # what the last call before publishing left behind
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()

@@ -88,7 +88,7 @@ def _keep_few(
     multi_label: bool,
     allowed: Collection[tuple[int, int]] | None,
 ) -> Ints:
-    """Do the same with (start, width, label, score) one by one: an array's operations cost more than a few candidates."""
+    """Do the same with (start, width, label, score) one by one: an array's operations cost more than single candidates."""
     order = sorted(
         (-score, start, width, label, row)
         for row, (start, width, label, score) in enumerate(places)

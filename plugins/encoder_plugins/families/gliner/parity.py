@@ -18,7 +18,7 @@ from encoder_plugins.artifact.cases import Inputs
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.families.gliner import cases, checkpoint
 from encoder_plugins.families.gliner.cases import LOW, OPTIONS, different
-from encoder_plugins.parity.protocol import Array, Arrays, Bound, Case, Compared, Tolerance, Variant
+from encoder_plugins.parity.protocol import Array, Arrays, Case, Compared, Threshold, Tolerance, Variant
 
 Scores = NDArray[np.float64]
 
@@ -41,22 +41,24 @@ _CAP = "no rounding of a sound checkpoint moves a score this far, whatever the l
 
 
 def _exact(largest: float, p99: float, p50: float) -> Tolerance:
-    """Return the bounds of a dtype whose rounding is far below what the library's own choices cost."""
+    """Return the thresholds of a dtype whose rounding is far below what the library's own choices cost."""
     return (
-        Bound("score_max", at_most=largest, label="max |Δscore|", reason=_SUMS),
-        Bound("score_p99", at_most=p99, label="p99 |Δscore|", reason=_SUMS),
-        Bound("score_p50", at_most=p50, label="median |Δscore|", reason=_SUMS),
-        Bound("decoded_shift", at_most=largest, label="shift that explains the entities", reason=_SUMS),
+        Threshold("score_max", at_most=largest, label="max |Δscore|", reason=_SUMS),
+        Threshold("score_p99", at_most=p99, label="p99 |Δscore|", reason=_SUMS),
+        Threshold("score_p50", at_most=p50, label="median |Δscore|", reason=_SUMS),
+        Threshold("decoded_shift", at_most=largest, label="shift that explains the entities", reason=_SUMS),
     )
 
 
 def _rounded(factor: float, cap: float) -> Tolerance:
-    """Return the bounds of a dtype that rounds, with ``factor`` times the library's own loss in bfloat16."""
+    """Return the thresholds of a dtype that rounds, with ``factor`` times the library's own loss in bfloat16."""
     return (
-        Bound("score_max", at_most=cap, label="max |Δscore|", reason=_CAP),
-        Bound("noise_p99", at_most=factor, label="p99 |Δscore| over the library's own in bfloat16", reason=_NOISE),
-        Bound("noise_p50", at_most=factor, label="median |Δscore| over the library's own in bfloat16", reason=_NOISE),
-        Bound("noise_shift", at_most=factor, label="shift that explains the entities, likewise", reason=_NOISE),
+        Threshold("score_max", at_most=cap, label="max |Δscore|", reason=_CAP),
+        Threshold("noise_p99", at_most=factor, label="p99 |Δscore| over the library's own in bfloat16", reason=_NOISE),
+        Threshold(
+            "noise_p50", at_most=factor, label="median |Δscore| over the library's own in bfloat16", reason=_NOISE
+        ),
+        Threshold("noise_shift", at_most=factor, label="shift that explains the entities, likewise", reason=_NOISE),
     )
 
 
@@ -223,7 +225,7 @@ def shift(case: Mapping[str, Any], chosen: Any, scores: Scores) -> float:
 
 
 def _exclude(case: Mapping[str, Any], one: Span, other: Span) -> bool:
-    """Tell whether the library never keeps both."""
+    """Return whether the library never keeps both."""
     if one[:2] == other[:2]:
         return not case["multi_label"]
     (first, further), (begin, more) = one[:2], other[:2]

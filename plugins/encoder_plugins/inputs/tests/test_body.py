@@ -42,7 +42,7 @@ def test_a_good_body_is_parsed() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    ["", '"model": null,', '"priority": 0, "task": "plugin",', '"task": null, "request_id": "x", "user": "somebody",'],
+    ["", '"model": null,', '"priority": 0, "task": "plugin",', '"task": null, "request_id": "x", "user": "tenant",'],
 )
 def test_what_other_clients_send_beside_the_data_is_accepted(more: str) -> None:
     body = f'{{{more} "data": {{"words": []}}}}'.encode()

@@ -177,7 +177,7 @@ class Checkpoint:
 class SentenceTransformerCheckpoint:
     """Checkpoints in sentence-transformers format; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
 
-    # sentence-transformers may be told to run the code of a checkpoint; the modules that are served stay those above
+    # sentence-transformers can be configured to run the code of a checkpoint; the modules that are served stay those above
     runs_code = True
 
     def files(self, listing: Listing) -> Selection:
@@ -393,7 +393,7 @@ def _dense(folder: Path, path: str, width: int) -> int:
     ):
         if config.get(field) not in neutral:
             raise Unsupported(f"{name}: {field} is {config[field]!r}, which is not supported")
-    # sentence-transformers takes Tanh where nothing is said, vLLM nothing
+    # sentence-transformers takes Tanh where the field is missing, vLLM no activation
     activation = str(config.get("activation_function"))
     if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
         raise Unsupported(

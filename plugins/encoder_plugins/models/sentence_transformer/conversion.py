@@ -36,7 +36,7 @@ def write_encoder(folder: Path, target: Path, config: Mapping[str, Any], encoder
         for name, shape in layout.shapes.items():
             found = tuple(tensors[name].shape) if name in tensors else None
             if found != tuple(shape):
-                raise Unsupported(f"{WEIGHTS}: {name} is {found or 'missing'}, and the configuration asks for {shape}")
+                raise Unsupported(f"{WEIGHTS}: {name} is {found or 'missing'}, and the configuration requires {shape}")
         tensors = {name: tensors[name] for name in layout.shapes}
     for name in (CONFIG, WEIGHTS):
         # a link: the published file must stay as it is

@@ -19,7 +19,7 @@ from encoder_plugins.inputs.encodings import decode_base64
 from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
 from encoder_plugins.models.sentence_transformer.vectors import Vectors
-from encoder_plugins.parity.protocol import Arrays, Bound, Compared, Tolerance, Variant
+from encoder_plugins.parity.protocol import Arrays, Compared, Threshold, Tolerance, Variant
 from encoder_plugins.parity.protocol import Case as AnyCase
 
 # prompts of one checkpoint that get cases of their own
@@ -38,7 +38,7 @@ WORDS = (
 
 
 class Case(TypedDict):
-    """One text and how its vector is asked for; null means what it means in a request."""
+    """One text and how its vector is requested; null means what it means in a request."""
 
     id: str
     text: str
@@ -126,7 +126,7 @@ def user_cases(inputs: Inputs, others: Sequence[Case], model: Checkpoint) -> lis
     """Return a user's own cases: a text each, and what else a request may say.
 
     Raises:
-        Unsupported: One is none, or asks for what this checkpoint does not have.
+        Unsupported: One is not a case, or requests what this checkpoint does not have.
     """
     found = []
     for values in complete(inputs, ("text",), OPTIONS, [case["id"] for case in others]):
@@ -197,18 +197,20 @@ class Embeddings:
 
     tolerances: Mapping[str, Tolerance] = {
         "float32": (
-            Bound("cosine", at_least=0.99999, label="min cosine", reason=_SUMS),
-            Bound("max_abs_error", at_most=1e-5, label="max |Δ|", reason=_SUMS),
+            Threshold("cosine", at_least=0.99999, label="min cosine", reason=_SUMS),
+            Threshold("max_abs_error", at_most=1e-5, label="max |Δ|", reason=_SUMS),
         ),
         "float16": (
-            Bound("cosine", at_least=0.9995, label="min cosine", reason=_HALF),
-            Bound("max_abs_error", at_most=5e-3, label="max |Δ|", reason=_HALF),
-            Bound("noise_ratio", at_most=0.75, label="error over the library's own in bfloat16", reason=_RATIO_HALF),
+            Threshold("cosine", at_least=0.9995, label="min cosine", reason=_HALF),
+            Threshold("max_abs_error", at_most=5e-3, label="max |Δ|", reason=_HALF),
+            Threshold(
+                "noise_ratio", at_most=0.75, label="error over the library's own in bfloat16", reason=_RATIO_HALF
+            ),
         ),
         "bfloat16": (
-            Bound("cosine", at_least=0.995, label="min cosine", reason=_BRAIN),
-            Bound("max_abs_error", at_most=3e-2, label="max |Δ|", reason=_BRAIN),
-            Bound("noise_ratio", at_most=3.0, label="error over the library's own in bfloat16", reason=_RATIO),
+            Threshold("cosine", at_least=0.995, label="min cosine", reason=_BRAIN),
+            Threshold("max_abs_error", at_most=3e-2, label="max |Δ|", reason=_BRAIN),
+            Threshold("noise_ratio", at_most=3.0, label="error over the library's own in bfloat16", reason=_RATIO),
         ),
     }
 

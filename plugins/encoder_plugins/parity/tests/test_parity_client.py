@@ -134,7 +134,7 @@ async def test_a_server_that_fails_by_itself_is_no_evidence(prepared: Path, stat
     assert str(status_code) in found["message"]
 
 
-async def test_a_full_server_is_asked_again(prepared: Path) -> None:
+async def test_a_request_to_a_full_server_is_repeated(prepared: Path) -> None:
     async def full(data: dict[str, Any], count: int) -> web.StreamResponse:
         return await right(data, count) if count % 2 else web.Response(status=503, headers={"Retry-After": "0"})
 
@@ -151,7 +151,7 @@ async def test_a_server_that_stalls_is_no_evidence(prepared: Path) -> None:
     assert "0.5 s" in found["message"]
 
 
-async def test_text_that_is_no_json_fails(prepared: Path) -> None:
+async def test_text_that_is_not_json_fails(prepared: Path) -> None:
     async def page(data: dict[str, Any], count: int) -> web.StreamResponse:
         return web.Response(text="<html>")
 

@@ -17,10 +17,10 @@ def test_the_committed_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) 
 def test_every_bound_has_a_label_and_a_reason(name: str) -> None:
     tolerances = resolve(catalog.get(name).parity).tolerances
     assert set(tolerances) == {"float32", "float16", "bfloat16"}
-    for bounds in tolerances.values():
-        assert all(bound.label and bound.reason for bound in bounds)
+    for thresholds in tolerances.values():
+        assert all(threshold.label and threshold.reason for threshold in thresholds)
     # a dtype with fewer bits is never held to less than one with more
-    for metric in {bound.metric for bound in tolerances["float16"]}:
+    for metric in {threshold.metric for threshold in tolerances["float16"]}:
         half, brain = (next(b for b in tolerances[dtype] if b.metric == metric) for dtype in ("float16", "bfloat16"))
         assert half.badness(half.limit) <= brain.badness(brain.limit)
 

@@ -165,7 +165,7 @@ def test_a_bound_that_no_case_measured_is_inconclusive() -> None:
     found = verdicts.judge(findings, TOLERANCE, reference(a=[1]), {})
     assert found.result == "Inconclusive"
     assert "max_abs_error" in found.message
-    # a failure is known without the other bound
+    # a failure is known without the other threshold
     findings = [Finding(case="a", sent="alone", metrics={"cosine": 0.5})]
     assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).result == "Failed"
 
@@ -196,7 +196,7 @@ def test_rounding_is_measured_in_what_the_library_loses() -> None:
 
 
 def test_thresholds_replace_the_plugins_own() -> None:
-    moved = verdicts.bounds(parity.PARITY, "bfloat16", {"cosine": "0.5"})
+    moved = verdicts.tolerance_of(parity.PARITY, "bfloat16", {"cosine": "0.5"})
     assert (moved[0].metric, moved[0].at_least, moved[0].limit) == ("cosine", 0.5, 0.5)
     assert moved[1] == parity.PARITY.tolerances["bfloat16"][1]
 
@@ -207,7 +207,7 @@ def test_thresholds_replace_the_plugins_own() -> None:
 )
 def test_thresholds_that_say_nothing_are_refused(dtype: str, overrides: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"dtype|metric|finite|float"):
-        verdicts.bounds(parity.PARITY, dtype, overrides)
+        verdicts.tolerance_of(parity.PARITY, dtype, overrides)
 
 
 def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:

@@ -22,7 +22,7 @@ _MAGICS = ((0, b"\x1f\x8b"), (0, b"BZh"), (0, b"\xfd7zXZ\0"), (257, b"ustar"))
 
 
 def is_tar(path: Path) -> bool:
-    """Tell whether a file begins as a tar does, packed by gzip, bzip2 or xz or not at all."""
+    """Return whether a file begins as a tar does, packed by gzip, bzip2 or xz or not at all."""
     with path.open("rb") as stream:
         head = stream.read(512)
     return any(head[place : place + len(magic)] == magic for place, magic in _MAGICS)
@@ -32,7 +32,7 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
     """Write a tar's files below ``folder``.
 
     Raises:
-        Unsupported: It holds what no checkpoint needs, or is no tar.
+        Unsupported: It holds what no checkpoint needs, or is not a tar.
         InsufficientSpace: The volume has no room for a file.
         SourceFileNotFound: It is empty.
     """

@@ -1,4 +1,4 @@
-"""Where a checkpoint may come from: a hub, an object store, a web server, or a folder."""
+"""The sources of a checkpoint: a hub, an object store, a web server, or a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from encoder_plugins.errors import Unsupported
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Auxiliary, Request
-from encoder_plugins.prep.sources.retry import Patience
+from encoder_plugins.prep.sources.retry import RetryPolicy
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -22,29 +22,29 @@ class Source(Protocol):
     """Where a checkpoint comes from."""
 
     def describe(self) -> dict[str, Any]:
-        """Say where the files came from, for the manifest; `revision` is the one that was listed, if there are any."""
+        """Return the origin of the files, for the manifest; `revision` is the one that was listed, if there is one."""
 
     def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
         """List every file."""
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Return the file with what the listing did not tell of it."""
+        """Return the file with what the listing did not report."""
 
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
-        """Bring a file to ``partial``, checked."""
+        """Download a file to ``partial``, checked."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 def of(request: Request, staging: Staging) -> Source:
-    """Find where a request's checkpoint comes from.
+    """Return the source of a request's checkpoint.
 
     Raises:
-        Unsupported: `source` is nothing that can be one, or names no revision for good.
+        Unsupported: `source` is of no known kind, or its revision is not immutable.
     """
-    # imported here: an artifact that is there already needs no client
-    patience = Patience(stall_seconds=request.stall_seconds)
+    # imported here: an artifact that exists already needs no client
+    policy = RetryPolicy(stall_seconds=request.stall_seconds)
     if request.source.startswith("/"):
         from encoder_plugins.prep.sources.local import FolderSource
 
@@ -57,29 +57,27 @@ def of(request: Request, staging: Staging) -> Source:
             endpoint=request.endpoint,
             region=request.region,
             credentials=request.credentials,
-            patience=patience,
+            policy=policy,
         )
     if request.source.startswith(("https://", "http://")):
         from encoder_plugins.prep.sources.http import WebSource
 
-        return WebSource(request.source, request.revision, staging=staging, patience=patience)
+        return WebSource(request.source, request.revision, staging=staging, policy=policy)
     if not _REPOSITORY.fullmatch(request.source):
         raise Unsupported(
-            f"{request.source!r} is no repository (org/name), no s3://bucket/prefix, no http(s) address, and no absolute folder"
+            f"{request.source!r} is neither a repository (org/name), nor s3://bucket/prefix, an http(s) URL, or an absolute folder"
         )
     if not is_pinned(request):
         raise Unsupported(
-            f"{request.revision!r} is no commit (40 hex) but something that may move: --allow-mutable-revision takes what it names now"
+            f"{request.revision!r} is not a commit (40 hex digits); --allow-mutable-revision takes the commit that it names now"
         )
     from encoder_plugins.prep.sources.huggingface import HubSource
 
-    return HubSource(
-        request.source, request.revision, endpoint=request.endpoint, token=request.token, patience=patience
-    )
+    return HubSource(request.source, request.revision, endpoint=request.endpoint, token=request.token, policy=policy)
 
 
 def is_pinned(request: Request) -> bool:
-    """Tell whether a request may be answered with what its revision names at the moment."""
+    """Return whether a request may be answered with what its revision names at the moment."""
     return request.allow_mutable_revision or request.revision is None or bool(_COMMIT.fullmatch(request.revision))
 
 
@@ -90,16 +88,18 @@ def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[s
         Unsupported: It is not pinned.
     """
     if auxiliary.revision is None and not auxiliary.source.startswith("/"):
-        raise Unsupported(f"the auxiliary repository {auxiliary.source} is not pinned: say {auxiliary.source}@<commit>")
+        raise Unsupported(
+            f"the auxiliary repository {auxiliary.source} is not pinned; write {auxiliary.source}@<commit>"
+        )
     if auxiliary.source.startswith(("s3://", "https://", "http://")):
-        raise Unsupported(f"the auxiliary repository {auxiliary.source} must be one of a hub, or a folder")
-    # a store's or a server's address is no hub's
+        raise Unsupported(f"the auxiliary repository {auxiliary.source} must be on a hub, or a folder")
+    # the endpoint of a store is not that of a hub
     endpoint = None if "://" in request.source else request.endpoint
-    asked = replace(
+    wanted = replace(
         request, source=auxiliary.source, revision=auxiliary.revision, endpoint=endpoint, allow_mutable_revision=False
     )
-    if not is_pinned(asked):
+    if not is_pinned(wanted):
         raise Unsupported(
-            f"the auxiliary repository {auxiliary.source} is not pinned: {auxiliary.revision!r} is no commit"
+            f"the auxiliary repository {auxiliary.source} is not pinned: {auxiliary.revision!r} is not a commit"
         )
-    return auxiliary.source, of(asked, staging)
+    return auxiliary.source, of(wanted, staging)

@@ -1,4 +1,4 @@
-"""Brings one file, going on from the bytes that an earlier request, or an earlier process, has brought."""
+"""Download one file, resuming after the bytes that an earlier request, or an earlier process, has downloaded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.checksums import check
 from encoder_plugins.prep.progress import Progress
-from encoder_plugins.prep.sources.retry import Attempts, TryAgain
+from encoder_plugins.prep.sources.retry import Retries, TryAgain
 
-# asks a source for a file from a byte on; gives the byte at which its answer really starts, and the answer's chunks
-Ask = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
+# requests a file from a byte on; gives the byte at which the response really starts, and its chunks
+Open = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
 
 
-def receive(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progress: Progress) -> None:
-    """Bring a file to ``partial`` and check it.
+def receive(file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress) -> None:
+    """Download a file to ``partial`` and check it.
 
     Raises:
         ChecksumMismatch: The bytes are not those that the source promised; they are removed.
@@ -25,7 +25,7 @@ def receive(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
     """
     if partial.exists():
         progress.skip(partial.stat().st_size)
-    attempts.run(lambda: _stream(file, partial, ask, attempts, progress), progress)
+    retries.run(lambda: _stream(file, partial, open_at, retries, progress), progress)
     try:
         check(file, partial)
     except ChecksumMismatch:
@@ -33,7 +33,7 @@ def receive(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
         raise
 
 
-def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progress: Progress) -> None:
+def _stream(file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress) -> None:
     """Make one request for what is missing of a file."""
     start = partial.stat().st_size if partial.exists() else 0
     if 0 <= file.size < start:
@@ -42,9 +42,9 @@ def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
         start = 0
     if start == file.size and start:
         return
-    with ask(start) as (begins, chunks), partial.open("ab") as target:
+    with open_at(start) as (begins, chunks), partial.open("ab") as target:
         if begins != start:
-            # the source sends the whole file, whatever was asked for
+            # the source sends the whole file, whatever was requested
             target.truncate(0)
             progress.skip(-start)
             start = 0
@@ -53,10 +53,10 @@ def _stream(file: SourceFile, partial: Path, ask: Ask, attempts: Attempts, progr
             if 0 <= file.size < start:
                 break
             target.write(chunk)
-            # whatever ends this process, the next one has every byte that came
+            # whatever ends this process, the next one has every byte that was received
             target.flush()
             progress.add(len(chunk))
-            attempts.hear(len(chunk))
+            retries.count_bytes(len(chunk))
     if start < file.size:
         raise TryAgain(DownloadFailed(f"{file.path} ended after {start} of {file.size} bytes"))
     if 0 <= file.size < start:

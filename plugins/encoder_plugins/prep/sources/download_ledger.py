@@ -1,4 +1,4 @@
-"""Remembers what was fetched whole from a source that tells no hashes: the next attempt takes only that for complete.
+"""Record which files were fetched completely from a source that reports no hashes; the next attempt accepts only those.
 
 A tag (of an object store) says which content a name had when it was fetched; the sha256 is of the bytes that came.
 """
@@ -30,7 +30,7 @@ class Received:
                 continue
 
     def known(self, file: SourceFile) -> SourceFile | None:
-        """Return the file with a hash to compare a copy with; None where a copy can't be told to be this content."""
+        """Return the file with a hash to compare a copy with; None where a copy cannot be recognised as this content."""
         if file.sha256 or file.git_sha1 or file.tag is None:
             return file
         sha256 = self._known.get((file.path, file.tag))

@@ -1,4 +1,4 @@
-"""Takes a checkpoint from a web server: one tar, or one folder whose files a list of sha256 sums names.
+"""Take a checkpoint from a web server: one tar, or one folder whose files a list of sha256 sums names.
 
 The list is what `sha256sum` prints, and its files lie beside it. Either is pinned by its own sha256, which is
 compared before anything of it is read, so that the server is never trusted.
@@ -26,7 +26,7 @@ from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources import archive
 from encoder_plugins.prep.sources.download import receive
 from encoder_plugins.prep.sources.local import FolderSource
-from encoder_plugins.prep.sources.retry import Attempts, Patience, TryAgain, retry_after
+from encoder_plugins.prep.sources.retry import Retries, RetryPolicy, TryAgain, retry_after
 
 SCHEMES = ("https://", "http://")
 _LARGEST_INDEX = 4 << 20
@@ -34,9 +34,9 @@ _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](\S.*)")
 
 
 class WebSource:
-    """One address, whose content has the sha256 that was asked for."""
+    """One address, whose content has the requested sha256."""
 
-    def __init__(self, address: str, sha256: str | None, *, staging: Staging, patience: Patience) -> None:
+    def __init__(self, address: str, sha256: str | None, *, staging: Staging, policy: RetryPolicy) -> None:
         """Take an address.
 
         Raises:
@@ -49,8 +49,8 @@ class WebSource:
             raise Unsupported("the address must have a host, and neither user nor password")
         self._address, self._host, self._sha256 = address, parts.hostname, sha256
         self._staging = staging
-        self._attempts = Attempts(patience)
-        self._timeout = httpx.Timeout(patience.silence, connect=min(patience.silence, 30.0))
+        self._retries = Retries(policy)
+        self._timeout = httpx.Timeout(policy.silence, connect=min(policy.silence, 30.0))
         self._client = httpx.Client(follow_redirects=True, timeout=self._timeout)
         self._unpacked: FolderSource | None = None
 
@@ -59,14 +59,14 @@ class WebSource:
         return {"kind": "http", "revision": self._sha256}
 
     def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
-        """Bring the tar and unpack it, or bring the list, and tell what there is.
+        """Download the tar and unpack it, or download the list, and return the files.
 
         Raises:
             PrepareError: The server refused, or could not be reached; or it is neither.
         """
         unpacked = self._staging.unpacked
         if not unpacked.is_dir():
-            document = self._bring(progress)
+            document = self._download(progress)
             if not archive.is_tar(document):
                 return tuple(self._read(document))
             progress.start("unpack", document.stat().st_size)
@@ -81,11 +81,11 @@ class WebSource:
         return self._unpacked.listing(progress)
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Ask for a file's size, which a list does not tell; a server that does not tell it either leaves it open."""
+        """Request a file's size, which a list does not have; it stays unknown if the server does not report it."""
         if file.size >= 0:
             return file
 
-        def ask() -> SourceFile:
+        def attempt() -> SourceFile:
             with self._translated(file.path):
                 answer = self._client.head(self._url(file), headers={"Accept-Encoding": "identity"})
             if answer.status_code in {405, 501}:
@@ -94,17 +94,17 @@ class WebSource:
             length = answer.headers.get("Content-Length", "")
             return replace(file, size=int(length)) if length.isdecimal() else file
 
-        return self._attempts.run(ask, progress)
+        return self._retries.run(attempt, progress)
 
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
-        """Bring a file to ``partial``, checked.
+        """Download a file to ``partial``, checked.
 
         Raises:
             ChecksumMismatch: It is not what the list promised; it is removed.
             PrepareError: The server refused, stalled, or failed for too long.
         """
         if self._unpacked is None:
-            receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
+            receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
             return
         discard(partial)
         found = self._unpacked.path(file)
@@ -117,45 +117,47 @@ class WebSource:
         checksums.check(file, partial)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._client.close()
 
-    def _bring(self, progress: Progress) -> Path:
-        """Bring what the address leads to, and check it."""
+    def _download(self, progress: Progress) -> Path:
+        """Download the document of the address, and check it."""
         target = self._staging.document
         wanted = SourceFile(path=Path(urlsplit(self._address).path).name or "index", size=-1, sha256=self._sha256)
         if not target.exists() or checksums.sha256_of(target) != self._sha256:
             wanted = self.completed(wanted, progress)
             require_space(self._staging, wanted.size)
             progress.start("download", max(wanted.size, 0))
-            receive(wanted, target, lambda start: self._ask(wanted, start), self._attempts, progress)
+            receive(wanted, target, lambda start: self._open(wanted, start), self._retries, progress)
         return target
 
     def _read(self, document: Path) -> Iterator[SourceFile]:
         """Read the list."""
         if document.stat().st_size > _LARGEST_INDEX:
-            raise Unsupported(f"the address leads to no tar, and a list has at most {_LARGEST_INDEX} bytes")
+            raise Unsupported(
+                f"the URL is neither a tar archive nor a checksum list, which has at most {_LARGEST_INDEX} bytes"
+            )
         seen: set[str] = set()
         for number, line in enumerate(document.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             found = _LINE.fullmatch(line)
             path = found[2].removeprefix("./") if found else ""
             if found is None or not is_inside(path) or path in seen:
                 raise Unsupported(
-                    f"the address leads to no tar, and line {number} is not one of a list: <sha256>  <relative path>"
+                    f"the URL is neither a tar archive nor a checksum list: line {number} is not <sha256>  <relative path>"
                 )
             seen.add(path)
             yield SourceFile(path=path, size=-1, sha256=found[1].lower())
 
     @contextmanager
-    def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Ask for a file from a byte on."""
-        # compressed, the bytes that are missing could not be told by their number
+    def _open(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Request a file from a byte on."""
+        # the missing bytes of a compressed response could not be counted
         headers = {"Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
         with self._translated(file.path), self._client.stream("GET", self._url(file), headers=headers) as answer:
             if start and answer.status_code == 416:
-                # all of it is there already, or it became shorter: the check tells which
+                # all of it is there already, or it became shorter; the check finds out which
                 yield start, iter(())
                 return
             self._refuse(answer, file.path)
@@ -190,6 +192,6 @@ class WebSource:
         try:
             yield
         except httpx.TimeoutException as error:
-            raise self._attempts.timed_out(what, self._host) from error
+            raise self._retries.timed_out(what, self._host) from error
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error

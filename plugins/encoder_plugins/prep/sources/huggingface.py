@@ -1,7 +1,7 @@
-"""Fetches a checkpoint from a Hugging Face hub, so that it ends: with every byte checked, or with a reason.
+"""Fetch a checkpoint from a Hugging Face hub, so that it ends: with every byte checked, or with a reason.
 
 The hub's own client lists the repository, authenticates and words the errors. The bytes are streamed here, over that
-client's session, because its download function (2.4) neither resumes across processes, nor tells a stall from a slow
+client's session, because its download function (2.4) neither resumes across processes, nor distinguishes a stall from a slow
 link, nor bounds how long it obeys Retry-After.
 """
 
@@ -32,7 +32,7 @@ from encoder_plugins.errors import (
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.download import receive
-from encoder_plugins.prep.sources.retry import Attempts, Patience, TryAgain, retry_after
+from encoder_plugins.prep.sources.retry import Retries, RetryPolicy, TryAgain, retry_after
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,15 +43,15 @@ class HubSource:
     """One revision of one repository."""
 
     def __init__(
-        self, repository: str, revision: str | None, *, endpoint: str | None, token: str | None, patience: Patience
+        self, repository: str, revision: str | None, *, endpoint: str | None, token: str | None, policy: RetryPolicy
     ) -> None:
         self.repository = repository
         self.revision = revision or "main"
         self._endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
         # False, not None: None would send whatever token the machine has stored
         self._token: str | Literal[False] = token or False
-        self._attempts = Attempts(patience)
-        self._timeout = httpx.Timeout(patience.silence, connect=min(patience.silence, 30.0))
+        self._retries = Retries(policy)
+        self._timeout = httpx.Timeout(policy.silence, connect=min(policy.silence, 30.0))
 
     def describe(self) -> dict[str, str]:
         """Say where the files came from. Not the endpoint: a mirror's artifact is the same artifact."""
@@ -65,7 +65,7 @@ class HubSource:
         """
         api = HfApi(endpoint=self._endpoint, token=self._token)
 
-        def ask() -> tuple[SourceFile, ...]:
+        def attempt() -> tuple[SourceFile, ...]:
             with self._translated(f"{self.repository}@{self.revision}"):
                 info = api.model_info(
                     self.repository,
@@ -88,14 +88,14 @@ class HubSource:
                 for sibling in info.siblings
             )
 
-        return self._attempts.run(ask, progress)
+        return self._retries.run(attempt, progress)
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Ask for a file's size and hash where the listing (of a mirror, say) did not tell them."""
+        """Request a file's size and hash where the listing (of a mirror, say) did not report them."""
         if file.size >= 0 and (file.sha256 or file.git_sha1):
             return file
 
-        def ask() -> SourceFile:
+        def attempt() -> SourceFile:
             with self._translated(file.path):
                 known = get_hf_file_metadata(
                     self._url(file),
@@ -111,24 +111,24 @@ class HubSource:
                 git_sha1=tag if _SHA1.fullmatch(tag) else None,
             )
 
-        return self._attempts.run(ask, progress)
+        return self._retries.run(attempt, progress)
 
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
-        """Bring a file to ``partial``, going on from the bytes that are there, and check it.
+        """Download a file to ``partial``, going on from the bytes that are there, and check it.
 
         Raises:
             ChecksumMismatch: The bytes are not those that the hub promised; they are removed.
             PrepareError: The hub refused, stalled, or failed for too long.
         """
-        receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
+        receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
 
     def close(self) -> None:
         """Let go of connections, of which the hub's own client keeps its."""
 
     @contextmanager
-    def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Ask for a file from a byte on."""
-        # compressed, the bytes that are missing could not be told by their number
+    def _open(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Request a file from a byte on."""
+        # the missing bytes of a compressed response could not be counted
         headers = {"Accept-Encoding": "identity"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -156,7 +156,7 @@ class HubSource:
         except HfHubHTTPError as error:
             raise _refusal(error.response, what, self._host) from error
         except httpx.TimeoutException as error:
-            raise self._attempts.timed_out(what, self._host) from error
+            raise self._retries.timed_out(what, self._host) from error
         except HFValidationError as error:
             raise RepositoryNotFound(f"{self.repository!r} is no repository's name: {error}") from error
         except OfflineModeIsEnabled as error:
@@ -175,8 +175,8 @@ class HubSource:
 def _refusal(response: httpx.Response, what: str, hub: str) -> Exception:
     """Find the reason behind an HTTP status, by the code that a hub puts beside it where there is one."""
     status, code, host = response.status_code, response.headers.get("X-Error-Code"), response.url.host
-    said = response.headers.get("X-Error-Message", "")[:200]
-    message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
+    detail = response.headers.get("X-Error-Message", "")[:200]
+    message = f"{what}: {host} answered {status}" + (f": {detail}" if detail else "")
     if host != hub and status < 500 and status != 429:
         # the storage that a hub sends its clients to knows nothing of tokens or repositories
         return TryAgain(DownloadFailed(message))

@@ -34,7 +34,7 @@ class FolderSource:
         Raises:
             SourceFileNotFound: There is no such folder, or nothing in it.
             Unsupported: A link leads out of the folder, or something is no file.
-            ChecksumMismatch: The content is not that of the revision asked for.
+            ChecksumMismatch: The content is not that of the requested revision.
         """
         if not self._root.is_dir():
             raise SourceFileNotFound(f"{self._root} is not a folder")
@@ -54,7 +54,7 @@ class FolderSource:
         return self._root / file.path
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Return the file as it is: a folder's listing always tells all."""
+        """Return the file as it is: a folder's listing is always complete."""
         return file
 
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Bears with a source that fails: asks again as long as that makes sense, and then says what was wrong."""
+"""Repeat failed requests to a source by a retry policy, and end with the reason of the last failure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long to bear with a source.
+class RetryPolicy:
+    """How often and how long requests to a source are repeated.
 
     Attributes:
-        stall_seconds: Without a byte for so long, the attempt ends.
-        attempts: Failures in a row, none of which brought a byte, before the attempt ends.
+        stall_seconds: Seconds without a byte after which the attempt ends.
+        attempts: Failures in a row, without a byte received in between, before the attempt ends.
         backoff: Seconds before the second try; doubled each time.
-        longest_wait: A source that asks to wait longer than this many seconds ends the attempt.
+        longest_wait: A Retry-After of more than this many seconds ends the attempt.
     """
 
     stall_seconds: float = 120.0
@@ -33,11 +33,11 @@ class Patience:
 
     @property
     def silence(self) -> float:
-        """Seconds without a byte after which one connection is given up: a silent source is asked once more on a new one."""
+        """Seconds without a byte after which one connection is given up; the request is repeated once on a new one."""
         return self.stall_seconds / 2
 
 
-class TryAgain(Exception):  # noqa: N818 - never leaves `Attempts.run`
+class TryAgain(Exception):  # noqa: N818 - never leaves `Retries.run`
     """A failure that another request may not meet."""
 
     def __init__(self, error: PrepareError, wait: float | None = None) -> None:
@@ -46,51 +46,51 @@ class TryAgain(Exception):  # noqa: N818 - never leaves `Attempts.run`
         self.wait = wait
 
 
-class Attempts:
-    """Repeats the requests to one source, and remembers when its last byte came."""
+class Retries:
+    """Repeats the requests to one source, and records when its last byte was received."""
 
-    def __init__(self, patience: Patience) -> None:
-        self.patience = patience
-        self._heard = time.monotonic()
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.policy = policy
+        self._last_byte = time.monotonic()
         self._received = 0
 
-    def hear(self, count: int) -> None:
-        """Note that so many bytes came."""
+    def count_bytes(self, count: int) -> None:
+        """Record that bytes were received."""
         self._received += count
-        self._heard = time.monotonic()
+        self._last_byte = time.monotonic()
 
     def timed_out(self, what: str, host: str) -> Exception:
         """Return what to raise when a connection was silent for its time."""
-        error = Stalled(f"{what}: no byte from {host} for {self.patience.stall_seconds:g} s")
-        if time.monotonic() - self._heard >= self.patience.stall_seconds * 0.9:
+        error = Stalled(f"{what}: no byte from {host} for {self.policy.stall_seconds:g} s")
+        if time.monotonic() - self._last_byte >= self.policy.stall_seconds * 0.9:
             return error
         return TryAgain(error, wait=0.0)
 
     def run(self, request: Callable[[], _T], progress: Progress) -> _T:
-        """Repeat a request as long as that makes sense.
+        """Repeat a request as the policy allows.
 
         Raises:
-            PrepareError: It did not help.
+            PrepareError: The last failure.
         """
         failures = 0
-        self._heard = time.monotonic()
+        self._last_byte = time.monotonic()
         while True:
             before = self._received
             try:
                 return request()
             except TryAgain as again:
                 failures = 1 if self._received > before else failures + 1
-                wait = min(self.patience.backoff * 2 ** (failures - 1), 30.0) if again.wait is None else again.wait
-                if failures >= self.patience.attempts or wait > self.patience.longest_wait:
+                wait = min(self.policy.backoff * 2 ** (failures - 1), 30.0) if again.wait is None else again.wait
+                if failures >= self.policy.attempts or wait > self.policy.longest_wait:
                     raise again.error from again
                 progress.note(f"{again.error}; next try in {wait:g} s")
                 time.sleep(wait)
                 if not isinstance(again.error, Stalled):
-                    self._heard = time.monotonic()
+                    self._last_byte = time.monotonic()
 
 
 def retry_after(value: str | None) -> float | None:
-    """Read for how many seconds a source asks to be left alone, from its Retry-After: seconds, or a date."""
+    """Return the seconds of a Retry-After header, which has seconds or a date; None where it has neither."""
     text = (value or "").strip()
     if text.isdecimal():
         return float(text)

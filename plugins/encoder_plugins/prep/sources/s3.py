@@ -1,7 +1,7 @@
-"""Takes a checkpoint from an S3 bucket, by botocore's client: it signs, speaks to every dialect, and words the errors.
+"""Take a checkpoint from an S3 bucket, by botocore's client: it signs, speaks to every dialect, and words the errors.
 
 A bucket has no revisions. What was listed is pinned by each object's version where the bucket keeps versions, and by its
-ETag everywhere, so that an object that changes while it is downloaded is noticed; the revision that an artifact tells is the
+ETag everywhere, so that an object that changes while it is downloaded is noticed; the revision that an artifact reports is the
 digest of the bytes that came.
 """
 
@@ -34,11 +34,11 @@ from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Credentials
 from encoder_plugins.prep.sources.download import receive
-from encoder_plugins.prep.sources.retry import Attempts, Patience, TryAgain, retry_after
+from encoder_plugins.prep.sources.retry import Retries, RetryPolicy, TryAgain, retry_after
 
 SCHEME = "s3://"
 _CHUNK = 1 << 18
-# what says that nobody, or somebody else, is allowed in; each store has a few of them
+# error codes that mean that access is denied; each store has some of them
 _REFUSED = frozenset(
     {
         "AccessDenied",
@@ -63,7 +63,7 @@ class ObjectStoreSource:
         endpoint: str | None,
         region: str | None,
         credentials: Credentials | None,
-        patience: Patience,
+        policy: RetryPolicy,
     ) -> None:
         """Take an address; without ``credentials``, requests are anonymous.
 
@@ -72,12 +72,12 @@ class ObjectStoreSource:
         """
         self._bucket, _, prefix = address.removeprefix(SCHEME).partition("/")
         if not self._bucket:
-            raise Unsupported(f"{address!r} names no bucket: say s3://bucket/prefix")
+            raise Unsupported(f"{address!r} names no bucket; write s3://bucket/prefix")
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._host = (urlsplit(endpoint).hostname if endpoint else None) or "s3"
-        self._attempts = Attempts(patience)
+        self._retries = Retries(policy)
         self._versions: dict[str, str] = {}
-        self._client = _client(endpoint, region, credentials, patience)
+        self._client = _client(endpoint, region, credentials, policy)
 
     def describe(self) -> dict[str, str]:
         """Say where the files came from. Not the endpoint: a mirror's artifact is the same artifact."""
@@ -90,7 +90,7 @@ class ObjectStoreSource:
             PrepareError: The store refused, could not be reached, or has nothing there.
         """
 
-        def ask() -> tuple[SourceFile, ...]:
+        def attempt() -> tuple[SourceFile, ...]:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
             with self._translated(f"s3://{self._bucket}/{self._prefix}"):
                 found = [entry for page in pages for entry in page.get("Contents", [])]
@@ -101,17 +101,17 @@ class ObjectStoreSource:
                 if not entry["Key"].endswith("/")
             )
 
-        files = self._attempts.run(ask, progress)
+        files = self._retries.run(attempt, progress)
         if not files:
             raise SourceFileNotFound(f"s3://{self._bucket}/{self._prefix} has no objects")
         if not all(file.tag for file in files):
-            raise Unsupported(f"{self._host} tells no ETags, so that nobody would notice when an object changes")
+            raise Unsupported(f"{self._host} reports no ETags, so a changed object could not be detected")
         return files
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Ask for an object's version and, where the store keeps one, its sha256; it must still be what was listed."""
+        """Request an object's version and, where the store keeps one, its sha256; it must still be what was listed."""
 
-        def ask() -> SourceFile:
+        def attempt() -> SourceFile:
             with self._translated(file.path):
                 known = self._client.head_object(**self._object(file), IfMatch=file.tag, ChecksumMode="ENABLED")
             if version := known.get("VersionId", ""):
@@ -120,24 +120,24 @@ class ObjectStoreSource:
             checksum = _hex(known.get("ChecksumSHA256", "")) if whole else None
             return replace(file, size=known["ContentLength"], sha256=checksum)
 
-        return self._attempts.run(ask, progress)
+        return self._retries.run(attempt, progress)
 
     def fetch(self, file: SourceFile, partial: Path, progress: Progress) -> None:
-        """Bring an object to ``partial``, going on from the bytes that are there.
+        """Download an object to ``partial``, resuming after the bytes that are there.
 
         Raises:
             ChecksumMismatch: It is not the object that was listed any more.
             PrepareError: The store refused, stalled, or failed for too long.
         """
-        receive(file, partial, lambda start: self._ask(file, start), self._attempts, progress)
+        receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._client.close()
 
     @contextmanager
-    def _ask(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Ask for an object from a byte on."""
+    def _open(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Request an object from a byte on."""
         wanted = self._object(file) | {"IfMatch": file.tag}
         if start:
             wanted["Range"] = f"bytes={start}-"
@@ -166,26 +166,26 @@ class ObjectStoreSource:
             exceptions.ConnectTimeoutError,
             urllib3.exceptions.ReadTimeoutError,
         ) as error:
-            raise self._attempts.timed_out(what, self._host) from error
+            raise self._retries.timed_out(what, self._host) from error
         except (exceptions.HTTPClientError, exceptions.ConnectionError, urllib3.exceptions.HTTPError) as error:
             raise TryAgain(DownloadFailed(f"{what}: {self._host}: {type(error).__name__}: {error}")) from error
         except RecursionError as error:
-            # the client follows a redirect by asking anew, and what answers is no object store
+            # the client follows a redirect by a new request, and what responds is not an object store
             raise Unsupported(f"{what}: {self._host} redirects for ever") from error
         except exceptions.BotoCoreError as error:
-            # a bucket's name that can't be one, a region that is none: said before a byte is sent
+            # an impossible bucket name or region: refused before a byte is sent
             raise Unsupported(f"{what}: {error}") from error
 
 
-def _client(endpoint: str | None, region: str | None, credentials: Credentials | None, patience: Patience) -> Any:
-    """Make the client; its own retries are off, because ours tell what happens and watch for a stall."""
+def _client(endpoint: str | None, region: str | None, credentials: Credentials | None, policy: RetryPolicy) -> Any:
+    """Make the client; its own retries are off, because ours report progress and detect a stall."""
     session = botocore.session.Session()
     if credentials is not None:
         session.set_credentials(credentials.access_key, credentials.secret_key, credentials.session_token)
     config = Config(
         signature_version=UNSIGNED if credentials is None else "s3v4",
-        connect_timeout=min(patience.silence, 30.0),
-        read_timeout=patience.silence,
+        connect_timeout=min(policy.silence, 30.0),
+        read_timeout=policy.silence,
         retries={"total_max_attempts": 1},
         # a store of one's own seldom has a name for each bucket
         s3={"addressing_style": "path" if endpoint else "auto"},
@@ -213,8 +213,8 @@ def _refusal(error: exceptions.ClientError, what: str, host: str) -> Exception:
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    said = str(answer.get("Error", {}).get("Message", ""))[:200]
-    message = f"{what}: {host} answered {status}" + (f": {code}: {said}" if code else "")
+    detail = str(answer.get("Error", {}).get("Message", ""))[:200]
+    message = f"{what}: {host} answered {status}" + (f": {code}: {detail}" if code else "")
     if code == "NoSuchBucket":
         return RepositoryNotFound(message)
     if status == 412:

@@ -1,4 +1,4 @@
-"""A recorder that tells a secret to a process that it starts: the tests of secrets must see it."""
+"""A recorder that passes a secret to a process that it starts: the tests of secrets must detect it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A certificate of our own for this machine, which nobody trusts who is not told to."""
+"""A certificate of our own for this machine, which is trusted only where it is configured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that is its own authority, and its key; return their paths."""
+    """Write a certificate for 127.0.0.1 that is its own CA, and its key; return their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts or stalls large answers, and remembers what was asked: the network between prep and its source."""
+"""A TCP proxy that cuts or stalls large answers, and records the requests: the network between prep and its source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Proxy:
         cut_after: Bytes of one answer after which its connection is closed, while `times` last.
         stall: Whether it is held open instead, and neither it nor a later answer gives another byte.
         times: How many answers meet that; -1 for all.
-        asked: The beginning of each request.
+        requests: The beginning of each request.
         over: Ends what is held open.
     """
 
@@ -29,12 +29,12 @@ class Proxy:
     cut_after: int = 1 << 62
     stall: bool = False
     times: int = -1
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
     def ranges(self) -> list[str]:
         """The Range of each request that had one."""
-        lines = [line for request in self.asked for line in request.split("\r\n")]
+        lines = [line for request in self.requests for line in request.split("\r\n")]
         return [line.partition(":")[2].strip() for line in lines if line.lower().startswith("range:")]
 
 
@@ -42,14 +42,14 @@ class Proxy:
 def in_front_of(address: str) -> Iterator[Proxy]:
     """Run a proxy for a server while the block lasts."""
     target = urlsplit(address)
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        proxy = Proxy(f"http://127.0.0.1:{door.getsockname()[1]}")
-        ends: list[socket.socket] = [door]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        ends: list[socket.socket] = [listener]
 
         def serve() -> None:
             with suppress(OSError):
                 while True:
-                    client, _ = door.accept()
+                    client, _ = listener.accept()
                     server = socket.create_connection((target.hostname or "", target.port or 80))
                     sent = [0]
                     ends.extend((client, server))
@@ -71,7 +71,7 @@ def _requests(proxy: Proxy, client: socket.socket, server: socket.socket, sent: 
     with suppress(OSError):
         while chunk := client.recv(65536):
             sent[0] = 0
-            proxy.asked.append(chunk.decode("latin-1"))
+            proxy.requests.append(chunk.decode("latin-1"))
             server.sendall(chunk)
         server.shutdown(socket.SHUT_WR)
 
@@ -80,7 +80,7 @@ def _answers(proxy: Proxy, client: socket.socket, server: socket.socket, sent: l
     with suppress(OSError):
         while chunk := server.recv(65536):
             rest = proxy.cut_after - sent[0]
-            if len(chunk) >= rest and proxy.times and proxy.about in proxy.asked[-1]:
+            if len(chunk) >= rest and proxy.times and proxy.about in proxy.requests[-1]:
                 proxy.times -= 1
                 client.sendall(chunk[: max(rest, 0)])
                 if proxy.stall:

@@ -1,4 +1,4 @@
-"""What conversion makes of GLiNER checkpoints as people publish them, and which it refuses."""
+"""What conversion makes of GLiNER checkpoints as users publish them, and which it refuses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_tied_tables_that_differ_are_refused(copied: Callable[[str], Path], conv
         ({"class_token_index": 7}, r"class_token_index is 7"),
         ({"vocab_size": 2004}, r"vocab_size is 2004, and .*word_embeddings\.weight has 2003 rows"),
         ({"ent_token": "<<E>>"}, r"class_token_index|<<E>>"),
-        ({"hidden_size": 128}, r"asks for \["),
+        ({"hidden_size": 128}, r"requires \["),
         ({"hidden_size": 96}, r"projection\.weight are surplus, which nothing would read"),
         ({"num_rnn_layers": 0}, r"rnn\.lstm"),
         ({"num_rnn_layers": ..., "has_rnn": False}, r"has_rnn is false, which gliner 0\.2\.29 ignores"),

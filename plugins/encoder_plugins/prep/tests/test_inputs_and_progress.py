@@ -1,4 +1,4 @@
-"""A user's file of cases, and what prep and record tell while they work."""
+"""A user's file of cases, and the progress of prep and record."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_an_auxiliary_argument_is_a_pinned_repository_or_a_folder(text: str, fou
     assert _auxiliary(text) == found
 
 
-def test_a_person_gets_progress_and_result_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    told = progress.Progress(progress.to_terminal)
-    told.start("download", 3_000_000)
-    told.add(3_000_000)
-    told.note("slow")
+def test_on_a_terminal_progress_and_result_are_separate(capsys: pytest.CaptureFixture[str]) -> None:
+    reported = progress.Progress(progress.to_terminal)
+    reported.start("download", 3_000_000)
+    reported.add(3_000_000)
+    reported.note("slow")
     progress.to_terminal({"code": "Prepared", "message": "9 files", "digest": "sha256:1"})
     shown = capsys.readouterr()
     assert shown.out == "Prepared: 9 files\nsha256:1\n"
@@ -122,21 +122,21 @@ def test_a_person_gets_progress_and_result_apart(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_a_line_tells_how_fast_bytes_come_and_counts_only_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_has_the_rate_and_counts_only_new_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("encoder_plugins.prep.progress.time.monotonic", lambda: now[0])
     lines: list[dict[str, object]] = []
-    told = progress.Progress(lines.append)
-    told.start("download", 10_000)
-    # an earlier attempt brought these
-    told.skip(5_000)
+    reported = progress.Progress(lines.append)
+    reported.start("download", 10_000)
+    # an earlier attempt downloaded these
+    reported.skip(5_000)
     now[0] += 4
-    told.add(2_000)
+    reported.add(2_000)
     assert lines[-1] == {**lines[-1], "phase": "download", "bytes": 7_000, "total": 10_000, "bytesPerSecond": 500}
     now[0] += 2
-    told.add(3_000)
+    reported.add(3_000)
     assert (lines[-1]["bytes"], lines[-1]["bytesPerSecond"]) == (10_000, 1_500)
     assert datetime.fromisoformat(str(lines[-1]["at"])).tzinfo is not None
     assert "bytesPerSecond" not in lines[0] or lines[0]["bytesPerSecond"] == 0
-    told.start("seal")
+    reported.start("seal")
     assert "bytesPerSecond" not in lines[-1]

@@ -31,7 +31,7 @@ def flip(path: Path) -> None:
 
 
 def reseal(folder: Path) -> None:
-    """Write the manifest that would fit: only the digest in the pod's arguments can tell."""
+    """Write the manifest that would fit: only the digest in the pod's arguments differs."""
     before = artifact.read(folder)
     manifest = artifact.build(
         folder,

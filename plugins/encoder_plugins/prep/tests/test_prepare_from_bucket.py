@@ -32,14 +32,14 @@ SOURCE = "s3://models/demo/tiny"
 LARGE = "model.safetensors"
 
 
-def client_of(store: ObjectStore, authority: Path | None = None) -> Any:
+def client_of(store: ObjectStore, ca: Path | None = None) -> Any:
     session = botocore.session.Session()
     session.set_credentials(store.access_key, store.secret_key)
     return session.create_client(
         "s3",
         region_name="us-east-1",
         endpoint_url=store.address,
-        verify=str(authority) if authority else None,
+        verify=str(ca) if ca else None,
         config=Config(s3={"addressing_style": "path"}),
     )
 
@@ -129,7 +129,7 @@ def test_a_complete_artifact_is_found_without_the_store(bucket: Requested, progr
 @pytest.mark.fault(
     "the connection to the object store is cut in the middle of a file",
     "`Preparing`",
-    "the next request asks for the missing bytes only",
+    "the next request is for the missing bytes only",
 )
 def test_a_cut_connection_goes_on_where_it_broke(
     bucket: Requested, progress: Progress, store: ObjectStore, naps: list[float]
@@ -146,7 +146,7 @@ def test_a_cut_connection_goes_on_where_it_broke(
 @pytest.mark.fault(
     "the object store stalls in the middle of a file",
     "`Stalled`",
-    "the attempt ends after 120 s without a byte; the next one asks for the missing bytes only",
+    "the attempt ends after 120 s without a byte; the next one requests the missing bytes only",
 )
 def test_a_stall_ends_the_attempt_and_the_next_one_goes_on(
     bucket: Requested, progress: Progress, store: ObjectStore, naps: list[float]
@@ -156,12 +156,12 @@ def test_a_stall_ends_the_attempt_and_the_next_one_goes_on(
         with pytest.raises(errors.Stalled, match=r"no byte .* for 1\.5 s"):
             prepare(bucket(endpoint=proxy.address, stall_seconds=1.5), progress)
         assert any(path.parent.name == "partial" and path.stat().st_size for path in staged(bucket()))
-        proxy.cut_after, proxy.asked = 1 << 62, []
+        proxy.cut_after, proxy.requests = 1 << 62, []
         prepare(bucket(endpoint=proxy.address), progress)
-    # everything else was there: the large file's rest is the only content that was asked for
+    # everything else was there: the large file's rest is the only content that was requested
     assert len(proxy.ranges()) == 1
     assert [
-        request.split()[1] for request in proxy.asked if request.startswith("GET") and "list-type" not in request
+        request.split()[1] for request in proxy.requests if request.startswith("GET") and "list-type" not in request
     ] == [f"/models/demo/tiny/{LARGE}"]
     manifest.verify(bucket().output)
 
@@ -264,7 +264,7 @@ def test_a_store_that_is_down_is_worth_another_try(bucket: Requested, progress: 
     assert len(naps) == 4
 
 
-def test_the_artifact_does_not_know_who_asked(bucket: Requested, progress: Progress, store: ObjectStore) -> None:
+def test_the_artifact_does_not_contain_the_identity(bucket: Requested, progress: Progress, store: ObjectStore) -> None:
     request = bucket()
     prepare(request, progress)
     assert store.secret_key not in repr(request)
@@ -288,7 +288,7 @@ def test_a_prep_from_a_bucket_meets_a_fault_at_any_write(
     assert found["calls"]["write"] > 20
 
 
-def test_a_store_with_an_authority_of_its_own_and_the_whole_command(
+def test_a_store_with_an_ca_of_its_own_and_the_whole_command(
     tmp_path: Path,
     models: Path,
     certificate: tuple[Path, Path],

@@ -57,7 +57,7 @@ def test_content_decides_the_revision_and_the_place_does_not(
     assert prepare(changed, progress).revision != revision
 
 
-def test_another_content_than_the_one_asked_for_is_refused(
+def test_another_content_than_the_requested_one_is_refused(
     requested: Requested, progress: Progress, checkpoint: Path
 ) -> None:
     with pytest.raises(errors.ChecksumMismatch, match="expected 00"):

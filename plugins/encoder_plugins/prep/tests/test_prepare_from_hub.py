@@ -78,11 +78,11 @@ def test_a_cut_connection_goes_on_where_it_broke(
 ) -> None:
     prepare(requested("cut/tiny"), progress)
     assert hub.requests("cut/tiny")["GET cdn cut/tiny"] == 3
-    # each of the two cuts came after new bytes, so patience starts anew
+    # each of the two cuts came after new bytes, so the retry policy starts again
     assert naps == [1.0, 1.0]
 
 
-def test_a_failing_hub_is_asked_again(requested: Requested, progress: Progress, naps: list[float]) -> None:
+def test_a_request_to_a_failing_hub_is_repeated(requested: Requested, progress: Progress, naps: list[float]) -> None:
     prepare(requested("error/tiny"), progress)
     assert naps == [1.0, 2.0]
 
@@ -93,9 +93,7 @@ def test_retry_after_is_obeyed(requested: Requested, progress: Progress, naps: l
     assert naps == [1.0, 1.0]
 
 
-def test_a_hub_that_asks_for_an_hour_ends_the_attempt(
-    requested: Requested, progress: Progress, naps: list[float]
-) -> None:
+def test_a_retry_after_of_an_hour_ends_the_attempt(requested: Requested, progress: Progress, naps: list[float]) -> None:
     with pytest.raises(errors.RateLimited):
         prepare(requested("limited/tiny"), progress)
     assert naps == []
@@ -120,14 +118,14 @@ def test_a_stall_ends_the_attempt_and_keeps_the_bytes(
     assert (request.output.parent / ".staging" / partial[0]).stat().st_size > 0
 
 
-def test_an_attempt_goes_on_from_what_the_last_one_brought(
+def test_an_attempt_resumes_what_the_last_one_downloaded(
     requested: Requested, progress: Progress, naps: list[float], hub: Any
 ) -> None:
     with pytest.raises(errors.Stalled):
         prepare(requested("stall-resume/tiny", stall_seconds=1.5), progress)
     before = hub.requests("demo/tiny").get("GET resolve demo/tiny", 0)
     prepare(requested(), progress)
-    # the small files were there already: one request brought the rest of the large one
+    # the small files were there already: one request fetched the rest of the large one
     assert hub.requests("demo/tiny")["GET resolve demo/tiny"] == before + 1
     artifact.verify(requested().output)
 
@@ -178,7 +176,7 @@ def test_an_unreachable_hub_is_worth_another_try(requested: Requested, progress:
     assert len(naps) == 4
 
 
-def test_an_address_that_is_no_hub_is_told_so(
+def test_an_address_that_is_not_a_hub_is_refused(
     requested: Requested, progress: Progress, naps: list[float], hub: Any
 ) -> None:
     with pytest.raises(errors.RepositoryNotFound):

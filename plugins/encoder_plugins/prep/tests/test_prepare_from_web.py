@@ -120,7 +120,7 @@ def test_a_complete_artifact_is_found_without_the_server(web: Requested, progres
 @pytest.mark.fault(
     "the connection to the web server is cut in the middle of a tar",
     "`Preparing`",
-    "the next request asks for the missing bytes only",
+    "the next request is for the missing bytes only",
 )
 def test_a_cut_connection_goes_on_where_it_broke(
     web: Requested,
@@ -156,9 +156,9 @@ def test_a_stalled_tar_goes_on_in_the_next_attempt(
         stalled = requested(f"{proxy.address}/tiny.tar", revision=request.revision, endpoint=None, stall_seconds=1.0)
         with pytest.raises(errors.Stalled):
             prepare(stalled, progress)
-    server.asked.clear()
+    server.requests.clear()
     prepare(request, progress)
-    assert next(what for what in server.asked if what[0] == "GET")[2].startswith("bytes=")
+    assert next(what for what in server.requests if what[0] == "GET")[2].startswith("bytes=")
 
 
 @pytest.mark.parametrize("name", ["tiny.tar", "tiny/SHA256SUMS"])
@@ -199,7 +199,7 @@ def test_a_list_with_a_missing_file_says_which(web: Requested, progress: Progres
 )
 def test_what_is_neither_tar_nor_list_is_refused(web: Requested, progress: Progress, root: Path, text: str) -> None:
     (root / "index").write_text(text)
-    with pytest.raises(errors.Unsupported, match="no tar"):
+    with pytest.raises(errors.Unsupported, match="neither a tar archive nor a checksum list"):
         prepare(web("index"), progress)
     assert os.listdir(web("index").output.parent / ".staging") == []
 
@@ -307,7 +307,7 @@ def test_a_status_has_its_reason(
     assert naps == waits
 
 
-def test_a_redirect_is_followed_and_not_told(
+def test_a_redirect_is_followed_and_not_reported(
     web: Requested, requested: Requested, progress: Progress, published: Path, server: WebServer, naps: list[float]
 ) -> None:
     request = web("tiny/SHA256SUMS")
@@ -337,7 +337,7 @@ def test_an_address_that_is_not_pinned_or_holds_a_password_is_refused(
     assert "password@" not in str(caught.value)
 
 
-def test_a_server_that_tells_no_sizes_will_do(
+def test_a_server_need_not_report_sizes(
     web: Requested, progress: Progress, published: Path, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""GLiNER checkpoints as people publish them, built by the library, prepared, and compared with what the library computes from them."""
+"""GLiNER checkpoints as users publish them, built by the library, prepared, and compared with what the library computes from them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_encoder_and_tokenizer_come_from_another_repository(
     for case in reference.cases[:5]:
         logits = theirs.logits(case["text"], case["labels"]).numpy()
         np.testing.assert_allclose(reference.expected[case["id"]]["logits"], logits, atol=2e-5)
-    # without it, this is not what is asked for
+    # without it, this is another request
     with pytest.raises(Unsupported, match="auxiliary"):
         prepared("deberta_gliner", source, tmp_path / "key")
 
@@ -174,12 +174,12 @@ def test_an_auxiliary_repository_of_a_hub_is_pinned_and_gives_no_weights(
             )
         pinned = (Auxiliary("example/deberta-v3", commit),)
         first = prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=pinned, record=nothing, **changes)
-        asked = hub.requests("example/deberta-v3")
+        before = hub.requests("example/deberta-v3")
         assert (
             prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=pinned, record=nothing, **changes)
             == first
         )
-        assert hub.requests("example/deberta-v3") == asked
+        assert hub.requests("example/deberta-v3") == before
         other = (Auxiliary("example/deberta-v3", "0" * 40),)
         with pytest.raises(Unsupported, match=commit):
             prepared("deberta_gliner", "demo/old", tmp_path / "key", auxiliary=other, **changes)

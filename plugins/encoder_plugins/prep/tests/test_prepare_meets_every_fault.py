@@ -56,7 +56,7 @@ def test_a_prep_that_is_killed_at_any_write_does_no_harm(
     "`InsufficientSpace`",
     "nothing half-made is visible, and what was staged is removed",
 )
-def test_a_volume_that_is_full_at_any_write_is_told(memory: Path, checkpoint: Path) -> None:
+def test_a_volume_that_is_full_at_any_write_is_reported(memory: Path, checkpoint: Path) -> None:
     found = every_write("full", str(checkpoint), memory)
     # a folder that is there already needs no room, and neither does what is removed
     needing = sum(found["calls"].get(name, 0) for name in ("write", "fsync", "rename", "replace"))
@@ -124,7 +124,7 @@ def test_volumes_of_every_size(
 
 @needs_root
 @pytest.mark.fault("the source is mounted read-only", "`Preparing`", "it is only read")
-def test_a_source_that_can_not_be_written_is_only_read(
+def test_a_source_that_cannot_be_written_is_only_read(
     requested: Requested, progress: Progress, tmp_path: Path, checkpoint: Path
 ) -> None:
     with mounted(str(checkpoint), checkpoint, "--bind", "-o", "ro"):
@@ -136,7 +136,7 @@ def test_a_source_that_can_not_be_written_is_only_read(
 
 @needs_root
 @pytest.mark.fault("the artifact's volume is mounted read-only", "`UnsupportedFilesystem`", "nothing is tried again")
-def test_a_volume_that_is_read_only_is_told(
+def test_a_volume_that_is_read_only_is_reported(
     requested: Requested, progress: Progress, tmp_path: Path, checkpoint: Path
 ) -> None:
     volume = tmp_path / "volume"
@@ -178,6 +178,6 @@ def test_of_several_preps_at_once_one_works_and_all_succeed(tmp_path: Path, hub:
     assert len(digests) == 1
     assert manifest.verify(output).digest in digests
     assert [process.returncode for process in running][1:] == [0, 0, 0]
-    # whoever was killed had brought every file already
+    # the killed process had fetched every file already
     assert hub.requests("demo/tiny")["GET resolve demo/tiny"] <= before + 9
     assert os.listdir(output.parent / ".staging") == []

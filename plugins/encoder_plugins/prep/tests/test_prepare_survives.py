@@ -82,12 +82,12 @@ def test_a_prep_that_is_killed_within_a_file_goes_on_from_its_bytes(
         process.kill()
     before = hub.requests("demo/tiny")["GET resolve demo/tiny"]
     prepare(request, progress)
-    # everything else was complete: one request brought the rest of the large file
+    # everything else was complete: one request fetched the rest of the large file
     assert hub.requests("demo/tiny")["GET resolve demo/tiny"] == before + 1
     manifest.verify(request.output)
 
 
-def test_a_prep_that_is_told_to_stop_says_so_and_keeps_what_it_has(tmp_path: Path, hub: Any) -> None:
+def test_an_interrupted_prep_reports_it_and_keeps_its_files(tmp_path: Path, hub: Any) -> None:
     volume, log = tmp_path / "volume", tmp_path / "termination-log"
     program = "import argparse,sys; from encoder_plugins.cli import prepare as c; p=argparse.ArgumentParser(); c.add_arguments(p); sys.exit(c.run(p.parse_args()))"
     command = [
@@ -198,7 +198,7 @@ def full_volume(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(volume)], check=True)
 
 
-def test_a_checkpoint_that_can_not_fit_is_refused_before_its_download(
+def test_a_checkpoint_that_cannot_fit_is_refused_before_its_download(
     full_volume: Path, requested: Requested, progress: Progress, hub: Any
 ) -> None:
     with pytest.raises(errors.InsufficientSpace, match="are free"):
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_can_not_fit_is_refused_before_its_download(
     assert os.listdir(full_volume / ".staging") == []
 
 
-def test_a_full_disk_is_told_apart_from_other_failures(
+def test_a_full_disk_is_distinguished_from_other_failures(
     full_volume: Path, requested: Requested, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("encoder_plugins.prep.pipeline.require_space", lambda staging, needed: None)

@@ -219,7 +219,7 @@ def test_two_that_need_an_environment_create_it_once_and_see_no_half_of_it(
     assert reference_environment.provide("small") != first
 
 
-def test_every_committed_lock_has_hashes_and_the_versions_that_are_asked_for() -> None:
+def test_every_committed_lock_has_hashes_and_the_required_versions() -> None:
     locks = sorted(reference_environment._LOCKS.glob("*/requirements.lock"))
     assert {path.parent.name for path in locks} >= {found.reference_library for found in catalog.plugins().values()}
     for path in locks:

@@ -1,4 +1,4 @@
-"""What a company's network asks of prep: an authority of its own, and a proxy; and what a branch and a checkpoint's code need."""
+"""What a company's network requires of prep: a CA of its own, and a proxy; and what a branch and a checkpoint's code need."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def command(source: str, output: Path, *options: str) -> tuple[int, dict[str, An
     return finished.returncode, json.loads(finished.stdout.splitlines()[-1])
 
 
-def test_an_authority_of_ones_own_is_trusted_when_it_is_given(
-    tmp_path: Path, listed: Path, certificate: tuple[Path, Path]
-) -> None:
+def test_a_private_ca_is_trusted_when_it_is_given(tmp_path: Path, listed: Path, certificate: tuple[Path, Path]) -> None:
     # what refuses the checkpoint at the end is enough to show that it was read: nothing is recorded here
     (listed / "1_Pooling" / "config.json").unlink()
     pinned = hashlib.sha256((listed / "SHA256SUMS").read_bytes()).hexdigest()
@@ -88,7 +86,7 @@ except PrepareError as error:
 
 
 @pytest.mark.parametrize("content", ["", "no certificate", None])
-def test_what_is_no_authority_is_refused(tmp_path: Path, content: str | None) -> None:
+def test_what_is_not_a_ca_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_text(content)
@@ -114,16 +112,16 @@ def test_a_proxy_of_the_environment_is_used(
     # nobody has this name: only the proxy can answer
     request = requested("http://models.invalid/SHA256SUMS", revision=pinned, endpoint=None)
     prepare(request, progress)
-    assert ("GET", "/SHA256SUMS", "") in proxy.asked
+    assert ("GET", "/SHA256SUMS", "") in proxy.requests
 
 
-def test_the_object_store_is_asked_through_the_proxy_too(
+def test_the_object_store_is_reached_through_the_proxy_too(
     requested: Requested, progress: Progress, proxy: web_server.WebServer, naps: list[float]
 ) -> None:
     request = requested("s3://models/tiny", revision=None, endpoint="http://store.invalid")
     with pytest.raises(errors.SourceFileNotFound):
         prepare(request, progress)
-    assert any(path.startswith("/models") for _, path, _ in proxy.asked)
+    assert any(path.startswith("/models") for _, path, _ in proxy.requests)
 
 
 def test_a_branch_needs_leave_and_is_recorded_as_the_commit_it_named(
@@ -135,7 +133,7 @@ def test_a_branch_needs_leave_and_is_recorded_as_the_commit_it_named(
     prepared = prepare(request, progress)
     assert prepared.revision == hub.second_revision
     assert manifest.read(request.output).source["revision"] == hub.second_revision
-    # found again without asking where the branch is now
+    # found again without resolving the branch
     assert (
         prepare(requested(revision="v2", allow_mutable_revision=True, endpoint="http://127.0.0.1:9"), progress)
         == prepared
@@ -229,7 +227,7 @@ LISTING = """<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.c
 <IsTruncated>false</IsTruncated><Contents><Key>tiny/config.json</Key><Size>2</Size></Contents></ListBucketResult>"""
 
 
-def test_a_store_that_can_not_tell_a_change_is_refused(
+def test_a_store_that_cannot_report_a_change_is_refused(
     requested: Requested, progress: Progress, tmp_path: Path
 ) -> None:
     with web_server.running(tmp_path) as server:

@@ -1,4 +1,4 @@
-"""A web server over a folder that knows ranges, as any file server does, and a few faults by path."""
+"""A web server over a folder that knows ranges, as any file server does, and faults by path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WebServer(ThreadingHTTPServer):
         statuses: What is answered instead of a file: status and headers, by path.
         always: The same for every path.
         bodies: What is answered to a path that begins so.
-        asked: Method, path and Range of each request.
+        requests: Method, path and Range of each request.
     """
 
     daemon_threads = True
@@ -30,7 +30,7 @@ class WebServer(ThreadingHTTPServer):
         self.statuses: dict[str, tuple[int, dict[str, str]]] = {}
         self.always: tuple[int, dict[str, str]] | None = None
         self.bodies: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
         self.scheme = "http"
 
     @property
@@ -44,9 +44,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: WebServer
 
     def do_GET(self) -> None:
-        # a proxy is asked for whole addresses
+        # a proxy gets whole URLs
         path = unquote("/" + self.path.partition("://")[2].partition("/")[2] if "://" in self.path else self.path)
-        self.server.asked.append((self.command, path, self.headers.get("Range", "")))
+        self.server.requests.append((self.command, path, self.headers.get("Range", "")))
         if (answer := self.server.always or self.server.statuses.get(path)) is not None:
             status, headers = answer
             self._answer(status, b"", headers)

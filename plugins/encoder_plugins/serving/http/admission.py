@@ -38,7 +38,7 @@ class ClientDisconnected(Exception):  # noqa: N818 - no failure of ours
 
 
 def check_headers(headers: Mapping[str, str], limits: RequestLimits) -> None:
-    """Refuse what the headers tell, before a byte of the body is kept.
+    """Refuse a request by its headers, before a byte of the body is kept.
 
     Raises:
         Refusal: Another content type or an encoding (415), or an announced length beyond the limit (413).

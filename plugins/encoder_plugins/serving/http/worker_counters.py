@@ -59,7 +59,7 @@ class SingleProcess:
         return True
 
 
-class Shared:
+class SharedCounters:
     """The counters of several processes.
 
     Two that count at the same moment may both admit one more: the sum is exceeded by at most one for each process.
@@ -113,7 +113,7 @@ class Shared:
 
 def counters_of(file: CountersFile | None) -> WorkerCounters:
     """Return the counters behind ``file``; those of a single process without one."""
-    return SingleProcess() if file is None else Shared(file)
+    return SingleProcess() if file is None else SharedCounters(file)
 
 
 def new(processes: int, folder: Path | None = None) -> CountersFile:

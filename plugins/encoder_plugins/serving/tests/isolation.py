@@ -132,7 +132,7 @@ class Engine:
 
 
 def chosen(engine: Engine) -> list[list[Mapping[str, Any]]]:
-    """Return a few cases of each kind, always the same: those of one kind can be sent in one request."""
+    """Return some cases of each kind, always the same: those of one kind can be sent in one request."""
     heaviest = 1 if INTERPRETED else HEAVIEST
     kinds: dict[object, list[Mapping[str, Any]]] = {}
     for case in sorted(engine.reference.cases, key=lambda case: len(json.dumps(case))):

@@ -92,7 +92,7 @@ async def numbers(url: str) -> dict[str, float]:
 
 
 async def the_page_is_that_of_both(url: str) -> None:
-    """Ask on so many connections that both servers get some, and compare what either says of all of them."""
+    """Use so many connections that both servers get some, and compare what each reports for all of them."""
     bodies = [BODY] * 12 + [{"data": {"texts": []}}, {"data": {"texts": ["a"]}, "model": "another"}]
     for body in bodies:
         async with httpx.AsyncClient(timeout=120) as client:
@@ -103,7 +103,7 @@ async def the_page_is_that_of_both(url: str) -> None:
     assert (found["requests_total"], found["in_flight"], found["in_flight_limit"]) == (14, 0, IN_FLIGHT)
     assert (found["rejected_totalinvalid"], found["rejected_totalunknown_model"]) == (1, 1)
     assert found["tokens_total"] == found["vllm:prompt_tokens_total"] > 12 * 16 * 30
-    # as docs/autoscaling.md has it, and with the names that the chart's dashboard asks for
+    # as docs/autoscaling.md has it, and with the names that the chart's dashboard queries
     assert documented() <= set(found)
     assert found["vllm:request_success_total"] == 12 * 16
     assert found["vllm:num_requests_waiting"] == found["vllm:num_requests_running"] == 0

@@ -1,4 +1,4 @@
-"""Several processes that look like one: started in turn, signalled together, ended together. Real processes, in a few lines each."""
+"""Several processes that look like one: started in turn, signalled together, ended together. Real processes, of some lines each."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The token rows that a plan names, brought together on the device: one copy of indices, one gather for all groups."""
+"""The token rows that a plan names, gathered on the device: one copy of indices, one gather for all groups."""
 
 from __future__ import annotations
 

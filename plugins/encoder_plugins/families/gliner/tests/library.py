@@ -30,7 +30,7 @@ def call(function: str, *arguments: Any, **options: Any) -> Any:
 
 
 class LibraryTokenizer:
-    """What tests ask of the library's tokenizer."""
+    """What tests use of the library's tokenizer."""
 
     def __init__(self, folder: str, described: dict[str, Any]) -> None:
         self._folder = folder

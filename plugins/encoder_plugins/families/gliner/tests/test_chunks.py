@@ -99,6 +99,6 @@ def test_a_span_counts_where_it_has_most_around_it() -> None:
         ("end.", []),
     ],
 )
-def test_sentences_end_where_people_say_so(text: str, expected: list[int]) -> None:
+def test_sentences_end_where_readers_see_an_end(text: str, expected: list[int]) -> None:
     found = words.split(text)
     assert chunks.sentence_ends(found, chunks.line_starts(text, words.starts(text, found))) == expected

@@ -109,7 +109,7 @@ class Served:
                 step = advance(running, pooled(engine, self.plugin, step))
             findings += verdicts.examine(PARITY, self.reference, "together", batch, step.body)
         findings += verdicts.pooled(PARITY, "together", findings)
-        tolerance = verdicts.bounds(PARITY, self.dtype, {})
+        tolerance = verdicts.tolerance_of(PARITY, self.dtype, {})
         return verdicts.judge(findings, tolerance, self.reference, {})
 
     def result(self, mutant: Mutant) -> tuple[str, str]:

@@ -126,7 +126,7 @@ def test_any_table_gives_the_library_s_entities(
 
 
 @pytest.mark.parametrize(("flat", "multi_label"), SWITCHES)
-def test_the_search_looks_at_each_span_once(monkeypatch: pytest.MonkeyPatch, flat: bool, multi_label: bool) -> None:
+def test_the_search_reads_each_span_once(monkeypatch: pytest.MonkeyPatch, flat: bool, multi_label: bool) -> None:
     # 384 words, 12 widths, 25 labels: 115 200 candidates, which the library compares with each other
     name = "disjoint" if flat else "nested"
     search = getattr(decode, name)

@@ -45,7 +45,7 @@ LABELS = ["person", "city", "magazine", "machine"]
 # more than the longest text, and than one step of the scheduler takes of the whole batch
 STEP = 10_000
 Prompt = tuple[list[int], dict[str, Any]]
-Ask = Callable[[Sequence[Prompt]], list[np.ndarray]]
+Answers = Callable[[Sequence[Prompt]], list[np.ndarray]]
 
 
 def texts() -> list[tuple[str, list[str]]]:
@@ -63,7 +63,7 @@ def prompt(library: Library, text: str, labels: list[str], threshold: float) -> 
     return (ids, encode(words, marked, threshold)), library.logits(text, labels).numpy()
 
 
-def start(model: Path) -> Ask:
+def start(model: Path) -> Answers:
     """Start an engine in this process; gives a function from prompts to the pooler's rows."""
     from vllm import LLM, PoolingParams
 
@@ -77,7 +77,7 @@ def start(model: Path) -> Ask:
         max_num_seqs=8,
     )
 
-    def ask(prompts: Sequence[Prompt]) -> list[np.ndarray]:
+    def answers(prompts: Sequence[Prompt]) -> list[np.ndarray]:
         outputs = llm.encode(
             [{"prompt_token_ids": ids} for ids, _ in prompts],
             [PoolingParams(task="token_classify", extra_kwargs=extra) for _, extra in prompts],
@@ -86,7 +86,7 @@ def start(model: Path) -> Ask:
         )
         return [output.outputs.data.numpy() for output in outputs]
 
-    return ask
+    return answers
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +118,11 @@ def served(request: pytest.FixtureRequest, environment: None, tmp_path_factory: 
         return Library(source), start(model)
 
 
-def test_logits_are_those_of_the_library(served: tuple[Library, Ask], record_property: Any) -> None:
-    library, ask = served
-    asked = [prompt(library, text, labels, 0.0) for text, labels in texts()]
+def test_logits_are_those_of_the_library(served: tuple[Library, Answers], record_property: Any) -> None:
+    library, answers = served
+    sent = [prompt(library, text, labels, 0.0) for text, labels in texts()]
     worst = 0.0
-    for rows, (_, expected) in zip(ask([prompt for prompt, _ in asked]), asked, strict=True):
+    for rows, (_, expected) in zip(answers([prompt for prompt, _ in sent]), sent, strict=True):
         found = np.full(expected.shape, np.nan, np.float32)
         at = rows[:, :3].astype(int)
         found[at[:, 0], at[:, 1], at[:, 2]] = rows[:, 3]
@@ -134,16 +134,16 @@ def test_logits_are_those_of_the_library(served: tuple[Library, Ask], record_pro
     assert worst <= 1e-4
 
 
-def test_an_answer_is_the_same_in_any_company(served: tuple[Library, Ask]) -> None:
-    library, ask = served
+def test_an_answer_is_the_same_in_any_company(served: tuple[Library, Answers]) -> None:
+    library, answers = served
     prompts = [prompt(library, text, labels, 0.4)[0] for text, labels in texts()]
     # beside odd ones, which get nothing
     odd: list[Prompt] = [([5, 6, 7], {}), (prompts[0][0], encode([10_000], [1], 0.5))]
-    alone = [ask([prompt])[0] for prompt in prompts]
+    alone = [answers([prompt])[0] for prompt in prompts]
     assert sum(len(rows) for rows in alone) > 20
     order = np.random.default_rng(0).permutation(len(prompts)).tolist()
     for company in (prompts, [prompts[index] for index in order], [odd[0], *prompts, odd[1], *prompts]):
-        for (ids, extra), rows in zip(company, ask(company), strict=True):
+        for (ids, extra), rows in zip(company, answers(company), strict=True):
             if (ids, extra) in odd:
                 assert rows.shape == (0, 4)
                 continue

@@ -51,16 +51,16 @@ def drawn(seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(-0.5, 2, (WORDS, WIDTH, len(LABELS))).astype(np.float32)
 
 
-def library_spans(asked: dict[str, Any], logits: NDArray[np.float32]) -> dict[Span, float]:
+def library_spans(wanted: dict[str, Any], logits: NDArray[np.float32]) -> dict[Span, float]:
     """Decode logits with the library."""
     found = call(
         "decode",
         logits,
         words=WORDS,
         names={number + 1: label for number, label in enumerate(LABELS)},
-        flat_ner=asked["flat_ner"],
-        threshold=asked["threshold"],
-        multi_label=asked["multi_label"],
+        flat_ner=wanted["flat_ner"],
+        threshold=wanted["threshold"],
+        multi_label=wanted["multi_label"],
     )
     return {(start, end - start, LABELS.index(label)): score for start, end, label, score in found}
 
@@ -81,10 +81,10 @@ MODES = [
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(5))
 def test_what_the_library_decodes_needs_no_move(mode: dict[str, Any], seed: int) -> None:
-    asked, logits = case(**mode), drawn(seed)
-    found = library_spans(asked, logits)
+    wanted, logits = case(**mode), drawn(seed)
+    found = library_spans(wanted, logits)
     assert found
-    assert parity.shift(asked, found.keys(), parity._sigmoid(logits)) == 0.0
+    assert parity.shift(wanted, found.keys(), parity._sigmoid(logits)) == 0.0
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,26 +92,26 @@ def test_what_the_library_decodes_needs_no_move(mode: dict[str, Any], seed: int)
 def test_what_it_decodes_of_scores_that_moved_needs_no_larger_move(
     seed: int, mode: dict[str, Any], size: float
 ) -> None:
-    asked, logits = case(**mode), drawn(seed)
+    wanted, logits = case(**mode), drawn(seed)
     noise = np.random.default_rng(seed + 1).uniform(-size, size, logits.shape)
     scores = parity._sigmoid(logits)
     moved_scores = np.clip(scores + noise, 1e-6, 1 - 1e-6)
     moved = np.log(moved_scores / (1 - moved_scores)).astype(np.float32)
-    chosen = library_spans(asked, moved)
-    assert parity.shift(asked, chosen.keys(), scores) <= size + 1e-5
+    chosen = library_spans(wanted, moved)
+    assert parity.shift(wanted, chosen.keys(), scores) <= size + 1e-5
 
 
 def test_an_entity_that_nothing_explains_needs_a_large_move() -> None:
-    asked, logits = case(), drawn(1)
+    wanted, logits = case(), drawn(1)
     scores = parity._sigmoid(logits)
-    right = library_spans(asked, logits)
+    right = library_spans(wanted, logits)
     best = max(right, key=lambda span: right[span])
     without = {span: score for span, score in right.items() if span != best}
-    assert parity.shift(asked, without.keys(), scores) > 0.1
+    assert parity.shift(wanted, without.keys(), scores) > 0.1
     worst = tuple(int(axis) for axis in np.unravel_index(np.argmin(scores[:5]), scores[:5].shape))
-    assert parity.shift(asked, [worst], scores) > 0.3
+    assert parity.shift(wanted, [worst], scores) > 0.3
     both = [best, (best[0], best[1], (best[2] + 1) % 3)]
-    assert parity.shift(asked, both, scores) == math.inf
+    assert parity.shift(wanted, both, scores) == math.inf
 
 
 @pytest.mark.parametrize("words", [1, 3, 4, 9, 13])
@@ -138,35 +138,35 @@ def expected(logits: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
     return {"logits": logits, "logits_bfloat16": logits + noise}
 
 
-def examined(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any) -> Any:
+def examined(wanted: dict[str, Any], logits: NDArray[np.float32], answer: Any) -> Any:
     reference = Reference(
         artifact="sha256:a",
         digest="sha256:r",
         plugin="deberta_gliner",
-        cases=(asked,),
+        cases=(wanted,),
         expected={"c": expected(logits)},
     )
     content = json.dumps({"data": answer}).encode()
-    found = verdicts.examine(PARITY, reference, "alone", Batch((asked,), POOLING), content)
+    found = verdicts.examine(PARITY, reference, "alone", Batch((wanted,), POOLING), content)
     return reference, [*found, *verdicts.pooled(PARITY, "alone", found)]
 
 
-def findings(asked: dict[str, Any], logits: NDArray[np.float32], answer: Any, dtype: str = "float32") -> Any:
-    """Return the finding of one case, and the verdict over the bounds that such a case can measure."""
-    reference, found = examined(asked, logits, answer)
+def findings(wanted: dict[str, Any], logits: NDArray[np.float32], answer: Any, dtype: str = "float32") -> Any:
+    """Return the finding of one case, and the verdict over the thresholds that such a case can measure."""
+    reference, found = examined(wanted, logits, answer)
     measured = {name for one in found for name in one.metrics}
-    tolerance = tuple(bound for bound in PARITY.tolerances[dtype] if bound.metric in measured) or TOLERANCE
+    tolerance = tuple(limit for limit in PARITY.tolerances[dtype] if limit.metric in measured) or TOLERANCE
     return found[0], verdicts.judge(found, tolerance, reference, {})
 
 
-def right_answer(asked: dict[str, Any], logits: NDArray[np.float32]) -> list[dict[str, Any]]:
-    return [entity(span, score) for span, score in library_spans(asked, logits).items()]
+def right_answer(wanted: dict[str, Any], logits: NDArray[np.float32]) -> list[dict[str, Any]]:
+    return [entity(span, score) for span, score in library_spans(wanted, logits).items()]
 
 
 def test_the_librarys_own_answer_passes() -> None:
     logits = drawn(3)
-    asked = case(entities=right_answer(case(), logits))
-    finding, verdict = findings(asked, logits, {"entities": asked["entities"], "usage": {}})
+    wanted = case(entities=right_answer(case(), logits))
+    finding, verdict = findings(wanted, logits, {"entities": wanted["entities"], "usage": {}})
     assert verdict.result == "Passed"
     assert finding.notes == ()
     assert finding.metrics["decoded_shift"] == 0.0
@@ -185,8 +185,8 @@ def test_a_score_that_is_off_fails_with_its_number() -> None:
 def test_a_missing_entity_fails_and_is_named_with_its_distance_and_without_its_text() -> None:
     logits = drawn(3)
     answer = right_answer(case(), logits)
-    asked = case(entities=answer)
-    finding, verdict = findings(asked, logits, {"entities": answer[1:]})
+    wanted = case(entities=answer)
+    finding, verdict = findings(wanted, logits, {"entities": answer[1:]})
     assert verdict.result == "Failed"
     assert finding.metrics["decoded_shift"] > 1e-4
     (note,) = finding.notes
@@ -232,11 +232,11 @@ def test_entities_twice_or_in_another_order_are_wrong() -> None:
 
 
 def scored(logits: NDArray[np.float32], groups: list[int]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a case that asks for scores, and the right results: one list for each group."""
-    asked = case(measures="scores", span_groups=groups)
+    """Return a case with scores, and the right results: one list for each group."""
+    wanted = case(measures="scores", span_groups=groups)
     scores = parity._sigmoid(logits)
-    spans = [span for span in parity._requested(asked, scores) if scores[span] > LOW]
-    return asked, [
+    spans = [span for span in parity._requested(wanted, scores) if scores[span] > LOW]
+    return wanted, [
         {"entities": [entity(span, float(scores[span])) for span in spans if span[0] % WIDTH == group]}
         for group in groups
     ]
@@ -244,23 +244,23 @@ def scored(logits: NDArray[np.float32], groups: list[int]) -> tuple[dict[str, An
 
 def test_scores_are_requested_group_by_group_and_compared_span_by_span() -> None:
     logits = drawn(7)
-    asked, results = scored(logits, list(range(WIDTH)))
-    data = PARITY.body([asked], POOLING)["data"]
+    wanted, results = scored(logits, list(range(WIDTH)))
+    data = PARITY.body([wanted], POOLING)["data"]
     assert len(data["texts"]) == len(data["input_spans"]) == len(data["labels_per_text"]) == WIDTH
     assert (data["threshold"], data["flat_ner"], data["multi_label"]) == (LOW, False, True)
-    assert PARITY.weight(asked) == WIDTH
-    _, verdict = findings(asked, logits, {"results": results})
+    assert PARITY.weight(wanted) == WIDTH
+    _, verdict = findings(wanted, logits, {"results": results})
     assert verdict.result == "Passed"
     results[1]["entities"][0]["score"] += 3e-5
-    assert findings(asked, logits, {"results": results})[1].result == "Failed"
+    assert findings(wanted, logits, {"results": results})[1].result == "Failed"
 
 
 def test_a_span_that_is_missing_counts_with_its_distance() -> None:
     logits = drawn(7)
-    asked, results = scored(logits, [0])
+    wanted, results = scored(logits, [0])
     gone = max(results[0]["entities"], key=lambda found: float(found["score"]))
     results[0]["entities"].remove(gone)
-    finding, verdict = findings(asked, logits, {"results": results})
+    finding, verdict = findings(wanted, logits, {"results": results})
     assert verdict.result == "Failed"
     assert finding.metrics["score_max"] == pytest.approx(gone["score"] - LOW)
     assert "is missing" in finding.notes[0]
@@ -268,9 +268,9 @@ def test_a_span_that_is_missing_counts_with_its_distance() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_scores_of_another_model_fail_whatever_the_dtype(dtype: str) -> None:
-    asked, _ = scored(drawn(7), list(range(WIDTH)))
+    wanted, _ = scored(drawn(7), list(range(WIDTH)))
     _, results = scored(drawn(8), list(range(WIDTH)))
-    assert findings(asked, drawn(7), {"results": results}, dtype)[1].result == "Failed"
+    assert findings(wanted, drawn(7), {"results": results}, dtype)[1].result == "Failed"
 
 
 @pytest.mark.parametrize(
@@ -284,26 +284,26 @@ def test_the_scores_of_another_model_fail_whatever_the_dtype(dtype: str) -> None
 )
 def test_what_a_dtype_may_lose_is_measured_in_what_the_library_loses(dtype: str, size: float, result: str) -> None:
     logits = drawn(7)
-    asked, _ = scored(logits, list(range(WIDTH)))
+    wanted, _ = scored(logits, list(range(WIDTH)))
     noise = np.random.default_rng(1).normal(0, size, logits.shape).astype(np.float32)
     scores, moved = parity._sigmoid(logits), parity._sigmoid(logits + noise)
     results = [
         {
             "entities": [
                 entity(span, float(moved[span]))
-                for span in parity._requested(asked, scores)
+                for span in parity._requested(wanted, scores)
                 if moved[span] > LOW and span[0] % WIDTH == group
             ]
         }
         for group in range(WIDTH)
     ]
-    assert findings(asked, logits, {"results": results}, dtype)[1].result == result
+    assert findings(wanted, logits, {"results": results}, dtype)[1].result == result
 
 
 def test_a_pass_over_cases_without_any_score_measures_no_quantile() -> None:
     quiet = np.full((WORDS, WIDTH, len(LABELS)), -9.0, np.float32)
-    asked, results = scored(quiet, [0])
-    reference, found = examined(asked, quiet, {"results": results})
+    wanted, results = scored(quiet, [0])
+    reference, found = examined(wanted, quiet, {"results": results})
     verdict = verdicts.judge(found, TOLERANCE, reference, {})
     assert verdict.result == "Inconclusive"
     assert "score_p50" in verdict.message
@@ -311,26 +311,26 @@ def test_a_pass_over_cases_without_any_score_measures_no_quantile() -> None:
 
 def test_a_span_below_the_threshold_that_is_answered_counts() -> None:
     logits = drawn(7)
-    asked, results = scored(logits, [0])
+    wanted, results = scored(logits, [0])
     scores = parity._sigmoid(logits)
-    low = min((span for span in parity._requested(asked, scores)), key=lambda span: float(scores[span]))
+    low = min((span for span in parity._requested(wanted, scores)), key=lambda span: float(scores[span]))
     results[0]["entities"].append(entity(low, 0.9))
-    finding, verdict = findings(asked, logits, {"results": results})
+    finding, verdict = findings(wanted, logits, {"results": results})
     assert verdict.result == "Failed"
     assert finding.metrics["score_max"] > 0.5
 
 
 def test_only_one_group_answered_of_several_is_wrong() -> None:
     logits = drawn(7)
-    asked, results = scored(logits, list(range(WIDTH)))
+    wanted, results = scored(logits, list(range(WIDTH)))
     empty: list[dict[str, Any]] = [{"entities": []} for _ in results[1:]]
-    assert findings(asked, logits, {"results": [results[0], *empty]})[1].result == "Failed"
+    assert findings(wanted, logits, {"results": [results[0], *empty]})[1].result == "Failed"
 
 
 def test_too_few_results_are_wrong() -> None:
     logits = drawn(7)
-    asked, results = scored(logits, [0, 1])
-    assert "had 2 texts" in findings(asked, logits, {"results": results[:1]})[0].wrong
+    wanted, results = scored(logits, [0, 1])
+    assert "had 2 texts" in findings(wanted, logits, {"results": results[:1]})[0].wrong
 
 
 def test_requests_never_hold_more_texts_than_a_server_takes() -> None:
@@ -343,7 +343,7 @@ def test_requests_never_hold_more_texts_than_a_server_takes() -> None:
             assert len(data.get("texts", [0])) <= plans.MAX_TEXTS
 
 
-def test_cases_of_many_labels_are_asked_in_smaller_requests() -> None:
+def test_cases_of_many_labels_are_sent_in_smaller_requests() -> None:
     many = case(measures="scores", span_groups=list(range(WIDTH)), labels=[f"label {number}" for number in range(500)])
     steps = plans.plan(PARITY, [many | {"id": str(number)} for number in range(10)])
     # 9 words, 4 widths, 500 labels: 18 000 pairs
@@ -395,6 +395,6 @@ def test_a_users_case_gets_the_defaults_of_a_request() -> None:
     assert (found["id"], found["threshold"], found["flat_ner"], found["multi_label"]) == ("user-0", 0.5, True, False)
 
 
-def test_wrong_answers_are_told_apart_from_failures() -> None:
+def test_wrong_answers_are_distinguished_from_failures() -> None:
     with pytest.raises(WrongAnswer):
         PARITY.compare(case(), [{"start": 0}], expected(drawn(0)))

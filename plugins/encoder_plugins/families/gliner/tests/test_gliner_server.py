@@ -1,4 +1,4 @@
-"""The whole way: prepare, serve behind the door, and what clients get; the same without HTTP. One family stands for all."""
+"""The whole way: prepare, serve behind the admission middleware, and what clients get; the same without HTTP. One family stands for all."""
 
 from __future__ import annotations
 
@@ -139,12 +139,12 @@ async def test_clients_get_their_own_answers(server: Server) -> None:
 
     async with httpx.AsyncClient(timeout=120) as client:
 
-        async def ask(data: dict[str, Any]) -> Any:
+        async def answered(data: dict[str, Any]) -> Any:
             response = await server.post(client, **data)
             assert response.status_code == 200, response.text
             return response.json()["data"]["entities"]
 
-        together = await asyncio.gather(*map(ask, requests))
+        together = await asyncio.gather(*map(answered, requests))
     for data, found in zip(requests, together, strict=True):
         options = {"threshold": data["threshold"], "multi_label": data["multi_label"]}
         assert_same(found, server.library.entities(data["text"], data["labels"], **options))
@@ -199,7 +199,10 @@ def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[L
             for mine, theirs in zip(results(found), results(expected), strict=True):
                 assert_same(mine["entities"], theirs["entities"])
         assert next(answers, None) is None
-        assert model.ask({"text": " ", "labels": ["x"]}) == {"entities": [], "usage": {"prompt_tokens": 0, "words": 0}}
+        assert model.answer({"text": " ", "labels": ["x"]}) == {
+            "entities": [],
+            "usage": {"prompt_tokens": 0, "words": 0},
+        }
         waiting = model.submit(requests[0])
         assert len(waiting.result()["results"]) == 7
         (engine,) = model._engines
@@ -208,7 +211,7 @@ def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[L
         with pytest.raises(EngineEnded, match="before it had an answer"):
             lost[-1].result()
     with pytest.raises(EngineEnded):
-        model.ask(requests[0])
+        model.answer(requests[0])
 
 
 def results(answer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -44,9 +44,9 @@ HARD = (
 
 
 def made(builder: PromptBuilder, text: str, labels: tuple[str, ...]) -> tuple[list[int], list[int], list[int]]:
-    asked = builder.labels(labels)
-    prompt = builder.build(asked, builder.word_tokens(words.split(text)[:MAX_WORDS]))
-    return prompt.tokens, prompt.words.tolist(), asked.positions.tolist()
+    marked = builder.labels(labels)
+    prompt = builder.build(marked, builder.word_tokens(words.split(text)[:MAX_WORDS]))
+    return prompt.tokens, prompt.words.tolist(), marked.positions.tolist()
 
 
 def tokens_of(library: Library, word: str) -> list[int]:

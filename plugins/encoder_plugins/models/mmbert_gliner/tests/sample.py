@@ -8,5 +8,5 @@ DEMO = {"text": "Tim Cook leads Apple in Cupertino.", "labels": ["person", "comp
 
 
 def build(folder: Path) -> Path:
-    """Write the checkpoint as people publish it; return where it is."""
+    """Write the checkpoint as users publish it; return where it is."""
     return gliner.build(folder, "mmbert_gliner")

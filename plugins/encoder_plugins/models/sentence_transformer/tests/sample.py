@@ -8,5 +8,5 @@ DEMO = {"texts": ["A man is eating.", "Someone has a meal.", "A cheetah chases i
 
 
 def build(folder: Path) -> Path:
-    """Write the checkpoint as people publish it; return where it is."""
+    """Write the checkpoint as users publish it; return where it is."""
     return tiny.build("bert", folder)

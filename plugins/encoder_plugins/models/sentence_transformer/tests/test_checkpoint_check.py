@@ -1,4 +1,4 @@
-"""What a checkpoint may be, and what is said about one that may not."""
+"""What a checkpoint may be, and the message about one that may not."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -43,11 +43,11 @@ NAMES = [
     "qwen3",
     "gemma3",
 ]
-Ask = Callable[..., dict[str, Any]]
+Answer = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Starts engines in this process; each gives a function from request data to the answer's data."""
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -60,7 +60,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
         monkeypatch.setenv(name, value)
     from vllm import LLM
 
-    def start(model: Path, **more: Any) -> Ask:
+    def start(model: Path, **more: Any) -> Answer:
         llm = LLM(
             str(model),
             runner="pooling",
@@ -73,41 +73,41 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask]:
             **more,
         )
 
-        def ask(**data: Any) -> dict[str, Any]:
-            answer: dict[str, Any] = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
-            return answer
+        def answer(**data: Any) -> dict[str, Any]:
+            found: dict[str, Any] = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
+            return found
 
-        return ask
+        return answer
 
     return start
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_encoder_gives_the_vectors_of_the_library(
-    name: str, engine: Callable[..., Ask], tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, engine: Callable[..., Answer], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     source = tiny.build(name, tmp_path)
     model = tmp_path / "model"
     model.mkdir()
     checkpoint.CHECKPOINT.check(source, {})
     checkpoint.CHECKPOINT.convert(source, {}, model)
-    ask = engine(model)
+    answer = engine(model)
     cases = parity.cases(checkpoint.read(model))
     worst = 0.0
     for case, expected in zip(cases, by_library("vectors", source, cases), strict=True):
-        asked = {key: value for key, value in case.items() if key != "id"}
-        found = np.array(ask(**asked)["embeddings"][0], dtype=np.float32)
+        data = {key: value for key, value in case.items() if key != "id"}
+        found = np.array(answer(**data)["embeddings"][0], dtype=np.float32)
         metrics = parity.PARITY.compare(case, found, {"vector": expected}).metrics
         worst = max(worst, metrics["max_abs_error"])
         assert all(bound.holds(metrics[bound.metric]) for bound in parity.PARITY.tolerances["float32"]), (case, metrics)
     record_property("worst", worst)
     texts = [case["text"] for case in cases]
-    together = np.array(ask(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
+    together = np.array(answer(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
     expected = by_library("encode", source, texts)
     np.testing.assert_allclose(together, expected, atol=1e-5 * max(1.0, float(np.abs(together).max())))
 
 
-def test_another_pooling_gives_other_vectors(engine: Callable[..., Ask], tmp_path: Path) -> None:
+def test_another_pooling_gives_other_vectors(engine: Callable[..., Answer], tmp_path: Path) -> None:
     model = tiny.build("bert", tmp_path)
     case = parity.cases(checkpoint.read(model))[2]
     found = np.array(

@@ -50,7 +50,7 @@ def test_without_http_the_vectors_are_the_same(server: Server) -> None:
         answers = model.map({"texts": tuple(TEXTS[start : start + 16])} for start in range(0, 64, 16))
         found = np.concatenate([np.array(answer["embeddings"], np.float32) for answer in answers])
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        array = model.ask({"texts": TEXTS[:3], "encoding": "bytes"})
+        array = model.answer({"texts": TEXTS[:3], "encoding": "bytes"})
         np.testing.assert_allclose(array, expected[:3], atol=1e-5)
         refused = list[dict[str, Any]]([{"texts": ["a", ""]}, {"texts": ["a", "b\ud800"]}, {"texts": TEXTS[:17]}])
         mixed = model.map([{"text": "a"}, *refused, {"text": "b"}])
@@ -110,8 +110,8 @@ def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
 
 def test_the_official_client_of_openai_gets_its_embeddings(server: Server, openai_client: openai.OpenAI) -> None:
     expected = vectors(server, texts=TEXTS[:3])
-    # its client asks for base64 by itself
-    found = openai_client.embeddings.create(model="minilm", input=TEXTS[:3], user="somebody")
+    # its client requests base64 by default
+    found = openai_client.embeddings.create(model="minilm", input=TEXTS[:3], user="tenant")
     assert [entry.index for entry in found.data] == [0, 1, 2]
     np.testing.assert_array_equal(np.array([entry.embedding for entry in found.data], np.float32), expected)
     tokens = server.answer(texts=TEXTS[:3])["usage"]["prompt_tokens"]

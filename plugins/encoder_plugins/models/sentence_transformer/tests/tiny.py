@@ -36,7 +36,7 @@ class Tiny:
     dense: tuple[int, ...] = ()
     normalize: bool = True
     max_tokens: int = 48
-    # how checkpoints said these before sentence-transformers 6 moved them into the tokenizer
+    # how checkpoints configured these before sentence-transformers 6 moved them into the tokenizer
     legacy: dict[str, Any] | None = None
     padding_side: str = "right"
     # with a head for masked words, as a pretrained checkpoint has it
@@ -140,7 +140,7 @@ def save(folder: Path, name: str) -> None:
 
     tiny = named(name)
     torch.manual_seed(7)
-    trunk, saved = folder / "trunk", folder / tiny.name
+    encoder, saved = folder / "encoder", folder / tiny.name
     model = transformers.AutoModel.from_config(tiny.config())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -149,9 +149,9 @@ def save(folder: Path, name: str) -> None:
                 torch.randn_like(parameter) * (0.15 if parameter.ndim > 1 else 0.02)
                 + float("norm.weight" in name.lower())
             )
-    model.save_pretrained(trunk)
-    _tokenizer(tiny).save_pretrained(trunk)
-    modules: list[torch.nn.Module] = [Transformer(str(trunk), max_seq_length=tiny.max_tokens)]
+    model.save_pretrained(encoder)
+    _tokenizer(tiny).save_pretrained(encoder)
+    modules: list[torch.nn.Module] = [Transformer(str(encoder), max_seq_length=tiny.max_tokens)]
     modules.append(Pooling(WIDTH, pooling_mode=tiny.pooling))
     width = WIDTH
     for out in tiny.dense:
@@ -167,7 +167,7 @@ def save(folder: Path, name: str) -> None:
     (saved / "config.json").write_text(json.dumps({**config, "architectures": [tiny.architecture]}, indent=2))
     if tiny.legacy is not None:
         (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
-    shutil.rmtree(trunk)
+    shutil.rmtree(encoder)
 
 
 def _add_head(saved: Path) -> None:

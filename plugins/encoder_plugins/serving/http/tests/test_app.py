@@ -54,7 +54,7 @@ class FakeEngine:
 
 
 class FakeProcessor:
-    """Repeats the body, and notes in which thread it was parsed; a few bodies fail in their own ways."""
+    """Repeats the body, and notes in which thread it was parsed; some bodies fail in their own ways."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(str, int), "openai": Schema(int, str)}
 
@@ -81,7 +81,7 @@ class FakeProcessor:
 
 
 class Counters(SingleProcess):
-    """Knows whether the process has said that it listens."""
+    """Knows whether the process has reported that it listens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ async def test_a_refused_request_names_its_field(body: bytes, status: int, kind:
     assert found["message"].startswith(f"{param}: ")
 
 
-async def test_a_request_that_fails_tells_no_details_and_does_no_harm() -> None:
+async def test_a_request_that_fails_reveals_no_details_and_does_no_harm() -> None:
     server = Server()
     found = error(await server.post(b"broken"))
     assert (found["code"], found["type"]) == (500, "InternalServerError")

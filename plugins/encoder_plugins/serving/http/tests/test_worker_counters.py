@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from encoder_plugins.serving.http import worker_counters
-from encoder_plugins.serving.http.worker_counters import Shared, SingleProcess
+from encoder_plugins.serving.http.worker_counters import SharedCounters, SingleProcess
 from encoder_plugins.serving.settings import CountersFile
 
 
@@ -20,7 +20,7 @@ def test_a_single_process_is_complete_and_counts_itself() -> None:
 
 def test_all_count_together_and_are_complete_when_the_last_has_come(tmp_path: Path) -> None:
     file = worker_counters.new(3, tmp_path)
-    processes = [Shared(file) for _ in range(3)]
+    processes = [SharedCounters(file) for _ in range(3)]
     for number, process in enumerate(processes):
         assert not processes[0].complete()
         assert process.listening() == number
@@ -35,9 +35,9 @@ def test_all_count_together_and_are_complete_when_the_last_has_come(tmp_path: Pa
 
 def test_one_too_many_is_refused(tmp_path: Path) -> None:
     file = worker_counters.new(2, tmp_path)
-    processes = [Shared(file) for _ in range(2)]
+    processes = [SharedCounters(file) for _ in range(2)]
     processes[0].open()
-    late = Shared(file)
+    late = SharedCounters(file)
     processes[1].open()
     # the name is gone by now, as for any process that starts too late
     with pytest.raises(FileNotFoundError):
@@ -45,14 +45,14 @@ def test_one_too_many_is_refused(tmp_path: Path) -> None:
 
 
 def _count(path: str, processes: int, in_flight: int) -> None:
-    process = Shared(CountersFile(path=path, processes=processes))
+    process = SharedCounters(CountersFile(path=path, processes=processes))
     process.open()
     process.publish(in_flight)
 
 
 def test_processes_see_each_other(tmp_path: Path) -> None:
     file = worker_counters.new(4, tmp_path)
-    own = Shared(file)
+    own = SharedCounters(file)
     context = multiprocessing.get_context("spawn")
     others = [context.Process(target=_count, args=(file.path, 4, 10 * number)) for number in (1, 2, 3)]
     for other in others:

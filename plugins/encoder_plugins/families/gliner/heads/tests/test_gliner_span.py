@@ -87,7 +87,9 @@ def metadata(
     return made
 
 
-def ask(ours: GlinerSpanPooler, texts: Sequence[Text], extras: Sequence[dict[str, Any] | None]) -> list[np.ndarray]:
+def answers_of(
+    ours: GlinerSpanPooler, texts: Sequence[Text], extras: Sequence[dict[str, Any] | None]
+) -> list[np.ndarray]:
     hidden = torch.cat([Rows().rows(one.ids) for one in texts])
     return [rows.numpy() for rows in ours(hidden, metadata([len(one.ids) for one in texts], extras))]
 
@@ -132,13 +134,13 @@ def test_logits_are_those_of_the_library(switches: dict[str, Any], capacity: int
     settings = config(**switches)
     library = Library(settings)
     ours = pooler(library, settings, capacity=capacity)
-    together = ask(ours, TEXTS, [one.extra(0.0) for one in TEXTS])
+    together = answers_of(ours, TEXTS, [one.extra(0.0) for one in TEXTS])
     batched = library.logits(*TEXTS)
     worst = 0.0
     for one, rows, expected in zip(TEXTS, together, batched, strict=True):
         found = dense(rows, expected)
         assert (np.isfinite(found) == inside(expected)).all()
-        alone = dense(ask(ours, [one], [one.extra(0.0)])[0], expected)
+        alone = dense(answers_of(ours, [one], [one.extra(0.0)])[0], expected)
         for reference in (expected, library.logits(one)[0]):
             difference = np.abs(found - reference.numpy())[inside(expected)].max()
             worst = max(worst, float(difference))
@@ -153,7 +155,7 @@ def test_candidates_are_those_above_the_threshold(threshold: float, capacity: in
     settings = config()
     library = Library(settings)
     ours = pooler(library, settings, capacity=capacity)
-    answers = ask(ours, TEXTS, [one.extra(threshold) for one in TEXTS])
+    answers = answers_of(ours, TEXTS, [one.extra(threshold) for one in TEXTS])
     assert threshold == 1.0 or any(len(rows) > 3 for rows in answers)
     for rows, expected in zip(answers, library.logits(*TEXTS), strict=True):
         probability = expected.sigmoid().numpy()
@@ -167,7 +169,7 @@ def test_candidates_are_those_above_the_threshold(threshold: float, capacity: in
 def test_the_best_classes_come_along(classes: int) -> None:
     settings = config()
     library = Library(settings)
-    answers = ask(pooler(library, settings), TEXTS, [one.extra(0.4, classes) for one in TEXTS])
+    answers = answers_of(pooler(library, settings), TEXTS, [one.extra(0.4, classes) for one in TEXTS])
     for one, rows, expected in zip(TEXTS, answers, library.logits(*TEXTS), strict=True):
         assert rows.shape[1] == 4 + 2 * classes
         known = min(classes, len(one.labels))
@@ -183,9 +185,9 @@ def test_the_best_classes_come_along(classes: int) -> None:
 def test_a_request_gets_the_same_rows_in_any_company() -> None:
     settings = config()
     ours = pooler(Library(settings), settings)
-    alone = [ask(ours, [one], [one.extra(0.3)])[0] for one in TEXTS]
+    alone = [answers_of(ours, [one], [one.extra(0.3)])[0] for one in TEXTS]
     for order in ([5, 2, 0, 1, 4, 3], [0, 0, 5, 5, 1, 2], [3]):
-        answers = ask(ours, [TEXTS[index] for index in order], [TEXTS[index].extra(0.3) for index in order])
+        answers = answers_of(ours, [TEXTS[index] for index in order], [TEXTS[index].extra(0.3) for index in order])
         for index, rows in zip(order, answers, strict=True):
             key = np.lexsort(rows[:, :3].T[::-1])
             other = np.lexsort(alone[index][:, :3].T[::-1])
@@ -204,7 +206,7 @@ ODD: dict[str, Any] = {
     "bytes that are no numbers": {"words": b"abc", "labels": b"", "threshold": 0.5, "classes": 0},
     "words that are no bytes": {"words": [1, 2], "labels": b"", "threshold": 0.5, "classes": 0},
     "no threshold": {"words": b"", "labels": b""},
-    "a threshold that is no number": {**encode([5], [1], 0.5), "threshold": "high"},
+    "a threshold that is not a number": {**encode([5], [1], 0.5), "threshold": "high"},
     "counts that do not add up": {**encode([5, 6], [1, 2], 0.5), "word_counts": ONE, "label_counts": ONE},
     "counts without marks": {**encode([5], [1], 0.5), "word_counts": ONE * 2, "label_counts": ONE * 2},
     "marks of other texts": {**encode([5], [1], 0.5), **token_marks.encode([10, 5])},
@@ -216,9 +218,9 @@ def test_an_odd_request_gets_nothing_and_disturbs_nobody(odd: dict[str, Any] | N
     settings = config()
     ours = pooler(Library(settings), settings)
     one = TEXTS[0]
-    expected = ask(ours, [one], [one.extra(0.4)])[0]
+    expected = answers_of(ours, [one], [one.extra(0.4)])[0]
     assert len(expected) > 0
-    answers = ask(ours, [TEXTS[2], one, TEXTS[3]], [odd, one.extra(0.4), odd])
+    answers = answers_of(ours, [TEXTS[2], one, TEXTS[3]], [odd, one.extra(0.4), odd])
     assert answers[0].shape == answers[2].shape == (0, 4)
     np.testing.assert_allclose(answers[1], expected, atol=1e-5)
 
@@ -234,12 +236,12 @@ def test_a_request_of_several_texts_gets_what_each_gets_alone(classes: int) -> N
     hidden = torch.cat([Rows().rows(one.ids) for one in [TEXTS[3], *texts]])
     lengths = [len(TEXTS[3].ids), sum(len(one.ids) for one in texts)]
     beside, together = ours(hidden, metadata(lengths, [TEXTS[3].extra(0.3), extra]))
-    np.testing.assert_allclose(beside.numpy(), ask(ours, [TEXTS[3]], [TEXTS[3].extra(0.3)])[0], atol=1e-5)
+    np.testing.assert_allclose(beside.numpy(), answers_of(ours, [TEXTS[3]], [TEXTS[3].extra(0.3)])[0], atol=1e-5)
     first = np.cumsum([0, *(len(one.words) for one in texts)])
     owner = np.searchsorted(first, together[:, 0].numpy(), side="right") - 1
     assert len(set(owner.tolist())) >= 4
     for number, one in enumerate(texts):
-        expected = ask(ours, [one], [one.extra(0.3, classes)])[0]
+        expected = answers_of(ours, [one], [one.extra(0.3, classes)])[0]
         rows = together.numpy()[owner == number]
         rows[:, 0] -= first[number]
         for table in (rows, expected):

@@ -9,7 +9,7 @@ from triton.backends import compiler, driver
 
 
 class InterpretedDriver(driver.DriverBase):  # type: ignore[misc]
-    """The CPU, as far as anybody asks."""
+    """Reports a CPU."""
 
     @staticmethod
     def is_active() -> bool:

@@ -43,9 +43,9 @@ sys.exit(prepare.run(parser.parse_args()))
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes]]:
-    """Run a prep and return its exit status, and everything that anybody could read of it."""
-    # clients that are asked to tell all that they do
+def run_prep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes]]:
+    """Run a prep and return its exit status, and all of its output."""
+    # clients that log everything
     for name, value in {"HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug", "HTTPX_LOG_LEVEL": "trace"}.items():
         monkeypatch.setenv(name, value)
 
@@ -88,8 +88,10 @@ def file_of(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_what_a_prep_starts_is_looked_at_too(told: Callable[..., tuple[int, bytes]], checkpoint: Path) -> None:
-    found, everything = told(str(checkpoint), recorder=CARELESS)
+def test_the_output_of_child_processes_is_inspected_too(
+    run_prep: Callable[..., tuple[int, bytes]], checkpoint: Path
+) -> None:
+    found, everything = run_prep(str(checkpoint), recorder=CARELESS)
     assert found == 0, everything[-2000:]
     assert b"kX9wQzArgument" in everything
     assert b"kX9wQzVariable" in everything
@@ -107,10 +109,10 @@ def test_what_a_prep_starts_is_looked_at_too(told: Callable[..., tuple[int, byte
     # pytest puts a test's name into the environment
     ids=["accepted", "refused", "missing", "down", "corrupt"],
 )
-def test_a_token_is_told_nowhere(
-    told: Callable[..., tuple[int, bytes]], tmp_path: Path, hub: Any, repository: str, token: str, status: int
+def test_a_token_is_logged_nowhere(
+    run_prep: Callable[..., tuple[int, bytes]], tmp_path: Path, hub: Any, repository: str, token: str, status: int
 ) -> None:
-    found, everything = told(repository, "--endpoint", hub.address, "--token-file", file_of(tmp_path, token))
+    found, everything = run_prep(repository, "--endpoint", hub.address, "--token-file", file_of(tmp_path, token))
     assert found == status, everything[-2000:]
     assert token.encode() not in everything
 
@@ -119,12 +121,12 @@ def test_a_token_is_told_nowhere(
     ("answer", "status"),
     [
         ((403, {}), 22),
-        # which the client follows by asking anew, and anew
+        # which the client follows again and again
         ((301, {"Location": "http://127.0.0.1:9/elsewhere"}), 69),
     ],
 )
-def test_keys_are_told_nowhere(
-    told: Callable[..., tuple[int, bytes]], tmp_path: Path, answer: Any, status: int
+def test_keys_are_logged_nowhere(
+    run_prep: Callable[..., tuple[int, bytes]], tmp_path: Path, answer: Any, status: int
 ) -> None:
     for name, value in KEYS.items():
         (tmp_path / "credentials").mkdir(exist_ok=True)
@@ -133,9 +135,9 @@ def test_keys_are_told_nowhere(
     with web_server.running(tmp_path / "www") as server:
         server.always = answer
         options = ["--endpoint", server.address, "--credentials-folder", str(tmp_path / "credentials")]
-        found, everything = told("s3://models/tiny", *options)
+        found, everything = run_prep("s3://models/tiny", *options)
         # they were used: the session's token is the one thing that is sent
-        assert server.asked
+        assert server.requests
     assert found == status, everything[-2000:]
     assert b"kX9wQz" not in everything
     assert KEYS["AWS_ACCESS_KEY_ID"].encode() not in everything
@@ -143,12 +145,12 @@ def test_keys_are_told_nowhere(
 
 @pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
 def test_a_folder_without_a_key_is_named_and_its_other_key_is_not(
-    told: Callable[..., tuple[int, bytes]], tmp_path: Path, missing: str
+    run_prep: Callable[..., tuple[int, bytes]], tmp_path: Path, missing: str
 ) -> None:
     for name, value in KEYS.items():
         if name != missing:
             (tmp_path / name).write_text(value)
-    found, everything = told("s3://models/tiny", "--credentials-folder", str(tmp_path))
+    found, everything = run_prep("s3://models/tiny", "--credentials-folder", str(tmp_path))
     assert found == 22
     assert missing.encode() in everything
     assert b"kX9wQz" not in everything
