@@ -28,7 +28,7 @@ from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
-from encoder_operator.status import status
+from encoder_operator.status import condition_values, status
 from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
@@ -150,6 +150,15 @@ class Reconciler:
         if new_status != live.get("status"):
             version = await self._client.replace_status(key.namespace, key.name, live["metadata"], new_status)
             self._watch_progress.record_write(key, naming.KIND, version)
+            for entry in condition_values.transitions(live.get("status") or {}, new_status):
+                _LOG.info(
+                    "condition",
+                    type=entry["type"],
+                    status=entry["status"],
+                    reason=entry["reason"],
+                    message=entry["message"],
+                    generation=entry.get("observedGeneration"),
+                )
 
     def _record_metrics(self, live: Json, observed: ObservedState, new_status: Json, action: Action) -> None:
         """Update metrics once per recorded result, when the object that records it is created."""
