@@ -22,11 +22,19 @@ import httpx2
 import msgspec
 from lightkube import ApiError, AsyncClient
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import PatchType
 
 from encoder_operator import naming
-from encoder_operator.client.errors import ApiServerError, Conflict, NotLeader, RequestRejected, Unavailable
+from encoder_operator.client.errors import (
+    ApiServerError,
+    Conflict,
+    NotConfigured,
+    NotLeader,
+    RequestRejected,
+    Unavailable,
+)
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
@@ -77,6 +85,15 @@ class ObjectList(NamedTuple):
 _CLOCK_TOLERANCE = timedelta(seconds=3)
 
 
+def _configuration() -> SingleConfig | None:
+    try:
+        return KubeConfig.from_env().get()
+    except ConfigError as error:
+        raise NotConfigured(
+            f"no access to a cluster: {error}; set KUBECONFIG to a kubeconfig file, or run the command in a pod"
+        ) from error
+
+
 class Client:
     """Client of the API server."""
 
@@ -90,7 +107,7 @@ class Client:
         crash_before_write: int | None = None,
     ) -> None:
         self._lightkube = AsyncClient(
-            config=config or KubeConfig.from_env().get(),
+            config=config or _configuration(),
             field_manager=naming.MANAGER,
             transport=transport,
             timeout=httpx2.Timeout(15.0),

@@ -29,9 +29,7 @@ _MESSAGE_LENGTH = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plugin", help="whose checkpoint it is")
-    parser.add_argument(
-        "source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or an absolute folder"
-    )
+    parser.add_argument("source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or a folder")
     parser.add_argument("output", type=Path, help="the artifact's folder, which must not hold anything else")
     parser.add_argument("--revision", help="commit of the repository (40 hex), or digest of the folder (64 hex)")
     parser.add_argument(
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="REPO@REVISION",
-        help="further repository of the same hub that the checkpoint needs, or an absolute folder; several are possible",
+        help="further repository of the same hub that the checkpoint needs, or a folder; several are possible",
     )
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="take the checkpoint's own Python code, and let it run"
@@ -115,7 +113,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         raise Unsupported(str(error)) from error
     return Request(
         plugin=plugin,
-        source=arguments.source,
+        source=_source(arguments.source),
         output=arguments.output.absolute(),
         revision=_revision(arguments),
         allow_mutable_revision=arguments.allow_mutable_revision,
@@ -131,10 +129,16 @@ def _request(arguments: argparse.Namespace) -> Request:
     )
 
 
+def _source(text: str) -> str:
+    """Return a folder's absolute path. As in transformers, a folder that exists comes before a repository of the same name."""
+    relative = text in (".", "..") or text.startswith(("./", "../"))
+    return str(Path(text).absolute()) if relative or ("://" not in text and Path(text).is_dir()) else text
+
+
 def _auxiliary(text: str) -> Auxiliary:
     """Read `REPO@REVISION`, or a folder."""
-    if text.startswith("/"):
-        return Auxiliary(text)
+    if (folder := _source(text)).startswith("/"):
+        return Auxiliary(folder)
     source, _, revision = text.partition("@")
     return Auxiliary(source, revision or None)
 

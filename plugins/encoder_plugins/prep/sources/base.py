@@ -65,7 +65,7 @@ def of(request: Request, staging: Staging) -> Source:
         return WebSource(request.source, request.revision, staging=staging, patience=patience)
     if not _REPOSITORY.fullmatch(request.source):
         raise Unsupported(
-            f"{request.source!r} is no repository (org/name), no s3://bucket/prefix, no http(s) address, and no absolute folder"
+            f"{request.source!r} is no repository (org/name), no s3://bucket/prefix, no http(s) address, and no folder"
         )
     if not is_pinned(request):
         raise Unsupported(
