@@ -77,7 +77,9 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         retry=found.retry if origin else "",
     )
     whole = [
-        persistent_volume_claim.build(found, create, None) if create is not None else None,
+        persistent_volume_claim.build(found, create, None, storage_class=settings.defaults.storage_class_name)
+        if create is not None
+        else None,
         prep_job.build(found, artifact.key, shared=shared, settings=settings),
         controller_revisions.build_revision(found, made),
         service.build(found),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from encoder_operator.api.v1alpha1 import Accelerator, Resources
@@ -25,6 +26,37 @@ class Images(BaseModel):
     """Preparation images by plugin. They contain the original library."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(default="IfNotPresent", alias="pullPolicy")
     """Pull policy of these images."""
+
+
+class _Values(BaseModel):
+    """A part of the chart's values, in their spelling."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
+
+
+class Proxy(_Values):
+    """Proxies of prep Jobs; empty for none."""
+
+    http: str = ""
+    https: str = ""
+    no_proxy: str = ""
+
+
+class NamedKey(_Values):
+    """A key of a ConfigMap or Secret with this name in the namespace of each model; no name for none."""
+
+    name: str = ""
+    key: str = ""
+
+
+class Defaults(_Values):
+    """What EncoderModels get that do not set the field themselves. A change does not affect existing pods and volumes."""
+
+    proxy: Proxy = Proxy()
+    ca_config_map: NamedKey = NamedKey(key="ca.crt")
+    hub_endpoint: str = ""
+    token_secret: NamedKey = NamedKey(key="token")
+    storage_class_name: str = ""
 
 
 class Settings(BaseSettings):
@@ -58,6 +90,13 @@ class Settings(BaseSettings):
     """Whether EncoderModels may replace the thresholds of their plugin with spec.parity.thresholds."""
     weakest_parity_mode: Literal["Enforce", "Warn", "Disabled"] = "Disabled"
     """Weakest spec.parity.mode that EncoderModels may set. Disabled allows all, Enforce only itself."""
+    prep_service_accounts: list[str] = Field(default_factory=list)
+    """Service accounts that EncoderModels may set in spec.prepare.serviceAccountName, as a JSON list."""
+    defaults: Defaults = Defaults()
+    """Proxy, CA certificates, hub mirror, token and StorageClass for EncoderModels that set none, as JSON."""
+    fixed_user: bool = True
+    """Whether pods run as user and group 10001. False leaves user and groups to the platform, such as OpenShift, which
+    assigns a range to each namespace."""
     max_preps: int = Field(default=4, ge=1)
     """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
     reason Queued."""

@@ -45,6 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--credentials-folder", type=Path, help=f"folder with the object store's {', '.join(_KEYS)} [and {_SESSION}]"
     )
     parser.add_argument("--ca-file", type=Path, help="certificates (PEM) to trust beside the public ones")
+    parser.add_argument(
+        "--optional-files",
+        action="store_true",
+        help="do without the token and the certificates if their files do not exist",
+    )
+    parser.add_argument(
+        "--ambient-credentials",
+        action="store_true",
+        help="sign requests to the object store with the credentials of the environment, such as a workload identity",
+    )
     parser.add_argument("--allow-pickle", action="store_true", help="convert pickled weights where there are no others")
     parser.add_argument(
         "--auxiliary",
@@ -72,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prepare, say what came of it, and return the exit status."""
 
     def work(progress: Progress) -> Prepared:
-        if arguments.ca_file is not None:
+        if arguments.ca_file is not None and _is_given(arguments.ca_file, arguments):
             tls.also(arguments.ca_file)
         return prepare(_request(arguments), progress)
 
@@ -119,7 +129,8 @@ def _request(arguments: argparse.Namespace) -> Request:
         allow_mutable_revision=arguments.allow_mutable_revision,
         endpoint=arguments.endpoint,
         region=arguments.region,
-        token=None if arguments.token_file is None else _secret(arguments.token_file),
+        token=_token(arguments),
+        ambient_credentials=arguments.ambient_credentials,
         credentials=_credentials(arguments.credentials_folder),
         allow_pickle=arguments.allow_pickle,
         trust_remote_code=arguments.trust_remote_code,
@@ -162,6 +173,16 @@ def _credentials(folder: Path | None) -> Credentials | None:
     access_key, secret_key = (_secret(folder / name) for name in _KEYS)
     session = folder / _SESSION
     return Credentials(access_key, secret_key, _secret(session) if session.exists() else None)
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    file = arguments.token_file
+    return None if file is None or not _is_given(file, arguments) else _secret(file)
+
+
+def _is_given(file: Path, arguments: argparse.Namespace) -> bool:
+    """Return whether a file must be read: one that must exist, or does."""
+    return not arguments.optional_files or file.exists()
 
 
 def _secret(path: Path) -> str:

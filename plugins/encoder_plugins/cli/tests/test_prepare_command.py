@@ -80,6 +80,12 @@ def test_a_failure_before_the_first_byte_leaves_nothing(
     assert list((tmp_path / "volume").iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--token-file", "--ca-file"])
+def test_a_file_that_need_not_exist_is_done_without(run: Run, option: str) -> None:
+    assert run("demo/nothing", option, "/nowhere", "--optional-files")[1]["code"] == "RepositoryNotFound"
+    assert run("demo/nothing", option, "/nowhere")[1]["code"] in ("AuthFailed", "Unsupported")
+
+
 @pytest.mark.parametrize("source", ["./local", "local", "../here/local", "."])
 def test_a_relative_folder_is_a_folder_and_no_repository(
     run: Run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

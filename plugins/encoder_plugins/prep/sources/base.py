@@ -57,6 +57,7 @@ def of(request: Request, staging: Staging) -> Source:
             endpoint=request.endpoint,
             region=request.region,
             credentials=request.credentials,
+            ambient=request.ambient_credentials,
             patience=patience,
         )
     if request.source.startswith(("https://", "http://")):
