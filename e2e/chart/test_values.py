@@ -91,6 +91,8 @@ OTHER: dict[str, tuple[Any, Body]] = {
     },
     "monitoring.alerts.enabled": (True, {}),
     "monitoring.alerts.labels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
+    "monitoring.modelConditions.maxModels": (9, {}),
+    "monitoring.alerts.runbookUrl": ("https://runbooks.example.org", {"monitoring": {"alerts": {"enabled": True}}}),
     "monitoring.alerts.alertLabels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
     "monitoring.dashboard.enabled": (True, {}),
     "monitoring.dashboard.labels": ({"a": "b"}, {"monitoring": {"dashboard": {"enabled": True}}}),

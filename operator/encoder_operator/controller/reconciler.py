@@ -19,6 +19,7 @@ from encoder_operator.controller.prep_slots import PrepSlots, is_finished
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
+from encoder_operator.metrics.condition_gauge import ConditionGauge
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner, verification
@@ -63,6 +64,7 @@ class Reconciler:
         self._watch_progress = watch_progress or WatchProgress()
         self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
         self._phase_gauge = phase_gauge or PhaseGauge()
+        self._condition_gauge = ConditionGauge(settings.condition_metric_max_models)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Reconcile one EncoderModel.
@@ -79,6 +81,7 @@ class Reconciler:
         if snapshot is None:
             self._watch_progress.forget(key)
             self._phase_gauge.remove(key)
+            self._condition_gauge.remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
             if self._prep_slots.holds_slot(key):
@@ -147,6 +150,7 @@ class Reconciler:
             )
 
     async def _update_status(self, key: NamespacedName, live: Json, new_status: Json) -> None:
+        self._condition_gauge.set(key, new_status)
         if new_status != live.get("status"):
             version = await self._client.replace_status(key.namespace, key.name, live["metadata"], new_status)
             self._watch_progress.record_write(key, naming.KIND, version)

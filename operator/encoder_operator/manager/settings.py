@@ -97,6 +97,9 @@ class Settings(BaseSettings):
     fixed_user: bool = True
     """Whether pods run as user and group 10001. False leaves user and groups to the platform, such as OpenShift, which
     assigns a range to each namespace."""
+    condition_metric_max_models: int = Field(default=0, ge=0)
+    """Number of EncoderModels up to which the metric encoder_model_condition has the conditions Ready and Degraded of
+    each, with its name; 0 for never."""
     max_preps: int = Field(default=4, ge=1)
     """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
     reason Queued."""
