@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from encoder_operator.api.v1alpha1 import Accelerator, Resources
 
 Seconds = Annotated[float, Field(gt=0)]
+Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+_TIME_OF_DAY = "^(([01][0-9]|2[0-3]):[0-5][0-9])?$"
 
 
 class Images(BaseModel):
@@ -59,6 +61,29 @@ class Defaults(_Values):
     storage_class_name: str = ""
 
 
+class UpdateWindow(_Values):
+    """When automatic updates may start, in UTC. Without times, at any time of the days."""
+
+    days: list[Weekday] = Field(default=list(get_args(Weekday)), min_length=1)
+    start: Annotated[str, Field(pattern=_TIME_OF_DAY)] = ""
+    end: Annotated[str, Field(pattern=_TIME_OF_DAY)] = ""
+
+    @model_validator(mode="after")
+    def _has_both_times(self) -> Self:
+        if bool(self.start) != bool(self.end):
+            raise ValueError("set both start and end, or neither")
+        if self.start and self.start == self.end:
+            raise ValueError("start and end must differ; without them, the window is always open")
+        return self
+
+
+class Updates(_Values):
+    """Limits of automatic updates."""
+
+    window: UpdateWindow = UpdateWindow()
+    max_at_once: Annotated[int, Field(ge=1)] = 1
+
+
 class Settings(BaseSettings):
     """Settings that the cluster administrator chooses for all EncoderModels."""
 
@@ -94,6 +119,8 @@ class Settings(BaseSettings):
     """Service accounts that EncoderModels may set in spec.prepare.serviceAccountName, as a JSON list."""
     defaults: Defaults = Defaults()
     """Proxy, CA certificates, hub mirror, token and StorageClass for EncoderModels that set none, as JSON."""
+    updates: Updates = Updates()
+    """When EncoderModels with spec.rollout.updatePolicy Automatic are updated, and how many at the same time, as JSON."""
     fixed_user: bool = True
     """Whether pods run as user and group 10001. False leaves user and groups to the platform, such as OpenShift, which
     assigns a range to each namespace."""

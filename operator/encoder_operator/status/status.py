@@ -11,7 +11,7 @@ from datetime import datetime
 
 from encoder_operator import naming
 from encoder_operator.client.errors import ApiServerError
-from encoder_operator.planner import networking, rollout
+from encoder_operator.planner import automatic_update, networking, rollout
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.rollout import RolloutPlan
 from encoder_operator.planner.verification import (
@@ -216,7 +216,10 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
         "Progressing": _progressing(inputs),
         "Degraded": _degraded(inputs),
         "UpdateAvailable": ConditionValue(
-            True, Reason.NEW_DEFAULTS, f"Newer operator defaults are available: {inputs.available_update}"
+            True,
+            Reason.NEW_DEFAULTS,
+            f"Newer operator defaults are available: {inputs.available_update}"
+            + (", to be rolled out in the update window" if automatic_update.is_automatic(inputs.model) else ""),
         )
         if inputs.available_update
         else ConditionValue(False, Reason.CURRENT, "The revision uses the operator's current defaults"),

@@ -20,6 +20,7 @@ TRUSTING = SETTINGS.model_copy(update={"allow_trust_remote_code": True, "prep_se
 ELSEWHERE = {
     "paused": "decide: nothing is written",
     "parity.mode": "verification: whether there is a parity Job, and what its verdict opens",
+    "rollout.updatePolicy": "automatic_update: when newer defaults make a new revision",
     "rollout.progressDeadlineSeconds": "deadline: the operator's own clock",
     "source.huggingFace.allowMutableRevision": "the rule beside it: whether revision may be a branch",
 }
