@@ -305,7 +305,7 @@ def _inputs_missing_message(model: EncoderModel) -> str:
 
 def describe(artifact: Artifact) -> str:
     """Return an artifact's digest and size for a message."""
-    return f"{artifact.digest} ({artifact.bytes / 1e6:.1f} MB)"
+    return f"The artifact has {artifact.bytes / 1e6:.1f} MB and the digest {artifact.digest}"
 
 
 # error codes in the report of `encoder-plugins prepare`

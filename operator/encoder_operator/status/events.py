@@ -87,7 +87,7 @@ def _started(old: Json, new: Json) -> Iterator[Event]:
     job = new.get("parityJob")
     # attempts count up while a Job of an earlier one exists; a lower number is an older Job, after a newer one is gone
     if job and _attempt(job) > _attempt(old.get("parityJob") or ""):
-        what = f"Job {job} compares a pod of the revision in its name with the reference outputs"
+        what = f"Job {job} compares revision {_revision(job)} with the reference outputs"
         yield Event(False, EventReason.PARITY_STARTED, what)
 
 
@@ -135,6 +135,11 @@ def _became_true(old: Json, entry: Json | None) -> Json | None:
 def _details(new: Json, reason: Reason) -> str:
     """Return the message of the first condition that has the reason, which has the details."""
     return str(next(entry["message"] for entry in new["conditions"] if entry["reason"] == reason))
+
+
+def _revision(job: str) -> str:
+    # as in naming.parity_job
+    return job.rpartition("-parity-")[0].rpartition("-")[2]
 
 
 def _attempt(job: str) -> int:

@@ -28,11 +28,11 @@ async def test_events_tell_the_way_to_ready() -> None:
     active = harness.status["activeRevision"]
     assert new_events(harness, []) == {
         "PrepStarted": ("Normal", f"Job {harness.status['prepJob']} prepares the checkpoint"),
-        "Prepared": ("Normal", f"{harness.status['artifact']['digest']} (91.0 MB)"),
+        "Prepared": ("Normal", f"The artifact has 91.0 MB and the digest {harness.status['artifact']['digest']}"),
         "RolloutStarted": ("Normal", f"Rolling out revision {active} to 1 pod"),
         "ParityStarted": (
             "Normal",
-            f"Job minilm-{active}-parity-1 compares a pod of the revision in its name with the reference outputs",
+            f"Job minilm-{active}-parity-1 compares revision {active} with the reference outputs",
         ),
         "ParityPassed": (
             "Normal",
