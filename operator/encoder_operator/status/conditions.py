@@ -35,7 +35,8 @@ CONDITIONS = {
         "the prep Job's termination message, later the revision that pins the artifact",
     ),
     "Verified": ConditionDoc(
-        "The output of the **active** revision matches the reference outputs within tolerance on the accelerator that it runs on",
+        "The output of the **active** revision matches the reference outputs within tolerance on the accelerator that it runs on. Unknown"
+        " before anything was compared",
         "the parity Job's termination message, recorded as a ControllerRevision",
     ),
     "Available": ConditionDoc(

@@ -69,7 +69,9 @@ _GIVEN_UP = frozenset({Reason.PARITY_FAILED, Reason.PROGRESS_DEADLINE_EXCEEDED})
 
 def events_for(old: Json, new: Json) -> tuple[Event, ...]:
     """Return the Events for the changes between two statuses, at most one for each reason and message."""
-    found = [*_started(old, new), *_passed(old, new), *_reasons(old, new), *_outcomes(old, new)]
+    # a status of version 0.1.0 names no Jobs, and those that exist have not just started
+    started = () if old.get("conditions") and "desiredReplicas" not in old else _started(old, new)
+    found = [*started, *_passed(old, new), *_reasons(old, new), *_outcomes(old, new)]
     return tuple(dict.fromkeys(found))
 
 

@@ -76,6 +76,17 @@ async def test_an_update_that_passes_reports_its_own_numbers() -> None:
     assert "cosine 0.9999991" in message
 
 
+async def test_an_upgrade_of_the_operator_reports_no_start_of_anything() -> None:
+    harness = Harness()
+    await harness.settle()
+    before = events(harness)
+    new = ("ready", "desiredReplicas", "prepJob", "parityJob", "engine")
+    harness.edit(lambda live: [live["status"].pop(field) for field in new])
+    await harness.settle()
+    assert harness.status["prepJob"]
+    assert events(harness) == before
+
+
 async def test_scaling_to_zero_is_an_event() -> None:
     harness = Harness()
     await harness.settle()
