@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from encoder_node import targets
-from encoder_operator.manager.settings import Images
+from encoder_operator.manager.settings import Defaults, Images, Updates
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 
@@ -218,6 +218,34 @@ def test_the_model_of_the_test_reaches_it_word_for_word(helm: Helm) -> None:
     (container,) = chart.find(helm.render(ALL), "Pod", "encoder-operator-test")["spec"]["containers"]
     (spec,) = [found.removeprefix("--spec=") for found in container["args"] if found.startswith("--spec=")]
     assert json.loads(spec) == ALL["test"]["model"]
+
+
+@pytest.mark.parametrize(("assigns", "fixed"), [(True, False), (False, True), ("auto", True)])
+def test_no_pod_names_a_user_where_the_platform_assigns_one(helm: Helm, assigns: object, fixed: bool) -> None:
+    # the cluster that `helm template` assumes is not OpenShift
+    objects = helm.render({**ALL, "platform": {"assignsUsers": assigns}})
+    text = json.dumps(objects)
+    for name in ("runAsUser", "runAsGroup", "fsGroup"):
+        assert (f'"{name}": 10001' in text) is fixed
+    assert '"runAsNonRoot": true' in text
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    told = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert told["ENCODER_FIXED_USER"] == str(fixed).lower()
+
+
+def test_defaults_reach_the_operator_as_it_reads_them(helm: Helm) -> None:
+    wanted = {"proxy": {"https": "http://proxy:3128"}, "tokenSecret": {"name": "hub"}, "storageClassName": "fast"}
+    updates = {"window": {"days": ["Sat"], "start": "22:00", "end": "04:00"}, "maxAtOnce": 3}
+    objects = helm.render({"defaults": wanted, "updates": updates})
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    told = {entry["name"]: entry.get("value") for entry in container["env"]}
+    defaults = Defaults.model_validate_json(told["ENCODER_DEFAULTS"])
+    assert (defaults.proxy.https, defaults.token_secret.name, defaults.token_secret.key) == (
+        "http://proxy:3128", "hub", "token"
+    )  # fmt: skip
+    assert defaults.storage_class_name == "fast"
+    read = Updates.model_validate_json(told["ENCODER_UPDATES"])
+    assert (read.window.days, read.window.start, read.window.end, read.max_at_once) == (["Sat"], "22:00", "04:00", 3)
 
 
 def test_the_values_in_the_documentation_are_values(helm: Helm) -> None:
