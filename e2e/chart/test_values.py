@@ -229,8 +229,15 @@ def test_no_pod_names_a_user_where_the_platform_assigns_one(helm: Helm, assigns:
         assert (f'"{name}": 10001' in text) is fixed
     assert '"runAsNonRoot": true' in text
     (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
-    told = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert told["ENCODER_FIXED_USER"] == str(fixed).lower()
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert environment["ENCODER_FIXED_USER"] == str(fixed).lower()
+
+
+def test_openshift_is_recognized_by_its_api(either_helm: Helm) -> None:
+    cluster = ("--kube-version", "1.36.3", "--api-versions", "security.openshift.io/v1")
+    text = either_helm.run("template", "x", str(chart.CHART), *cluster)
+    assert "runAsNonRoot: true" in text
+    assert "runAsUser: 10001" not in text
 
 
 def test_defaults_reach_the_operator_as_it_reads_them(helm: Helm) -> None:
@@ -238,13 +245,13 @@ def test_defaults_reach_the_operator_as_it_reads_them(helm: Helm) -> None:
     updates = {"window": {"days": ["Sat"], "start": "22:00", "end": "04:00"}, "maxAtOnce": 3}
     objects = helm.render({"defaults": wanted, "updates": updates})
     (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
-    told = {entry["name"]: entry.get("value") for entry in container["env"]}
-    defaults = Defaults.model_validate_json(told["ENCODER_DEFAULTS"])
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    defaults = Defaults.model_validate_json(environment["ENCODER_DEFAULTS"])
     assert (defaults.proxy.https, defaults.token_secret.name, defaults.token_secret.key) == (
         "http://proxy:3128", "hub", "token"
     )  # fmt: skip
     assert defaults.storage_class_name == "fast"
-    read = Updates.model_validate_json(told["ENCODER_UPDATES"])
+    read = Updates.model_validate_json(environment["ENCODER_UPDATES"])
     assert (read.window.days, read.window.start, read.window.end, read.max_at_once) == (["Sat"], "22:00", "04:00", 3)
 
 

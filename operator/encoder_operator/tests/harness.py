@@ -179,8 +179,8 @@ class Harness:
 
     def no_message_is_repeated(self) -> None:
         """Check that no two conditions have the same message, except `Ready`, which repeats its cause."""
-        said = [entry["message"] for entry in self.status["conditions"] if entry["type"] != "Ready"]
-        assert {text: count for text, count in Counter(said).items() if count > 1} == {}
+        messages = [entry["message"] for entry in self.status["conditions"] if entry["type"] != "Ready"]
+        assert {text: count for text, count in Counter(messages).items() if count > 1} == {}
 
     async def settle(self, rounds: int = 20) -> None:
         """Let operator, controllers and kubelet take turns until nothing changes any more."""

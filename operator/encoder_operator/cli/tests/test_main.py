@@ -21,7 +21,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["doctor", "gc", "run", "smoke-test --namespace demo"])
-def test_without_a_kubeconfig_a_command_says_so_in_one_line(tmp_path: Path, command: str) -> None:
+def test_without_a_kubeconfig_a_command_reports_it_in_one_line(tmp_path: Path, command: str) -> None:
     done = run(tmp_path, *command.split())
     assert done.returncode == 78
     errors = [line for line in done.stderr.splitlines() if not line.startswith("{")]

@@ -1,4 +1,4 @@
-"""A fleet gets newer images without an annotation: in the window, a few at a time, verified, and rolled back where they are wrong."""
+"""Models are updated to newer images without an annotation: in the window, a limited number at once, verified, and rolled back on failure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_only_automatic_models_get_a_newer_image(policy: str) -> None:
     assert (await updated(harness, newer("engine:3")) == "engine:3") is automatic
 
 
-async def test_outside_the_window_nothing_starts_and_nothing_goes_back() -> None:
+async def test_outside_the_window_no_update_starts_and_none_is_undone() -> None:
     harness = await serving()
     before = image(harness)
     assert await updated(harness, newer("engine:2", NEVER)) == before
@@ -89,7 +89,7 @@ async def test_an_update_in_progress_is_completed_after_the_window_and_a_restart
     assert harness.condition("Ready") == ("True", "Ready")
 
 
-async def test_a_newer_image_that_fails_is_rolled_back_and_not_tried_again() -> None:
+async def test_a_newer_image_that_fails_is_rolled_back_and_not_retried() -> None:
     harness = await serving()
     before = image(harness)
     harness.parity = failing_report
@@ -124,7 +124,7 @@ async def test_one_model_at_a_time() -> None:
     limits.set(first, automatic, status("False", "RolloutInProgress"))
     assert limits.may_start(first, now)
     assert not limits.may_start(second, now)
-    # neither success nor failure holds the place of the others; an update of the user's own does not count
+    # the slot becomes free after success and after failure, and an update that the user requests takes none
     for end in (status("True", "Current"), status("False", "ParityFailed")):
         limits.set(first, automatic, end)
         assert limits.may_start(second, now)
@@ -180,6 +180,6 @@ def test_window(window: UpdateWindow, time: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"start": "2:00", "end": "05:00"}, {"start": "02:00"}, {"start": "02:00", "end": "02:00"}, {"days": []}]
 )
-def test_a_window_that_cannot_be_meant_is_rejected(wrong: Json) -> None:
+def test_an_invalid_window_is_rejected(wrong: Json) -> None:
     with pytest.raises(ValidationError):
         UpdateWindow.model_validate(wrong)

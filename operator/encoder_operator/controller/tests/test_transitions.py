@@ -1,4 +1,4 @@
-"""What a user sees of a model's way: Events with numbers and names, one log line per transition, and a status without repetition."""
+"""What a user sees of a model's transitions: Events with numbers and names, one log line each, and a status that names engine and Jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def new_events(harness: Harness, before: list[tuple[str, str, str]]) -> dict[str
     }
 
 
-async def test_events_tell_the_way_to_ready() -> None:
+async def test_events_report_each_step_to_ready() -> None:
     harness = Harness()
     await harness.settle()
     active = harness.status["activeRevision"]

@@ -81,7 +81,7 @@ def test_a_failure_before_the_first_byte_leaves_nothing(
 
 
 @pytest.mark.parametrize("option", ["--token-file", "--ca-file"])
-def test_a_file_that_need_not_exist_is_done_without(run: Run, option: str) -> None:
+def test_an_optional_file_may_be_absent(run: Run, option: str) -> None:
     assert run("demo/nothing", option, "/nowhere", "--optional-files")[1]["code"] == "RepositoryNotFound"
     assert run("demo/nothing", option, "/nowhere")[1]["code"] in ("AuthFailed", "Unsupported")
 
