@@ -69,10 +69,27 @@ def scratch(kube: Kube) -> Iterator[None]:
     kube.run("delete", "crd", NAME, "--ignore-not-found")
 
 
+def wait_for_the_garbage_collector(kube: Kube, scene: Scene, version: str, name: str) -> None:
+    """Wait until the garbage collector follows a version: twice a minute it starts to watch what is new.
+
+    Until then it has never seen an owner, and cannot notice that one is gone.
+    """
+    body = manifests.encoder_model(name, scene.name, revision="1" * 40) | {"apiVersion": version}
+    kube.run("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
+    resource = f"{PLURAL}.{version.partition('/')[2]}.{GROUP}"
+    live = json.loads(kube.run("-n", scene.name, "get", resource, name, "-o", "json"))
+    owner = {"apiVersion": version, "kind": "EncoderModel", "name": name, "uid": live["metadata"]["uid"]}
+    metadata = {"name": name, "namespace": scene.name, "ownerReferences": [owner]}
+    kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    kube.run("-n", scene.name, "delete", resource, name)
+    wait_for(f"{name} gone", lambda: kube.get(("v1", "ConfigMap"), name, scene.name) is None, seconds=120)
+
+
 @pytest.mark.usefixtures("scratch")
 def test_v1beta1_comes_and_v1alpha1_goes_without_a_change_to_any_model(kube: Kube, scene: Scene) -> None:
     # today
     install(kube, definition("v1alpha1", "v1alpha1"))
+    wait_for_the_garbage_collector(kube, scene, OLD, "first")
     body = manifests.encoder_model("minilm", scene.name, revision="1" * 40) | {"apiVersion": OLD}
     kube.run("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
     status = {"status": {"phase": "Serving", "activeRevision": "0123456789", "observedGeneration": 1, "replicas": 1}}
@@ -140,8 +157,9 @@ def test_v1beta1_comes_and_v1alpha1_goes_without_a_change_to_any_model(kube: Kub
     install(kube, definition("v1beta1", "v1beta1"))
     assert same(NEW)
     # and the garbage collector still finds the owner
+    wait_for_the_garbage_collector(kube, scene, NEW, "last")
     kube.run("-n", scene.name, "delete", f"{PLURAL}.v1beta1.{GROUP}", "minilm")
-    wait_for("the child gone", lambda: kube.get(("v1", "ConfigMap"), "child", scene.name) is None, seconds=180)
+    wait_for("the child gone", lambda: kube.get(("v1", "ConfigMap"), "child", scene.name) is None, seconds=120)
 
 
 @pytest.mark.usefixtures("scratch")
