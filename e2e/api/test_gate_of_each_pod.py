@@ -79,7 +79,7 @@ def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
     wait_for("the new revision", lambda: scene.model()["status"]["activeRevision"] != first, seconds=60)
     live = scene.wait_current("Ready", seconds=60)
     found = condition(live, "Verified")
-    assert (found["status"], found["reason"]) == ("False", "Disabled")
+    assert (found["status"], found["reason"]) == ("Unknown", "Disabled")
     # the old one's pod may be on its way out still
     active = {live["status"]["activeRevision"]}
     wait_for("pods of no other", lambda: {revision(pod) for pod in ready(scene)} == active, seconds=30)

@@ -286,9 +286,10 @@ def test_a_tampered_artifact_keeps_a_restarted_container_from_starting(served: S
     served.platform.cluster.run(["ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container])
     ended = wait_for("the container refused to start", killed_and_refused, seconds=120)
     assert "safetensors" in ended["message"]
-    degraded = served.wait_condition("Degraded", "CrashLoop", seconds=60)
-    assert "safetensors" in degraded["message"]
-    assert condition(served.model(), "Available")["status"] == "False"
+    served.wait_condition("Degraded", "CrashLoop", seconds=60)
+    available = condition(served.model(), "Available")
+    assert available["status"] == "False"
+    assert "safetensors" in available["message"]
 
     # suspended, it takes its pod away and keeps all the rest
     served.patch({"suspend": True})

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from encoder_node import targets
-from encoder_operator.manager.settings import Images
+from encoder_operator.manager.settings import Defaults, Images, Updates
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 
@@ -38,6 +38,21 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "tenancy.allowPodTemplate": (False, {}),
     "tenancy.allowThresholdOverrides": (False, {}),
     "tenancy.weakestParityMode": ("Enforce", {}),
+    "tenancy.prepServiceAccounts": (["reader"], {}),
+    "defaults.proxy.http": ("http://proxy:3128", {}),
+    "defaults.proxy.https": ("http://proxy:3128", {}),
+    "defaults.proxy.noProxy": (".svc", {}),
+    "defaults.caConfigMap.name": ("company-ca", {}),
+    "defaults.caConfigMap.key": ("bundle.pem", {}),
+    "defaults.hubEndpoint": ("https://hub.example.org", {}),
+    "defaults.tokenSecret.name": ("hub", {}),
+    "defaults.tokenSecret.key": ("password", {}),
+    "defaults.storageClassName": ("fast", {}),
+    "platform.assignsUsers": (True, {}),
+    "updates.window.days": (["Sat"], {}),
+    "updates.window.start": ("02:00", {}),
+    "updates.window.end": ("05:00", {}),
+    "updates.maxAtOnce": (9, {}),
     "settings.prepResources": (RESOURCES, {}),
     "settings.servingResources": (RESOURCES, {}),
     "settings.parityResources": (RESOURCES, {}),
@@ -80,6 +95,8 @@ OTHER: dict[str, tuple[Any, Body]] = {
     },
     "monitoring.alerts.enabled": (True, {}),
     "monitoring.alerts.labels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
+    "monitoring.modelConditions.maxModels": (9, {}),
+    "monitoring.alerts.runbookUrl": ("https://runbooks.example.org", {"monitoring": {"alerts": {"enabled": True}}}),
     "monitoring.alerts.alertLabels": ({"a": "b"}, {"monitoring": {"alerts": {"enabled": True}}}),
     "monitoring.dashboard.enabled": (True, {}),
     "monitoring.dashboard.labels": ({"a": "b"}, {"monitoring": {"dashboard": {"enabled": True}}}),
@@ -201,6 +218,41 @@ def test_the_model_of_the_test_reaches_it_word_for_word(helm: Helm) -> None:
     (container,) = chart.find(helm.render(ALL), "Pod", "encoder-operator-test")["spec"]["containers"]
     (spec,) = [found.removeprefix("--spec=") for found in container["args"] if found.startswith("--spec=")]
     assert json.loads(spec) == ALL["test"]["model"]
+
+
+@pytest.mark.parametrize(("assigns", "fixed"), [(True, False), (False, True), ("auto", True)])
+def test_no_pod_names_a_user_where_the_platform_assigns_one(helm: Helm, assigns: object, fixed: bool) -> None:
+    # the cluster that `helm template` assumes is not OpenShift
+    objects = helm.render({**ALL, "platform": {"assignsUsers": assigns}})
+    text = json.dumps(objects)
+    for name in ("runAsUser", "runAsGroup", "fsGroup"):
+        assert (f'"{name}": 10001' in text) is fixed
+    assert '"runAsNonRoot": true' in text
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert environment["ENCODER_FIXED_USER"] == str(fixed).lower()
+
+
+def test_openshift_is_recognized_by_its_api(either_helm: Helm) -> None:
+    cluster = ("--kube-version", "1.36.3", "--api-versions", "security.openshift.io/v1")
+    text = either_helm.run("template", "x", str(chart.CHART), *cluster)
+    assert "runAsNonRoot: true" in text
+    assert "runAsUser: 10001" not in text
+
+
+def test_defaults_reach_the_operator_as_it_reads_them(helm: Helm) -> None:
+    wanted = {"proxy": {"https": "http://proxy:3128"}, "tokenSecret": {"name": "hub"}, "storageClassName": "fast"}
+    updates = {"window": {"days": ["Sat"], "start": "22:00", "end": "04:00"}, "maxAtOnce": 3}
+    objects = helm.render({"defaults": wanted, "updates": updates})
+    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    defaults = Defaults.model_validate_json(environment["ENCODER_DEFAULTS"])
+    assert (defaults.proxy.https, defaults.token_secret.name, defaults.token_secret.key) == (
+        "http://proxy:3128", "hub", "token"
+    )  # fmt: skip
+    assert defaults.storage_class_name == "fast"
+    read = Updates.model_validate_json(environment["ENCODER_UPDATES"])
+    assert (read.window.days, read.window.start, read.window.end, read.max_at_once) == (["Sat"], "22:00", "04:00", 3)
 
 
 def test_the_values_in_the_documentation_are_values(helm: Helm) -> None:

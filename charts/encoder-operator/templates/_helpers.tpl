@@ -69,12 +69,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- dict "operator" (include "encoder-operator.image" .) "engine" (dict "cpu" $cpu "nvidia" $cuda) "prep" $preps "pullPolicy" .Values.imagePullPolicy | toJson }}
 {{- end }}
 
+{{/* Whether the platform sets users and groups of pods; empty if not. */}}
+{{- define "encoder-operator.platform-assigns-users" -}}
+{{- $wanted := toString .Values.platform.assignsUsers -}}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) }}true{{ end -}}
+{{- end }}
+
 {{/* Security contexts of every pod of this chart, as the restricted Pod Security Standard requires. */}}
 {{- define "encoder-operator.pod-security" -}}
 runAsNonRoot: true
+{{- if not (include "encoder-operator.platform-assigns-users" .) }}
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -100,6 +108,8 @@ seccompProfile:
   value: {{ include "encoder-operator.images" . | quote }}
 - name: ENCODER_NAMESPACES
   value: {{ .Values.watch.namespaces | toJson | quote }}
+- name: ENCODER_FIXED_USER
+  value: {{ not (include "encoder-operator.platform-assigns-users" .) | quote }}
 - name: ENCODER_LOG_LEVEL
   value: {{ .Values.settings.logLevel | quote }}
 {{- end }}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime
 
 import structlog
@@ -28,36 +27,55 @@ _KEY = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _REFERENCING_KINDS = ("ControllerRevision", "Deployment", "Job")
 
 
-def collection_targets(models: Iterable[Json], others: Iterable[Json]) -> list[CollectionTarget]:
-    """Return the PersistentVolumeClaims to collect on.
+class References:
+    """What the operator's objects refer to. Only keys and names are kept, so memory does not grow with the objects' size."""
 
-    A PVC without an EncoderModel is skipped, because its artifacts may have been kept on purpose. A PVC on which
-    nothing was prepared is skipped too: it may have no volume yet, and the first pod that mounts it would decide the
-    volume's location.
+    def __init__(self) -> None:
+        self._models: set[tuple[str, str]] = set()
+        self._keys: defaultdict[str, set[str]] = defaultdict(set)
+        # EncoderModels by namespace and PersistentVolumeClaim
+        self._claims: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._running: set[tuple[str, str]] = set()
 
-    Args:
-        models: All EncoderModels.
-        others: All other objects of the operator.
-    """
-    models, others = list(models), list(others)
-    referenced: defaultdict[str, set[str]] = defaultdict(set)
-    # the list of keys in an earlier garbage collection Job is out of date
-    for found in (*models, *(found for found in others if not _is_collection_job(found))):
-        referenced[found["metadata"]["namespace"]].update(_KEY.findall(canonical_json(found)))
-    existing = {(found["metadata"]["namespace"], found["metadata"]["name"]) for found in models}
-    used: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for found in others:
-        meta = found["metadata"]
-        model = meta.get("labels", {}).get(naming.MODEL, "")
-        claim = ((found.get("data") or {}).get("pinned") or {}).get("claim")
-        if claim and (meta["namespace"], model) in existing:
-            used[meta["namespace"], claim].add(model)
-    return [
-        CollectionTarget(
-            namespace=namespace, name=name, models=tuple(sorted(found)), keep=tuple(sorted(referenced[namespace]))
-        )
-        for (namespace, name), found in sorted(used.items())
-    ]
+    def add_model(self, live: Json) -> None:
+        """Add an EncoderModel. Adding an object twice is the same as adding it once."""
+        self._models.add((live["metadata"]["namespace"], live["metadata"]["name"]))
+        self._add_keys(live)
+
+    def add_other(self, live: Json) -> None:
+        """Add another object of the operator."""
+        if _is_collection_job(live):
+            # the list of keys in an earlier garbage collection Job is out of date
+            if _is_unfinished(live):
+                self._running.add(_target_of(live))
+            return
+        self._add_keys(live)
+        meta = live["metadata"]
+        claim = ((live.get("data") or {}).get("pinned") or {}).get("claim")
+        if claim:
+            self._claims[meta["namespace"], claim].add(meta.get("labels", {}).get(naming.MODEL, ""))
+
+    def targets(self) -> list[CollectionTarget]:
+        """Return the PersistentVolumeClaims to collect on.
+
+        A PVC without an EncoderModel is skipped, because its artifacts may have been kept on purpose. A PVC on which
+        nothing was prepared is skipped too: it may have no volume yet, and the first pod that mounts it would decide the
+        volume's location.
+        """
+        found = []
+        for (namespace, name), users in sorted(self._claims.items()):
+            models = tuple(sorted(model for model in users if (namespace, model) in self._models))
+            if models:
+                keep = tuple(sorted(self._keys[namespace]))
+                found.append(CollectionTarget(namespace=namespace, name=name, models=models, keep=keep))
+        return found
+
+    def is_running(self, target: CollectionTarget) -> bool:
+        """Return whether an earlier Job still collects on the PersistentVolumeClaim."""
+        return (target.namespace, json_digest(target.name)[:16]) in self._running
+
+    def _add_keys(self, live: Json) -> None:
+        self._keys[live["metadata"]["namespace"]].update(_KEY.findall(canonical_json(live)))
 
 
 async def run(client: Client, settings: Settings, now: datetime) -> int:
@@ -66,17 +84,15 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
     Returns:
         The exit code: 1 if a Job could not be created.
     """
-    models: list[Json] = []
-    others: list[Json] = []
+    references = References()
     for namespace in settings.namespaces or ["*"]:
-        models += await client.list(naming.KIND, namespace, {})
+        await client.for_each(naming.KIND, namespace, {}, references.add_model)
         for kind in _REFERENCING_KINDS:
-            others += await client.list(kind, namespace, {naming.MANAGED_BY: naming.MANAGER})
-    running = {_target_of(found) for found in others if _is_running(found)}
+            await client.for_each(kind, namespace, {naming.MANAGED_BY: naming.MANAGER}, references.add_other)
     failed = False
-    for claim in collection_targets(models, others):
+    for claim in references.targets():
         log = _LOG.bind(namespace=claim.namespace, claim=claim.name)
-        if (claim.namespace, json_digest(claim.name)[:16]) in running:
+        if references.is_running(claim):
             log.info("gc", result="the previous Job is still running")
             continue
         try:
@@ -98,9 +114,7 @@ def _target_of(job: Json) -> tuple[str, str]:
     return job["metadata"]["namespace"], job["metadata"]["labels"].get(naming.CLAIM, "")
 
 
-def _is_running(found: Json) -> bool:
-    if not _is_collection_job(found):
-        return False
+def _is_unfinished(found: Json) -> bool:
     conditions = (found.get("status") or {}).get("conditions") or []
     return not any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
 

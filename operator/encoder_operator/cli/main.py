@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
 from encoder_operator.cli import generate
-from encoder_operator.client.errors import ApiServerError
+from encoder_operator.client.errors import ApiServerError, NotConfigured
 from encoder_operator.manager import logs
 from encoder_operator.manager.settings import Settings
 from encoder_operator.validation.errors import NotAccepted
@@ -38,15 +38,25 @@ def main(argv: list[str] | None = None) -> int:
     if parsed.command == "render":
         return _render(parsed, settings)
     logs.configure(settings.log_level)
-    if parsed.command == "gc":
-        return asyncio.run(_garbage_collect(settings))
-    if parsed.command == "smoke-test":
-        return asyncio.run(_smoke_test(parsed))
-    if parsed.command == "doctor":
-        return asyncio.run(_doctor(settings))
+    try:
+        return asyncio.run(_with_cluster(parsed, settings))
+    except NotConfigured as error:
+        sys.stderr.write(f"{error}\n")
+        return 78
+
+
+async def _with_cluster(parsed: argparse.Namespace, settings: Settings) -> int:
+    """Run a command that needs an API server."""
+    match parsed.command:
+        case "gc":
+            return await _garbage_collect(settings)
+        case "smoke-test":
+            return await _smoke_test(parsed)
+        case "doctor":
+            return await _doctor(settings)
     from encoder_operator.manager import manager
 
-    return asyncio.run(manager.run(settings))
+    return await manager.run(settings)
 
 
 def _parser() -> argparse.ArgumentParser:

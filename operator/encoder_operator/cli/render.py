@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass, replace
 
-from encoder_operator.manager.settings import Settings
+from encoder_operator.manager.settings import Images, Settings
 from encoder_operator.resources import (
     controller_revisions,
     deployment,
@@ -23,6 +24,7 @@ from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state import desired
 from encoder_operator.state.observed import Pod
 from encoder_operator.validation import checks
+from encoder_plugins import catalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +49,14 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
 
     Args:
         live: The EncoderModel's manifest; namespace and uid may be missing.
-        settings: The operator's settings.
+        settings: The operator's settings; without images, the chart's defaults are used.
         known: Facts that are otherwise read from the cluster.
 
     Raises:
         NotAccepted: The operator would not accept the spec.
     """
     known = known or ClusterFacts()
+    settings = settings if settings.images.operator else settings.model_copy(update={"images": default_images()})
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
     checks.check_name(meta["name"])
     cases = known.inputs if "inputs" in (live["spec"].get("parity") or {}) else ""
@@ -74,7 +77,9 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         retry=found.retry if origin else "",
     )
     whole = [
-        persistent_volume_claim.build(found, create, None) if create is not None else None,
+        persistent_volume_claim.build(found, create, None, storage_class=settings.defaults.storage_class_name)
+        if create is not None
+        else None,
         prep_job.build(found, artifact.key, shared=shared, settings=settings),
         controller_revisions.build_revision(found, made),
         service.build(found),
@@ -85,6 +90,20 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         parity_job.build(found, made, _placeholder_pod(made.hash), attempt=1, shared=shared, settings=settings),
     ]
     return [manifest for manifest in whole if manifest is not None]
+
+
+def default_images() -> Images:
+    """Return the chart's default images, for an environment without the chart's settings."""
+    version = importlib.metadata.version("encoder-operator")
+
+    def tagged(suffix: str) -> dict[str, str]:
+        return {name: f"encoder-operator/engine-{name}:{version}-{suffix}" for name in catalog.plugins()}
+
+    return Images(
+        operator=f"encoder-operator/operator:{version}",
+        engine={"cpu": tagged("cpu"), "nvidia": tagged("cuda")},
+        prep={name: f"encoder-operator/prep-{name}:{version}" for name in catalog.plugins()},
+    )
 
 
 def _placeholder_pod(revision_hash: str) -> Pod:

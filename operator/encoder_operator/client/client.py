@@ -21,39 +21,27 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import httpx2
 import msgspec
 from lightkube import ApiError, AsyncClient
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.config.kubeconfig import SingleConfig
 from lightkube.types import PatchType
 
 from encoder_operator import naming
-from encoder_operator.client.errors import ApiServerError, Conflict, NotLeader, RequestRejected, Unavailable
+from encoder_operator.client import kubeconfig
+from encoder_operator.client.errors import (
+    ApiServerError,
+    Conflict,
+    NotLeader,
+    RequestRejected,
+    Unavailable,
+)
+from encoder_operator.client.kinds import KINDS
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.metrics import metrics
 from encoder_operator.revisions.hashing import Json
 
-_KINDS: dict[str, Any] = {
-    naming.KIND: create_namespaced_resource(naming.GROUP, naming.VERSION, naming.KIND, naming.PLURAL),
-    "ControllerRevision": create_namespaced_resource("apps", "v1", "ControllerRevision", "controllerrevisions"),
-    "Deployment": create_namespaced_resource("apps", "v1", "Deployment", "deployments"),
-    "ReplicaSet": create_namespaced_resource("apps", "v1", "ReplicaSet", "replicasets"),
-    "Job": create_namespaced_resource("batch", "v1", "Job", "jobs"),
-    "Pod": create_namespaced_resource("", "v1", "Pod", "pods"),
-    "Service": create_namespaced_resource("", "v1", "Service", "services"),
-    "PersistentVolumeClaim": create_namespaced_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    "ConfigMap": create_namespaced_resource("", "v1", "ConfigMap", "configmaps"),
-    "Event": create_namespaced_resource("", "v1", "Event", "events"),
-    "Node": create_global_resource("", "v1", "Node", "nodes"),
-    "NetworkPolicy": create_namespaced_resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
-    "PodDisruptionBudget": create_namespaced_resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-    "HTTPRoute": create_namespaced_resource("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
-    "Lease": create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases"),
-    "CustomResourceDefinition": create_global_resource(
-        "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
-    ),
-    "StorageClass": create_global_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
-}
 # large enough that a batch of models fits on one page, small enough to limit memory
 _PAGE_SIZE = 200
+# of complete objects that are not kept
+_STREAM_PAGE_SIZE = 50
 _MAX_CONCURRENT_REQUESTS = 16
 _RETRY_DELAYS = (0.1, 0.3, 1.0)
 _MAX_RETRY_DELAY = 2.0
@@ -90,7 +78,7 @@ class Client:
         crash_before_write: int | None = None,
     ) -> None:
         self._lightkube = AsyncClient(
-            config=config or KubeConfig.from_env().get(),
+            config=config or kubeconfig.load(),
             field_manager=naming.MANAGER,
             transport=transport,
             timeout=httpx2.Timeout(15.0),
@@ -123,7 +111,7 @@ class Client:
         """Return an object, or None if it does not exist."""
         try:
             return dict(
-                await self._read("get", kind, lambda: self._lightkube.get(_KINDS[kind], name, namespace=namespace))
+                await self._read("get", kind, lambda: self._lightkube.get(KINDS[kind], name, namespace=namespace))
             )
         except RequestRejected as error:
             if error.status == 404:
@@ -143,12 +131,24 @@ class Client:
 
         async def read() -> ObjectList:
             found = self._lightkube.list(
-                _KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE_SIZE
+                KINDS[kind], namespace=namespace, labels=labels, fields=fields, chunk_size=_PAGE_SIZE
             )
             items = [dict(entry) async for entry in found]
             return ObjectList(items, found.resourceVersion or "")
 
         return await self._read("list", kind, read)
+
+    async def for_each(
+        self, kind: str, namespace: str, labels: dict[str, Any], consume: Callable[[Json], None]
+    ) -> None:
+        """Pass the matching objects to `consume`, a page at a time. After a failed page, the list is read again from its start."""
+
+        async def read() -> None:
+            found = self._lightkube.list(KINDS[kind], namespace=namespace, labels=labels, chunk_size=_STREAM_PAGE_SIZE)
+            async for entry in found:
+                consume(dict(entry))
+
+        await self._read("list", kind, read)
 
     async def list_metadata(self, kind: str, namespace: str) -> _ObjectList:
         """Return name, namespace and resourceVersion of all objects of a kind."""
@@ -239,7 +239,7 @@ class Client:
     async def put_lease(self, lease: Json) -> Json:
         """Create a Lease, or replace exactly the version that was read."""
         meta = lease["metadata"]
-        body: Any = _KINDS["Lease"](lease)
+        body: Any = KINDS["Lease"](lease)
         client: Any = self._lightkube
         # bypasses _write, which would require the Lease that this request is about to acquire
         if "resourceVersion" in meta:
@@ -259,7 +259,7 @@ class Client:
 
         def send() -> Awaitable[Any]:
             return self._lightkube.patch(
-                _KINDS[kind],
+                KINDS[kind],
                 meta["name"],
                 manifest,
                 namespace=meta["namespace"],
@@ -276,7 +276,7 @@ class Client:
             Conflict: An object of the same name exists.
         """
         kind, meta = manifest["kind"], manifest["metadata"]
-        body: Any = _KINDS[kind](manifest)
+        body: Any = KINDS[kind](manifest)
         create: Any = self._lightkube.create
         await self._write("create", kind, lambda: create(body, namespace=meta["namespace"]))
 
@@ -284,7 +284,7 @@ class Client:
         """Validate an object as a dry run of server-side apply. Nothing is written."""
         kind, meta = manifest["kind"], manifest["metadata"]
         call = self._lightkube.patch(
-            _KINDS[kind],
+            KINDS[kind],
             meta["name"],
             manifest,
             namespace=meta["namespace"],
@@ -324,7 +324,7 @@ class Client:
 
         def send() -> Awaitable[Any]:
             return self._lightkube.patch(
-                _KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
+                KINDS["Pod"].Status, name, patch, namespace=namespace, patch_type=PatchType.STRATEGIC
             )
 
         try:
@@ -348,7 +348,7 @@ class Client:
             {"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in _precondition(seen).items()
         ]
         patch = [*tests, {"op": "add", "path": "/status", "value": status}]
-        kind = _KINDS[naming.KIND].Status
+        kind = KINDS[naming.KIND].Status
 
         def send() -> Awaitable[Any]:
             return self._lightkube.patch(kind, name, patch, namespace=namespace, patch_type=PatchType.JSON)
@@ -363,7 +363,7 @@ class Client:
 
     async def create_event(self, event: Json) -> None:
         """Create an Event. An existing Event of the same name has the same content and is left unchanged."""
-        event_of: Any = _KINDS["Event"](event)
+        event_of: Any = KINDS["Event"](event)
         create: Any = self._lightkube.create
         try:
             await self._write("create", "Event", lambda: create(event_of, namespace=event["metadata"]["namespace"]))
@@ -386,7 +386,7 @@ class Client:
     ) -> Json:
         """Send a request that lightkube has no arguments for: preconditions of a delete, metadata-only lists."""
         client: Any = self._lightkube._client
-        request = client.prepare_request(method, _KINDS[kind], name=name, namespace=namespace, params=query)
+        request = client.prepare_request(method, KINDS[kind], name=name, namespace=namespace, params=query)
         if body is not None:
             request.data = body
         if accept is not None:

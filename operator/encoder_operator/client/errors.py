@@ -1,6 +1,7 @@
 """Errors of requests to the API server.
 
 OperatorError
+├── NotConfigured        there is neither a kubeconfig nor a service account
 └── ApiServerError       the API server did not do what was requested
     ├── RequestRejected  and will not, unless something changes (forbidden, invalid)
     ├── NotLeader        the request was not sent, because another operator may be the leader
@@ -14,6 +15,10 @@ from __future__ import annotations
 
 class OperatorError(Exception):
     """Base class of expected errors."""
+
+
+class NotConfigured(OperatorError):
+    """There is neither a kubeconfig nor a service account, so no API server is known."""
 
 
 class ApiServerError(OperatorError):

@@ -15,10 +15,12 @@ from encoder_operator import naming
 from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected
+from encoder_operator.controller.automatic_updates import AutomaticUpdates
 from encoder_operator.controller.prep_slots import PrepSlots, is_finished
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
+from encoder_operator.metrics.condition_gauge import ConditionGauge
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner, verification
@@ -28,7 +30,7 @@ from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
-from encoder_operator.status import status
+from encoder_operator.status import condition_values, status
 from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
@@ -45,6 +47,7 @@ class Reconciler:
         watch_progress: Records which versions a reconcile has read.
         prep_slots: Limits the number of prep Jobs.
         phase_gauge: Counts EncoderModels by phase.
+        automatic_updates: Limits the number of automatic updates.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Reconciler:
         watch_progress: WatchProgress | None = None,
         prep_slots: PrepSlots | None = None,
         phase_gauge: PhaseGauge | None = None,
+        automatic_updates: AutomaticUpdates | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -63,6 +67,8 @@ class Reconciler:
         self._watch_progress = watch_progress or WatchProgress()
         self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
         self._phase_gauge = phase_gauge or PhaseGauge()
+        self._automatic_updates = automatic_updates or AutomaticUpdates(settings.updates)
+        self._condition_gauge = ConditionGauge(settings.condition_metric_max_models)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Reconcile one EncoderModel.
@@ -79,6 +85,8 @@ class Reconciler:
         if snapshot is None:
             self._watch_progress.forget(key)
             self._phase_gauge.remove(key)
+            self._condition_gauge.remove(key)
+            self._automatic_updates.remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
             if self._prep_slots.holds_slot(key):
@@ -110,8 +118,13 @@ class Reconciler:
     ) -> float | None:
         live = snapshot.live
         # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
-        observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
+        observed = replace(
+            observed,
+            used_prep_slots=self._prep_slots.used_by_others(key),
+            automatic_update=self._automatic_updates.may_start(key, observed.now),
+        )
         plan = self._make_plan(live, observed)
+        self._automatic_updates.set(key, live.get("spec", {}), plan.status)
         starts = any(_creates_prep_job(action) for action in plan.actions)
         if starts:
             self._prep_slots.reserve(key)
@@ -147,9 +160,19 @@ class Reconciler:
             )
 
     async def _update_status(self, key: NamespacedName, live: Json, new_status: Json) -> None:
+        self._condition_gauge.set(key, new_status)
         if new_status != live.get("status"):
             version = await self._client.replace_status(key.namespace, key.name, live["metadata"], new_status)
             self._watch_progress.record_write(key, naming.KIND, version)
+            for entry in condition_values.transitions(live.get("status") or {}, new_status):
+                _LOG.info(
+                    "condition",
+                    type=entry["type"],
+                    status=entry["status"],
+                    reason=entry["reason"],
+                    message=entry["message"],
+                    generation=entry.get("observedGeneration"),
+                )
 
     def _record_metrics(self, live: Json, observed: ObservedState, new_status: Json, action: Action) -> None:
         """Update metrics once per recorded result, when the object that records it is created."""

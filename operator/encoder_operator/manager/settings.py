@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from encoder_operator.api.v1alpha1 import Accelerator, Resources
 
 Seconds = Annotated[float, Field(gt=0)]
+Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+_TIME_OF_DAY = "^(([01][0-9]|2[0-3]):[0-5][0-9])?$"
 
 
 class Images(BaseModel):
@@ -25,6 +28,60 @@ class Images(BaseModel):
     """Preparation images by plugin. They contain the original library."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(default="IfNotPresent", alias="pullPolicy")
     """Pull policy of these images."""
+
+
+class _Values(BaseModel):
+    """A part of the chart's values, in their spelling."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True)
+
+
+class Proxy(_Values):
+    """Proxies of prep Jobs; empty for none."""
+
+    http: str = ""
+    https: str = ""
+    no_proxy: str = ""
+
+
+class NamedKey(_Values):
+    """A key of a ConfigMap or Secret with this name in the namespace of each model; no name for none."""
+
+    name: str = ""
+    key: str = ""
+
+
+class Defaults(_Values):
+    """What EncoderModels get that do not set the field themselves. A change does not affect existing pods and volumes."""
+
+    proxy: Proxy = Proxy()
+    ca_config_map: NamedKey = NamedKey(key="ca.crt")
+    hub_endpoint: str = ""
+    token_secret: NamedKey = NamedKey(key="token")
+    storage_class_name: str = ""
+
+
+class UpdateWindow(_Values):
+    """When automatic updates may start, in UTC. Without times, at any time of the days."""
+
+    days: list[Weekday] = Field(default=list(get_args(Weekday)), min_length=1)
+    start: Annotated[str, Field(pattern=_TIME_OF_DAY)] = ""
+    end: Annotated[str, Field(pattern=_TIME_OF_DAY)] = ""
+
+    @model_validator(mode="after")
+    def _has_both_times(self) -> Self:
+        if bool(self.start) != bool(self.end):
+            raise ValueError("set both start and end, or neither")
+        if self.start and self.start == self.end:
+            raise ValueError("start and end must differ; without them, the window is always open")
+        return self
+
+
+class Updates(_Values):
+    """Limits of automatic updates."""
+
+    window: UpdateWindow = UpdateWindow()
+    max_at_once: Annotated[int, Field(ge=1)] = 1
 
 
 class Settings(BaseSettings):
@@ -58,6 +115,18 @@ class Settings(BaseSettings):
     """Whether EncoderModels may replace the thresholds of their plugin with spec.parity.thresholds."""
     weakest_parity_mode: Literal["Enforce", "Warn", "Disabled"] = "Disabled"
     """Weakest spec.parity.mode that EncoderModels may set. Disabled allows all, Enforce only itself."""
+    prep_service_accounts: list[str] = Field(default_factory=list)
+    """Service accounts that EncoderModels may set in spec.prepare.serviceAccountName, as a JSON list."""
+    defaults: Defaults = Defaults()
+    """Proxy, CA certificates, hub mirror, token and StorageClass for EncoderModels that set none, as JSON."""
+    updates: Updates = Updates()
+    """When EncoderModels with spec.rollout.updatePolicy Automatic are updated, and how many at the same time, as JSON."""
+    fixed_user: bool = True
+    """Whether pods run as user and group 10001. False leaves user and groups to the platform, such as OpenShift, which
+    assigns a range to each namespace."""
+    condition_metric_max_models: int = Field(default=0, ge=0)
+    """Number of EncoderModels up to which the metric encoder_model_condition has the conditions Ready and Degraded of
+    each, with its name; 0 for never."""
     max_preps: int = Field(default=4, ge=1)
     """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
     reason Queued."""

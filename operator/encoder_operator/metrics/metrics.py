@@ -1,7 +1,7 @@
 """Definitions of the operator's metrics. The engine exposes vLLM's metrics itself.
 
 No label contains the name or namespace of an EncoderModel, so the number of series does not grow with the number of
-models.
+models. The only exception, `encoder_model_condition`, has a limit on the number of models.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ LEADER = Gauge(
     "encoder_leader", "1 while this operator holds the Lease, or if leader election is disabled.", registry=REGISTRY
 )
 MODELS = Gauge("encoder_models", "EncoderModels by phase and plugin.", ["phase", "plugin"], registry=REGISTRY)
+# off by default: the number of series grows with the number of models
+MODEL_CONDITION = Gauge(
+    "encoder_model_condition",
+    "1 if a condition of an EncoderModel is True, otherwise 0. Optional.",
+    ["model_namespace", "model", "condition"],
+    registry=REGISTRY,
+)
 PREPS = Gauge(
     "encoder_preps",
     "Prep Jobs by state: running, and EncoderModels that wait for a prep slot.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.observed import GateCondition
-from encoder_operator.status.reasons import Reason
+from encoder_operator.status.reasons import EventReason, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Event:
     """An Event about a change that users may want to know."""
 
     warning: bool
-    reason: Reason
+    reason: Reason | EventReason
     message: str
 
 

@@ -120,7 +120,14 @@ def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings
             requeue_after=_QUEUE_POLL_SECONDS,
         )
     if observed.pvc is None and model.spec.storage.create is not None:
-        actions.append(Apply(persistent_volume_claim.build(model, model.spec.storage.create, None), None))
+        actions.append(
+            Apply(
+                persistent_volume_claim.build(
+                    model, model.spec.storage.create, None, storage_class=settings.defaults.storage_class_name
+                ),
+                None,
+            )
+        )
     elif observed.pvc is None:
         return ArtifactPlan(
             reason=Reason.CLAIM_MISSING,
@@ -298,7 +305,7 @@ def _inputs_missing_message(model: EncoderModel) -> str:
 
 def describe(artifact: Artifact) -> str:
     """Return an artifact's digest and size for a message."""
-    return f"{artifact.digest} ({artifact.bytes / 1e6:.1f} MB)"
+    return f"The artifact has {artifact.bytes / 1e6:.1f} MB and the digest {artifact.digest}"
 
 
 # error codes in the report of `encoder-plugins prepare`

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from encoder_operator.manager.settings import Settings
-from encoder_operator.planner import artifact, networking, progress_deadline, rollout, verification
+from encoder_operator.planner import artifact, automatic_update, networking, progress_deadline, rollout, verification
 from encoder_operator.planner.actions import Action, Apply, Plan, earliest
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.progress_deadline import ProgressDeadline
@@ -53,6 +53,8 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     known = _revision_for_spec(model, observed)
     if model.spec.paused:
         return _plan_paused(model, observed, known)
+    model = automatic_update.with_update(model, observed, known, settings)
+    known = _revision_for_spec(model, observed)
     # gates of verified pods do not depend on writes that may be rejected
     gates = verification.gates_to_set(model, observed)
     artifact_plan = artifact.plan(model, observed, known, settings)
@@ -161,6 +163,12 @@ def _revision_for_spec(model: EncoderModel, observed: ObservedState) -> Revision
     return max(same, key=lambda found: found.number, default=None)
 
 
+def _recorded_update(model: EncoderModel, target: Revision) -> str:
+    """Return the update to record: the requested one, or one that the revision has besides the user's annotation."""
+    same = revision.annotated_update(target.update) == model.update
+    return target.update if same or not model.update else model.update
+
+
 def _select_target(
     model: EncoderModel,
     observed: ObservedState,
@@ -192,7 +200,7 @@ def _select_target(
         target,
         inputs_hash=revision.inputs_hash(model),
         pvc_uid=claim_uid,
-        update=model.update or target.update,
+        update=_recorded_update(model, target),
         unresolved_source=origin,
         retry=model.retry or target.retry if origin else "",
         number=target.number if target.number and target.number == newest else newest + 1,

@@ -30,7 +30,7 @@ from encoder_operator.state.observed import (
     parse_verdict,
 )
 from encoder_operator.status import pod_diagnosis
-from encoder_operator.status.messages import plural
+from encoder_operator.status.messages import parity_message
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import tenancy
@@ -337,17 +337,7 @@ def _gate(policy: ParityPolicy, observed: ObservedState, pod: Pod) -> GateCondit
 
 def verdict_message(verdict: Verdict) -> str:
     """Return a message with the numbers of a verdict."""
-    data = verdict.data
-    message = ", ".join(
-        f"{m['name']} {m['value']}" + (f" (threshold {m['threshold']})" if m.get("threshold") else "")
-        for m in data.get("metrics", [])
-    )
-    worst = data.get("worst") or []
-    tail = f"; worst: {', '.join(str(case) for case in worst)}" if worst and not verdict.passed else ""
-    passed = (
-        "matches the reference outputs within tolerance" if verdict.passed else "differs from the reference outputs"
-    )
-    return f"Revision {verdict.revision} on {verdict.product} {passed}: {message} in {plural(data.get('cases', 0), 'case')}{tail}"
+    return parity_message(verdict.revision, verdict.product, verdict.data)
 
 
 def _counts_under(policy: ParityPolicy, verdict: Verdict) -> bool:
@@ -418,6 +408,7 @@ def _accepted_verdict(model: EncoderModel, observed: ObservedState, revision: Re
         "binding": report["binding"],
         "metrics": report.get("metrics", []),
         "cases": report.get("cases", 0),
+        "versions": report.get("versions", {}),
         "worst": report.get("worst", []),
         "message": report.get("message", ""),
         "ranAt": format_time(pod.terminated.finished_at or observed.now),

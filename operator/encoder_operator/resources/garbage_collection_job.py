@@ -90,7 +90,7 @@ def _pod(target: CollectionTarget, listed_at: datetime, settings: Settings) -> J
         }
         for labels in affinity_labels
     ]
-    return pod_defaults.pod_fields() | {
+    return pod_defaults.pod_fields(fixed_user=settings.fixed_user) | {
         "restartPolicy": "Never",
         "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}},
         "containers": [container],

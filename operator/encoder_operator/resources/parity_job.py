@@ -88,7 +88,7 @@ def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, share
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
-    spec: Json = pod_defaults.pod_fields() | {
+    spec: Json = pod_defaults.pod_fields(fixed_user=settings.fixed_user) | {
         "restartPolicy": "Never",
         "containers": [container],
         "volumes": [

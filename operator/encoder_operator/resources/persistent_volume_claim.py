@@ -10,7 +10,12 @@ from encoder_operator.state.observed import PersistentVolumeClaim
 
 
 def build(
-    model: EncoderModel, wanted: NewClaim, existing: PersistentVolumeClaim | None, *, grown: bool = False
+    model: EncoderModel,
+    wanted: NewClaim,
+    existing: PersistentVolumeClaim | None,
+    *,
+    grown: bool = False,
+    storage_class: str = "",
 ) -> Json:
     """Return the PersistentVolumeClaim. It has an owner reference, and is deleted with the model, only if the policy is Delete.
 
@@ -18,6 +23,7 @@ def build(
         model: The desired state.
         wanted: The requested storage.
         existing: The existing PersistentVolumeClaim, if any.
+        storage_class: StorageClass of a new PersistentVolumeClaim that requests none; empty for the cluster's default.
         grown: Whether to request the wanted size instead of keeping the current one.
     """
     metadata: Json = {
@@ -30,8 +36,11 @@ def build(
     # a volume that an administrator has expanded must not shrink
     size: object = wanted.size if existing is None or grown else _requested_size(existing)
     spec: Json = {"accessModes": list(wanted.access_modes), "resources": {"requests": {"storage": size}}}
-    if wanted.storage_class_name is not None:
-        spec["storageClassName"] = wanted.storage_class_name
+    # immutable: an existing PersistentVolumeClaim keeps the class that it got, whichever default that was
+    current = existing.live["spec"].get("storageClassName") if existing is not None else storage_class
+    name = wanted.storage_class_name or current
+    if name:
+        spec["storageClassName"] = name
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 

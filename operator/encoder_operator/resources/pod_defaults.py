@@ -11,16 +11,18 @@ from encoder_operator.revisions.hashing import Json
 USER = 10001
 
 
-def pod_context(*, volume_group: bool = True) -> Json:
-    """Return the security context of a pod."""
-    found: Json = {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+def pod_context(*, fixed_user: bool) -> Json:
+    """Return the security context of a pod. Without a fixed user, the platform's admission sets user and groups."""
+    user = {"runAsUser": USER, "runAsGroup": USER} if fixed_user else {}
+    group = {"fsGroup": USER} if fixed_user else {}
     # OnRootMismatch avoids changing the group of every file at every start
-    return found | ({"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"} if volume_group else {})
+    return {
+        "runAsNonRoot": True,
+        **user,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **group,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
 
 
 def container_context() -> Json:
@@ -34,10 +36,11 @@ def container_context() -> Json:
     }
 
 
-def pod_fields() -> Json:
+def pod_fields(*, fixed_user: bool) -> Json:
     """Return the fields of a pod spec that isolate the pod from the cluster."""
     # a Service named vllm would set VLLM_PORT in the environment
-    return {"automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": pod_context()}
+    context = pod_context(fixed_user=fixed_user)
+    return {"automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": context}
 
 
 def environment(own: dict[str, str], further: list[EnvVar]) -> list[Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import CaBundle, Source
-from encoder_operator.manager.settings import Settings
+from encoder_operator.manager.settings import Defaults, NamedKey, Settings
 from encoder_operator.resources import pod_defaults, scheduling
 from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
 from encoder_operator.revisions.hashing import Json, json_digest
@@ -15,6 +15,8 @@ FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
 _TOKEN = "/var/run/encoders/token"
 _CREDENTIALS = "/run/secrets/source"
 _CA = "/run/ca"
+# read by huggingface_hub
+_HUB_ENDPOINT = "HF_ENDPOINT"
 _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _S3_SESSION = "AWS_SESSION_TOKEN"
 # readable by the group of the pod
@@ -50,7 +52,16 @@ def inputs_hash(model: EncoderModel, key: str) -> str:
 
 # fields of later versions, which must not change the hash while they are unused
 _LATER_FIELDS = frozenset(
-    {"auxiliary", "s3", "http", "allow_mutable_revision", "ca_config_map_ref", "node_selector", "tolerations"}
+    {
+        "auxiliary",
+        "s3",
+        "http",
+        "allow_mutable_revision",
+        "ca_config_map_ref",
+        "node_selector",
+        "tolerations",
+        "service_account_name",
+    }
 )
 
 
@@ -109,7 +120,7 @@ def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> 
         {"name": "artifacts", "persistentVolumeClaim": {"claimName": model.pvc_name}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    for name, (volume, path) in _input_volumes(model).items():
+    for name, (volume, path) in _input_volumes(model, settings.defaults).items():
         volumes.append({"name": name, **volume})
         mounts.append({"name": name, "mountPath": path, "readOnly": True})
     source = model.spec.source.pvc
@@ -122,20 +133,59 @@ def _pod(model: EncoderModel, key: str, *, shared: bool, settings: Settings) -> 
         "image": settings.images.prep[model.plugin.name],
         "imagePullPolicy": settings.images.pull_policy,
         "args": _arguments(model, key, settings),
-        "env": pod_defaults.environment({"HOME": "/tmp", "LOGNAME": "encoder"}, model.spec.prepare.env),
+        "env": _environment(model, settings.defaults),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": pod_defaults.container_context(),
         "resources": pod_defaults.resources(model.spec.prepare.resources or settings.prep_resources),
         "volumeMounts": mounts,
     }
-    pod = pod_defaults.pod_fields() | {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    pod = pod_defaults.pod_fields(fixed_user=settings.fixed_user) | {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if model.spec.prepare.service_account_name is not None:
+        # its token is not mounted: webhooks and metadata servers of clouds provide credentials without it
+        pod["serviceAccountName"] = model.spec.prepare.service_account_name
     return pod | scheduling.prep(model, shared=shared)
 
 
-def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
+def _environment(model: EncoderModel, defaults: Defaults) -> list[Json]:
+    """Return the variables of the prep Job. The model's own ones replace the administrator's defaults."""
+    chosen = {entry.name for entry in model.spec.prepare.env}
+    proxy = defaults.proxy
+    given = {
+        "HTTP_PROXY": proxy.http,
+        "HTTPS_PROXY": proxy.https,
+        "NO_PROXY": proxy.no_proxy,
+        # an argument for the endpoint, from the model, takes precedence
+        _HUB_ENDPOINT: defaults.hub_endpoint,
+    }
+    fixed = {"HOME": "/tmp", "LOGNAME": "encoder"}
+    wanted = {name: value for name, value in given.items() if value and name not in chosen}
+    return pod_defaults.environment(fixed | wanted, model.spec.prepare.env)
+
+
+def _default_token(model: EncoderModel, defaults: Defaults) -> NamedKey | None:
+    """Return the administrator's token, which is sent only to the administrator's hub and only if the model has none."""
+    hub = model.spec.source.hugging_face
+    elsewhere = any(entry.name == _HUB_ENDPOINT for entry in model.spec.prepare.env)
+    if hub is None or hub.token_secret_ref is not None or hub.endpoint is not None or elsewhere:
+        return None
+    return defaults.token_secret if defaults.token_secret.name else None
+
+
+def _default_ca(model: EncoderModel, defaults: Defaults) -> NamedKey | None:
+    """Return the administrator's CA certificates if the model names none."""
+    wanted = defaults.ca_config_map.name and _ca_bundle(model.spec.source) is None
+    return defaults.ca_config_map if wanted else None
+
+
+def _input_volumes(model: EncoderModel, defaults: Defaults) -> dict[str, tuple[Json, str]]:
     """Return the Job's input volumes and their mount paths, by name."""
     source = model.spec.source
     found: dict[str, tuple[Json, str]] = {}
+    item: Json
     if source.pvc is not None and source.pvc.claim_name != model.pvc_name:
         # read-only on the volume, because for a read-only mount alone the kubelet would still change the group of every
         # file
@@ -150,6 +200,13 @@ def _input_volumes(model: EncoderModel) -> dict[str, tuple[Json, str]]:
     bundle = _ca_bundle(source)
     if bundle is not None:
         item = {"name": bundle.name, "items": [{"key": bundle.key, "path": "ca.crt"}]}
+        found["ca"] = {"configMap": item}, _CA
+    # a namespace need not have what the defaults name
+    if (token := _default_token(model, defaults)) is not None:
+        item = {"name": token.name, "items": [{"key": token.key, "path": "token"}], "optional": True}
+        found["token"] = {"projected": {"defaultMode": _SECRET_MODE, "sources": [{"secret": item}]}}, _TOKEN
+    if (ca := _default_ca(model, defaults)) is not None:
+        item = {"name": ca.name, "items": [{"key": ca.key, "path": "ca.crt"}], "optional": True}
         found["ca"] = {"configMap": item}, _CA
     if model.spec.parity.inputs is not None:
         named = model.spec.parity.inputs.config_map_ref
@@ -183,8 +240,16 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     if model.inputs_hash:
         # the Job fails if the mounted content does not match the artifact key
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
-    if _ca_bundle(found) is not None:
+    defaults = settings.defaults
+    ca, token = _default_ca(model, defaults), _default_token(model, defaults)
+    if ca is not None or _ca_bundle(found) is not None:
         common += ["--ca-file", f"{_CA}/ca.crt"]
+    if token is not None:
+        common += ["--token-file", f"{_TOKEN}/token"]
+    if ca is not None or token is not None:
+        common.append("--optional-files")
+    if found.s3 is not None and found.s3.credentials_secret_ref is None and model.spec.prepare.service_account_name:
+        common.append("--ambient-credentials")
     where, options = _checkpoint_arguments(found)
     return ["prepare", model.plugin.name, where, output, *options, *common]
 

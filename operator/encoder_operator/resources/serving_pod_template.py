@@ -30,7 +30,7 @@ def engine_image(model: EncoderModel, settings: Settings) -> str:
 def build(model: EncoderModel, key: str, digest: str, *, shared: bool, settings: Settings) -> Json:
     """Return the pod template without the revision label, whose value is a hash of the template."""
     serving = model.spec.serving
-    spec: Json = pod_defaults.pod_fields() | {
+    spec: Json = pod_defaults.pod_fields(fixed_user=settings.fixed_user) | {
         "readinessGates": [{"conditionType": naming.GATE}],
         "terminationGracePeriodSeconds": checks.GRACE_SECONDS,
         "containers": [_container(model, key, digest, settings)],

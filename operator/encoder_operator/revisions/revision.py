@@ -126,6 +126,11 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
     return json_digest(found)[:16]
 
 
+def annotated_update(update: str) -> str:
+    """Return the part of a recorded update that the user's annotation has."""
+    return update.partition(AUTOMATIC)[0]
+
+
 def is_requested(model: EncoderModel, found: Revision) -> bool:
     """Return whether `found` was created for the current spec and annotations.
 
@@ -136,7 +141,8 @@ def is_requested(model: EncoderModel, found: Revision) -> bool:
 
 def matches_spec(model: EncoderModel, found: Revision) -> bool:
     """Return whether `found` was created for the current spec, with the defaults that the update annotation requests."""
-    if model.update and found.update != model.update:
+    recorded = found.update if AUTOMATIC in model.update else annotated_update(found.update)
+    if model.update and recorded != model.update:
         return not found.update and found.inputs_hash == inputs_hash(model, model.update)
     return found.inputs_hash == inputs_hash(model)
 
@@ -197,3 +203,5 @@ def available_update(target: Revision, model: EncoderModel, *, shared: bool, set
 
 
 _EPOCH = serving_pod_template.EPOCH
+# in the recorded update, between the user's annotation and what the operator has chosen
+AUTOMATIC = "+auto-"

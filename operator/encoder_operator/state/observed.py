@@ -193,6 +193,8 @@ class ObservedState:
     gateway_api: bool = False
     # prep slots that other models use, in the whole cluster
     used_prep_slots: int = 0
+    # whether an automatic update may start: the window is open, and not too many others are being updated
+    automatic_update: bool = False
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, such as `1 pod` and `2 pods`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def parity_message(revision: str, accelerator: str, check: Mapping[str, Any]) -> str:
+    """Return a message with the numbers of a parity check: its `result`, `metrics`, `cases` and `worst` cases."""
+    passed = check["result"] == "Passed"
+    numbers = ", ".join(
+        f"{metric['name']} {metric['value']}"
+        + (f" (threshold {metric['threshold']})" if metric.get("threshold") else "")
+        for metric in check.get("metrics", [])
+    )
+    worst = check.get("worst") or []
+    tail = f"; worst: {', '.join(str(case) for case in worst)}" if worst and not passed else ""
+    how = "matches the reference outputs within tolerance" if passed else "differs from the reference outputs"
+    return f"Revision {revision} on {accelerator} {how}: {numbers} in {plural(check.get('cases', 0), 'case')}{tail}"

@@ -90,3 +90,13 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     NEW_DEFAULTS = "NewDefaults"
     READY = "Ready"
+
+
+class EventReason(StrEnum):
+    """Reasons of Events that are no reason of a condition."""
+
+    PREP_STARTED = "PrepStarted"
+    ROLLOUT_STARTED = "RolloutStarted"
+    PARITY_STARTED = "ParityStarted"
+    ROLLED_BACK = "RolledBack"
+    DEGRADED = "Degraded"

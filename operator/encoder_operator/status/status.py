@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from encoder_operator import naming
 from encoder_operator.client.errors import ApiServerError
-from encoder_operator.planner import networking, rollout
+from encoder_operator.planner import automatic_update, networking, rollout
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.rollout import RolloutPlan
 from encoder_operator.planner.verification import (
@@ -27,23 +26,24 @@ from encoder_operator.resources import service
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import ObservedState, Pod, Revision, Verdict, format_time, parse_time
-from encoder_operator.status import pod_diagnosis
+from encoder_operator.status import condition_values, pod_diagnosis, workload
+from encoder_operator.status.condition_values import MESSAGE_LIMIT, ConditionValue
 from encoder_operator.status.conditions import CONDITIONS
 from encoder_operator.status.events import WARNING_REASONS
 from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
-_MESSAGE_LIMIT = 1024
 _PROGRESS_SECONDS = 10.0
-
-
-class ConditionValue(NamedTuple):
-    """Status, reason and message of a condition."""
-
-    is_true: bool
-    reason: Reason
-    message: str
+# status and message of the conditions that say nothing about a spec that was not accepted
+_WITHOUT_ACCEPTANCE = {
+    "ArtifactReady": (False, "No artifact is prepared before the spec is accepted"),
+    "Verified": (None, "Nothing is compared before the spec is accepted"),
+    "UpToDate": (False, "The spec is not applied before it is accepted"),
+    "Progressing": (False, "The operator waits for a change of the spec"),
+    "Degraded": (True, "The spec is not accepted: see condition Accepted"),
+    "UpdateAvailable": (False, "Defaults are not compared before the spec is accepted"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,11 @@ class StatusInputs:
     def active(self) -> Revision | None:
         """Return the active revision."""
         return self.rollout.active
+
+    @property
+    def desired_replicas(self) -> int:
+        """Return the number of pods that the spec requests."""
+        return 0 if self.model.spec.suspend else self.model.spec.serving.replicas
 
     @property
     def ready(self) -> tuple[Pod, ...]:
@@ -105,16 +110,25 @@ def build_status(inputs: StatusInputs) -> Json:
     """Return the complete status."""
     conditions = _conditions(inputs)
     candidate = inputs.target if inputs.target and inputs.target != inputs.active else None
+    shown = inputs.active or candidate
     pods = [pod for pod in inputs.observed.pods if pod.alive and not pod.deleting]
+    ready, desired = sum(pod.ready for pod in pods), inputs.desired_replicas
     found: Json = {
         "phase": _phase(inputs, conditions),
         "endpoint": service.endpoint(inputs.model),
+        "ready": f"{ready}/{desired}",
         "replicas": len(pods),
-        "readyReplicas": sum(pod.ready for pod in pods),
+        "readyReplicas": ready,
+        "desiredReplicas": desired,
         "selector": f"{naming.MODEL}={inputs.model.name},{naming.COMPONENT}=serving",
         "artifact": _artifact(inputs),
+        "prepJob": workload.newest_job(inputs.observed.prep_jobs, inputs.artifact_plan.actions),
         "activeRevision": inputs.active and inputs.active.hash,
         "candidateRevision": candidate and candidate.hash,
+        "engine": workload.engine(shown, inputs.observed, inputs.verdict(shown)),
+        "parityJob": workload.newest_job(
+            inputs.observed.parity_jobs, inputs.verification.actions if inputs.verification else ()
+        ),
         "parity": _parity(inputs.verdict(inputs.active)),
         "candidateParity": _parity(inputs.verdict(candidate)),
     }
@@ -135,16 +149,19 @@ def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState)
         if ready
         else ConditionValue(False, Reason.NOT_ACCEPTED, "No pod is ready")
     )
-    no = ConditionValue(False, Reason.NOT_ACCEPTED, error.message)
-    conditions = {name: no for name in CONDITIONS} | {
+    conditions = {
+        name: ConditionValue(status, Reason.NOT_ACCEPTED, message)
+        for name, (status, message) in _WITHOUT_ACCEPTANCE.items()
+    } | {
         "Accepted": ConditionValue(False, error.reason, error.message),
         "Available": serving,
-        "Degraded": ConditionValue(True, Reason.NOT_ACCEPTED, error.message),
         "Ready": ConditionValue(False, error.reason, error.message),
     }
-    kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "parity")}
+    kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "engine", "parity")}
     found = kept | {
         "phase": "Degraded" if ready else "Failed",
+        "ready": f"{len(ready)}/{old.get('desiredReplicas', 0)}",
+        "desiredReplicas": old.get("desiredReplicas", 0),
         "replicas": sum(pod.alive and not pod.deleting for pod in observed.pods),
         "readyReplicas": len(ready),
         "activeRevision": active,
@@ -165,7 +182,7 @@ def status_on_api_error(status: Json, old: Json, error: ApiServerError, now: dat
         return entry | {
             "status": spelling,
             "reason": Reason.WRITE_REFUSED.value,
-            "message": str(error)[:_MESSAGE_LIMIT],
+            "message": str(error)[:MESSAGE_LIMIT],
             "lastTransitionTime": since or format_time(now),
         }
 
@@ -179,6 +196,7 @@ def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) ->
     what = f"Waiting for the deletion of children of a previous EncoderModel with this name: {', '.join(observed.stale_children[:3])}"
     no = ConditionValue(False, Reason.WAITING_FOR_DELETION, what)
     conditions = {name: no for name in CONDITIONS} | {
+        "Verified": no._replace(is_true=None),
         "Accepted": ConditionValue(True, Reason.ACCEPTED, "Spec is valid"),
         "Progressing": ConditionValue(True, Reason.WAITING_FOR_DELETION, what),
     }
@@ -198,7 +216,10 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
         "Progressing": _progressing(inputs),
         "Degraded": _degraded(inputs),
         "UpdateAvailable": ConditionValue(
-            True, Reason.NEW_DEFAULTS, f"Newer operator defaults are available: {inputs.available_update}"
+            True,
+            Reason.NEW_DEFAULTS,
+            f"Newer operator defaults are available: {inputs.available_update}"
+            + (", to be rolled out in the update window" if automatic_update.is_automatic(inputs.model) else ""),
         )
         if inputs.available_update
         else ConditionValue(False, Reason.CURRENT, "The revision uses the operator's current defaults"),
@@ -230,7 +251,7 @@ def _accepted(model: EncoderModel) -> ConditionValue:
 def _verified(inputs: StatusInputs) -> ConditionValue:
     about = inputs.active or inputs.target
     if inputs.model.spec.parity.mode == "Disabled":
-        return ConditionValue(False, Reason.DISABLED, "Parity checks are disabled because spec.parity.mode is Disabled")
+        return ConditionValue(None, Reason.DISABLED, "Parity checks are disabled because spec.parity.mode is Disabled")
     verdict = inputs.verdict(about)
     if about is not None and verdict is not None:
         state = verification_state(inputs.model, inputs.observed.verdicts, about.hash, platform_of(verdict))
@@ -240,12 +261,12 @@ def _verified(inputs: StatusInputs) -> ConditionValue:
     if inputs.verification is not None and about is not None and about == inputs.target:
         if inputs.verification.inconclusive:
             return ConditionValue(
-                False, Reason.INCONCLUSIVE, f"{inputs.verification.inconclusive}; the parity check will be retried"
+                None, Reason.INCONCLUSIVE, f"{inputs.verification.inconclusive}; the parity check will be retried"
             )
         if inputs.verification.running:
-            return ConditionValue(False, Reason.PARITY_RUNNING, inputs.verification.running)
-        return ConditionValue(False, Reason.PARITY_PENDING, "The parity check starts when the engine of a pod is ready")
-    return ConditionValue(False, Reason.NOT_VERIFIED, "There is no revision to verify yet")
+            return ConditionValue(None, Reason.PARITY_RUNNING, inputs.verification.running)
+        return ConditionValue(None, Reason.PARITY_PENDING, "The parity check starts when the engine of a pod is ready")
+    return ConditionValue(None, Reason.NOT_VERIFIED, "There is no revision to verify yet")
 
 
 def _available(inputs: StatusInputs) -> ConditionValue:
@@ -275,7 +296,7 @@ def _up_to_date(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(
             False,
             inputs.artifact_plan.reason,
-            "No revision exists for the current spec yet: " + inputs.artifact_plan.message,
+            "No revision exists for the current spec yet: see condition ArtifactReady",
         )
     if inputs.rollout.rejection:
         return ConditionValue(False, *inputs.rollout.rejection)
@@ -412,23 +433,7 @@ def _parity(verdict: Verdict | None) -> Json | None:
 def _assemble(
     found: Json, conditions: dict[str, ConditionValue], old: Json, generation: int, observed: ObservedState
 ) -> Json:
-    before = {entry["type"]: entry for entry in old.get("conditions", [])}
-    listed = []
-    for name in CONDITIONS:
-        entry = conditions[name]
-        spelling = "True" if entry.is_true else "False"
-        previous = before.get(name, {})
-        since = previous.get("lastTransitionTime") if previous.get("status") == spelling else None
-        listed.append(
-            {
-                "type": name,
-                "status": spelling,
-                "reason": entry.reason.value,
-                "message": entry.message[:_MESSAGE_LIMIT],
-                "observedGeneration": generation,
-                "lastTransitionTime": since or format_time(observed.now),
-            }
-        )
+    listed = condition_values.to_json(conditions, old, generation, observed.now)
     status = {key: value for key, value in found.items() if value is not None}
     return {"observedGeneration": generation} | status | {"conditions": listed}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -168,12 +169,18 @@ class Harness:
         """Let the operator look once; what it says is what the page of the status allows."""
         after = await self.reconciler.reconcile("demo", "minilm")
         if ("encodermodels", "demo", "minilm") in self.fake.objects:
+            self.no_message_is_repeated()
             for entry in self.status["conditions"]:
                 assert conditions.may_have_reason(entry["type"], Reason(entry["reason"])), entry
             if self.condition("Ready")[0] == "True":
                 # never early: whatever answers is what the spec asks for
                 assert set(self.endpoints()) == {self.status["activeRevision"]}
         return after
+
+    def no_message_is_repeated(self) -> None:
+        """Check that no two conditions have the same message, except `Ready`, which repeats its cause."""
+        messages = [entry["message"] for entry in self.status["conditions"] if entry["type"] != "Ready"]
+        assert {text: count for text, count in Counter(messages).items() if count > 1} == {}
 
     async def settle(self, rounds: int = 20) -> None:
         """Let operator, controllers and kubelet take turns until nothing changes any more."""

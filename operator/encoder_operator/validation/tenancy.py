@@ -40,6 +40,9 @@ def _violations(spec: Spec, settings: Settings) -> Iterator[tuple[str, str]]:
         yield "spec.image", "tenancy.allowCustomImages"
     if spec.serving.pod_template is not None and not settings.allow_pod_template:
         yield "spec.serving.podTemplate", "tenancy.allowPodTemplate"
+    account = spec.prepare.service_account_name
+    if account is not None and account not in settings.prep_service_accounts:
+        yield f"spec.prepare.serviceAccountName {account}", "tenancy.prepServiceAccounts"
     if spec.parity.thresholds and not settings.allow_threshold_overrides:
         yield "spec.parity.thresholds", "tenancy.allowThresholdOverrides"
     if effective_mode(spec.parity.mode, settings) != spec.parity.mode:

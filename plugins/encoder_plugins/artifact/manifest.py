@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from encoder_plugins.errors import ChecksumMismatch, Unsupported
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 
 LAYOUT = 2
 MANIFEST = "MANIFEST.json"
@@ -140,9 +140,12 @@ def read(artifact: Path) -> Manifest:
     """Read an artifact's manifest, without reading its files.
 
     Raises:
-        ChecksumMismatch: There is none, or it is damaged.
+        SourceFileNotFound: There is no such folder.
+        ChecksumMismatch: The folder has none, or it is damaged.
         Unsupported: It is of a layout that this version does not know.
     """
+    if not artifact.exists():
+        raise SourceFileNotFound(f"the folder {artifact} does not exist")
     return _parse(_read_manifest(artifact), artifact)
 
 

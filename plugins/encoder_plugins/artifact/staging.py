@@ -5,6 +5,7 @@ Everything unfinished is below `.staging/<key>` beside the artifact, on the same
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -132,9 +133,12 @@ def locked(staging: Staging, on_wait: Callable[[], None]) -> Iterator[None]:
         staging.root.mkdir(exist_ok=True)
         yield
     finally:
+        _remove_if_empty(staging.root)
         # removed before it is unlocked, so that a process that waits on the old file sees that it is no longer the lock
         path.unlink(missing_ok=True)
         os.close(descriptor)
+        # other artifacts of the volume may be in the making
+        _remove_if_empty(path.parent)
 
 
 @contextmanager
@@ -158,9 +162,13 @@ class _Busy(Exception):  # noqa: N818 - never leaves `locked_now`
 def _take(path: Path, on_wait: Callable[[], None]) -> int:
     """Open and lock the lock file; start over where it was removed between the two."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                # another process has removed the empty folder in between
+                continue
             try:
                 _flock(descriptor, on_wait)
                 if _is_same_file(descriptor, path):
@@ -179,6 +187,11 @@ def _take(path: Path, on_wait: Callable[[], None]) -> int:
         if error.errno == errno.EROFS:
             raise UnsupportedFilesystem(f"{path.parent.parent} is read-only") from error
         raise
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _flock(descriptor: int, on_wait: Callable[[], None]) -> None:

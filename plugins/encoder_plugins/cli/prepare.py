@@ -29,9 +29,7 @@ _MESSAGE_LENGTH = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plugin", help="whose checkpoint it is")
-    parser.add_argument(
-        "source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or an absolute folder"
-    )
+    parser.add_argument("source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or a folder")
     parser.add_argument("output", type=Path, help="the artifact's folder, which must not hold anything else")
     parser.add_argument("--revision", help="commit of the repository (40 hex), or digest of the folder (64 hex)")
     parser.add_argument(
@@ -47,13 +45,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--credentials-folder", type=Path, help=f"folder with the object store's {', '.join(_KEYS)} [and {_SESSION}]"
     )
     parser.add_argument("--ca-file", type=Path, help="certificates (PEM) to trust beside the public ones")
+    parser.add_argument(
+        "--optional-files",
+        action="store_true",
+        help="do without the token and the certificates if their files do not exist",
+    )
+    parser.add_argument(
+        "--ambient-credentials",
+        action="store_true",
+        help="sign requests to the object store with the credentials of the environment, such as a workload identity",
+    )
     parser.add_argument("--allow-pickle", action="store_true", help="convert pickled weights where there are no others")
     parser.add_argument(
         "--auxiliary",
         action="append",
         default=[],
         metavar="REPO@REVISION",
-        help="further repository of the same hub that the checkpoint needs, or an absolute folder; several are possible",
+        help="further repository of the same hub that the checkpoint needs, or a folder; several are possible",
     )
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="take the checkpoint's own Python code, and let it run"
@@ -74,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prepare, say what came of it, and return the exit status."""
 
     def work(progress: Progress) -> Prepared:
-        if arguments.ca_file is not None:
+        if arguments.ca_file is not None and _is_given(arguments.ca_file, arguments):
             tls.also(arguments.ca_file)
         return prepare(_request(arguments), progress)
 
@@ -115,13 +123,14 @@ def _request(arguments: argparse.Namespace) -> Request:
         raise Unsupported(str(error)) from error
     return Request(
         plugin=plugin,
-        source=arguments.source,
+        source=_source(arguments.source),
         output=arguments.output.absolute(),
         revision=_revision(arguments),
         allow_mutable_revision=arguments.allow_mutable_revision,
         endpoint=arguments.endpoint,
         region=arguments.region,
-        token=None if arguments.token_file is None else _secret(arguments.token_file),
+        token=_token(arguments),
+        ambient_credentials=arguments.ambient_credentials,
         credentials=_credentials(arguments.credentials_folder),
         allow_pickle=arguments.allow_pickle,
         trust_remote_code=arguments.trust_remote_code,
@@ -131,10 +140,16 @@ def _request(arguments: argparse.Namespace) -> Request:
     )
 
 
+def _source(text: str) -> str:
+    """Return a folder's absolute path. As in transformers, a folder that exists comes before a repository of the same name."""
+    relative = text in (".", "..") or text.startswith(("./", "../"))
+    return str(Path(text).absolute()) if relative or ("://" not in text and Path(text).is_dir()) else text
+
+
 def _auxiliary(text: str) -> Auxiliary:
     """Read `REPO@REVISION`, or a folder."""
-    if text.startswith("/"):
-        return Auxiliary(text)
+    if (folder := _source(text)).startswith("/"):
+        return Auxiliary(folder)
     source, _, revision = text.partition("@")
     return Auxiliary(source, revision or None)
 
@@ -158,6 +173,16 @@ def _credentials(folder: Path | None) -> Credentials | None:
     access_key, secret_key = (_secret(folder / name) for name in _KEYS)
     session = folder / _SESSION
     return Credentials(access_key, secret_key, _secret(session) if session.exists() else None)
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    file = arguments.token_file
+    return None if file is None or not _is_given(file, arguments) else _secret(file)
+
+
+def _is_given(file: Path, arguments: argparse.Namespace) -> bool:
+    """Return whether a file must be read: one that must exist, or does."""
+    return not arguments.optional_files or file.exists()
 
 
 def _secret(path: Path) -> str:

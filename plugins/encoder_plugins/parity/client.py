@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import aiohttp
 from encoder_plugins import catalog
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER
 from encoder_plugins.errors import PrepareError, Unmeasurable, WrongAnswer
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
@@ -28,6 +29,10 @@ from encoder_plugins.plugin import resolve
 
 # more than 256 vectors of 8 192 numbers, written as decimals
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# an answer of vLLM to GET /version has a few dozen bytes
+MAX_VERSION_BYTES = 4096
+_VERSION_SECONDS = 5.0
+_VERSION_CHARACTERS = 64
 EXIT = {"Passed": 0, "Failed": 1, "Inconclusive": 2}
 
 
@@ -75,7 +80,8 @@ def run(artifact: Path, target: Target) -> Verdict:
         )
     for finding in findings:
         print(json.dumps(_logged(finding)))
-    return verdicts.judge(findings, tolerance, reference, target.binding)
+    verdict = verdicts.judge(findings, tolerance, reference, target.binding)
+    return replace(verdict, versions=asyncio.run(versions(target.url)))
 
 
 def report(verdict: Verdict, termination_log: Path | None) -> int:
@@ -88,6 +94,24 @@ def report(verdict: Verdict, termination_log: Path | None) -> int:
             print(f"{termination_log}: {error}", file=sys.stderr)
     print(text, flush=True)
     return EXIT[verdict.result]
+
+
+async def versions(url: str) -> dict[str, str]:
+    """Return the versions that the server reports: `vllm`, and `plugin` where it runs the plugins. Empty if it reports none."""
+    timeout = aiohttp.ClientTimeout(total=_VERSION_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{_base(url)}/version", allow_redirects=False) as response,
+        ):
+            body = json.loads(await response.content.read(MAX_VERSION_BYTES)) if response.status == 200 else None
+            plugin = response.headers.get(PLUGIN_VERSION_HEADER)
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        # the versions do not decide anything
+        return {}
+    vllm = body.get("version") if isinstance(body, dict) else None
+    found = {"vllm": vllm, "plugin": plugin}
+    return {name: value[:_VERSION_CHARACTERS] for name, value in found.items() if isinstance(value, str)}
 
 
 async def measure(parity: Parity, reference: Reference, target: Target) -> list[Finding]:
@@ -139,7 +163,7 @@ class Server:
 
     def __init__(self, session: aiohttp.ClientSession, url: str, name: str) -> None:
         self._session = session
-        self._url = url.rstrip("/").removesuffix("/pooling")
+        self._url = _base(url)
         self._name = name
 
     async def post(self, route: str, body: Mapping[str, Any]) -> bytes:
@@ -159,6 +183,10 @@ class Server:
                     return _checked(response.status, await _content(response))
             except (aiohttp.ClientError, OSError) as error:
                 raise Unmeasurable(f"the server cannot be reached: {type(error).__name__}: {error}"[:300]) from error
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/pooling")
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

@@ -61,6 +61,7 @@ class Verdict:
     metrics: tuple[Mapping[str, str], ...] = ()
     cases: int = 0
     worst: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> str:
         """Return the verdict as JSON of at most 2 KiB; the message is cut first."""
@@ -72,6 +73,7 @@ class Verdict:
             "metrics": [dict(metric) for metric in self.metrics],
             "cases": self.cases,
             "worst": list(self.worst),
+            "versions": dict(self.versions),
             "message": self.message,
         }
         while len(text := json.dumps(body)) > VERDICT_BYTES:

@@ -52,6 +52,8 @@ class Request:
         region: The object store's.
         token: Sent to the hub and nowhere else.
         credentials: Sign the requests to the object store; they are not sent.
+        ambient_credentials: Without ``credentials``, sign with those that the object store's client finds in its
+            environment: a workload identity, or an instance's role.
         allow_pickle: Convert pickled weights where there are no others.
         trust_remote_code: Take the repository's Python code, and let the original library run it.
         auxiliary: Further repositories; only their configuration and tokenizer are taken.
@@ -68,6 +70,7 @@ class Request:
     region: str | None = None
     token: str | None = field(default=None, repr=False)
     credentials: Credentials | None = field(default=None, repr=False)
+    ambient_credentials: bool = False
     allow_pickle: bool = False
     trust_remote_code: bool = False
     auxiliary: tuple[Auxiliary, ...] = ()

@@ -76,7 +76,8 @@ class S3(ApiType):
     """Region to sign requests for; the prep Job's default if absent."""
     credentials_secret_ref: NamedReference | None = None
     """Secret with the keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and optionally AWS_SESSION_TOKEN. Mounted in the
-    prep Job only. Without it requests are not signed."""
+    prep Job only. Without it, requests are signed with the workload identity of prepare.serviceAccountName, or not at
+    all."""
     ca_config_map_ref: CaBundle | None = None
     """CA certificates for an object store that uses a private certificate authority."""
 
@@ -104,7 +105,7 @@ class ClaimSource(ApiType):
     )
 
     claim_name: Name
-    """Name of the PersistentVolumeClaim. It is mounted read-only and must be readable by user 10001. The folder is read
+    """Name of the PersistentVolumeClaim. It is mounted read-only and must be readable by the prep Job's user (10001, or the one that the platform assigns). The folder is read
     once, and again if the annotation encoders.dev/retry has a new value."""
     path: Annotated[str, StringConstraints(max_length=500)] = ""
     """The checkpoint's folder relative to the root of the volume; empty for the root."""
@@ -160,7 +161,7 @@ class NewClaim(ApiType):
     size: Quantity
     """Size of the volume, for instance `10Gi`. It can be increased if the StorageClass allows volume expansion. It is never decreased."""
     storage_class_name: Name | None = None
-    """StorageClass; the cluster's default if absent."""
+    """StorageClass; the operator's or the cluster's default if absent."""
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
         default=["ReadWriteOnce"], min_length=1, max_length=1
     )
@@ -200,6 +201,9 @@ class Prepare(ApiType):
     """Resources of the prep Job; the operator's default if absent."""
     env: Environment = Field(default_factory=list)
     """Additional environment variables, for instance HTTPS_PROXY."""
+    service_account_name: Name | None = None
+    """Service account of the prep Job, for access to an object store by workload identity instead of a Secret. The
+    administrator must allow it."""
     node_selector: NodeSelector = Field(default_factory=dict)
     """Node selector of the prep Job, instead of the serving pods' one. With a ReadWriteOnce volume both apply."""
     tolerations: Tolerations = Field(default_factory=list)

@@ -34,6 +34,9 @@ class Rollout(ApiType):
     """Maximum number of unavailable pods during a rolling update, as an integer or percentage. Ignored with Recreate."""
     min_ready_seconds: Annotated[int, Field(ge=0, le=1800)] = 5
     """Seconds that a new pod must be ready before an old one is removed, so that its endpoint can propagate."""
+    update_policy: Literal["Manual", "Automatic"] = "Manual"
+    """What happens when the operator has newer images or defaults. Manual waits for the annotation encoders.dev/update.
+    Automatic rolls them out in the administrator's update window, with the same parity check and rollback."""
     progress_deadline_seconds: Annotated[int, Field(ge=60, le=86400)] = 1800
     """Seconds after which a new revision whose scheduled pods do not start is rolled back to the last verified one.
     Time without a node, and outages, do not count."""

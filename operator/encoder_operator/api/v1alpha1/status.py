@@ -15,7 +15,7 @@ class Progress(ApiType):
     """Progress of the preparation, updated at most every 10 seconds."""
 
     phase: str | None = None
-    """Current step, as the prep Job reports it."""
+    """Current step: waiting, listing, download, unpack, convert, check, reference, seal, publish or clean."""
     bytes: int | None = None
     """Bytes completed."""
     total: int | None = None
@@ -39,6 +39,23 @@ class Artifact(ApiType):
     """Total size of the files."""
     progress: Progress | None = None
     """Progress of the preparation while it runs."""
+
+
+class Engine(ApiType):
+    """The engine of a revision."""
+
+    image: str | None = None
+    """Image in the pod template."""
+    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    """Image with digest, as the kubelet reports it."""
+    accelerator: str | None = None
+    """Accelerator."""
+    dtype: str | None = None
+    """Data type of weights and activations."""
+    plugin_version: str | None = None
+    """Version of the plugins, as the engine reported it during the parity check."""
+    vllm_version: str | None = None
+    """Version of vLLM, as the engine reported it during the parity check."""
 
 
 class Metric(ApiType):
@@ -95,18 +112,28 @@ class Status(ApiType):
     """Summary of the conditions: Pending, Preparing, Verifying, RollingOut, Serving, Degraded, Failed or Suspended."""
     endpoint: str | None = None
     """URL to send requests to."""
+    ready: str | None = None
+    """Ready and desired pods, for instance `1/2`."""
     replicas: int | None = None
     """Number of pods."""
     ready_replicas: int | None = None
     """Number of pods that receive traffic."""
+    desired_replicas: int | None = None
+    """Number of pods that the spec requests; 0 while it is suspended."""
     selector: str | None = None
     """Label selector of the pods, for autoscalers."""
     artifact: Artifact | None = None
     """The artifact of the target revision."""
+    prep_job: str | None = None
+    """Name of the prep Job, while it exists."""
     active_revision: str | None = None
     """The revision that receives traffic."""
     candidate_revision: str | None = None
     """The revision that is being verified or rolled out, if it is not the active one."""
+    engine: Engine | None = None
+    """Engine of the active revision, or of the candidate if there is no active one."""
+    parity_job: str | None = None
+    """Name of the newest parity Job, while it exists."""
     parity: ParityStatus | None = None
     """Parity check of the active revision."""
     candidate_parity: ParityStatus | None = None

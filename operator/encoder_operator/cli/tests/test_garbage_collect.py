@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
+import httpx2
 import pytest
 
 from encoder_operator import naming
@@ -160,11 +163,60 @@ def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
         return {"metadata": {"namespace": namespace, "name": "r", "labels": labels}, "data": {"pinned": pinned}}
 
     models = [{"metadata": {"namespace": namespace, "name": "m"}} for namespace in ("a", "b")]
-    found = garbage_collect.collection_targets(models, [record("a", "1" * 64), record("b", "2" * 64)])
-    assert found == [
+    found = garbage_collect.References()
+    for live in models:
+        found.add_model(live)
+    found.add_other(record("a", "1" * 64))
+    found.add_other(record("b", "2" * 64))
+    assert found.targets() == [
         CollectionTarget(namespace="a", name="shared", models=("m",), keep=("1" * 64,)),
         CollectionTarget(namespace="b", name="shared", models=("m",), keep=("2" * 64,)),
     ]
+
+
+class Pages(httpx2.AsyncBaseTransport):
+    """An API server with more revisions than the command may hold; it builds each page when it is requested."""
+
+    def __init__(self, revisions: int, size: int) -> None:
+        self.revisions, self.size, self.keys = revisions, size, set[str]()
+        self.created: list[Json] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "PATCH":
+            self.created.append(json.loads(request.content))
+            return httpx2.Response(200, json=self.created[-1])
+        items: list[Json] = []
+        after = ""
+        if request.url.path.endswith("/encodermodels"):
+            items = [{"metadata": {"namespace": NAMESPACE, "name": "minilm"}}]
+        elif request.url.path.endswith("/controllerrevisions"):
+            begin, limit = int(request.url.params.get("continue", 0)), int(request.url.params["limit"])
+            items = [self._revision(number) for number in range(begin, min(begin + limit, self.revisions))]
+            after = str(begin + limit) if begin + limit < self.revisions else ""
+        return httpx2.Response(200, json={"items": items, "metadata": {"continue": after, "resourceVersion": "1"}})
+
+    def _revision(self, number: int) -> Json:
+        key = f"{number:064x}"
+        self.keys.add(key)
+        pinned = {"claim": "artifacts", "artifact": {"key": key}}
+        meta = {"namespace": NAMESPACE, "name": f"r{number}", "labels": {naming.MODEL: "minilm"}}
+        return {"metadata": meta, "data": {"pinned": pinned, "template": {"note": "x" * self.size}}}
+
+
+async def test_memory_does_not_grow_with_the_objects() -> None:
+    server = Pages(revisions=2000, size=20_000)
+    cluster = Client(config=FakeCluster.config(), transport=server)
+    tracemalloc.start()
+    try:
+        assert await garbage_collect.run(cluster, SETTINGS, NOW) == 0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        await cluster.close()
+    (job,) = server.created
+    assert kept(job) == server.keys
+    # the objects have 40 MB
+    assert peak < 15e6
 
 
 def test_the_longest_names_fit() -> None:

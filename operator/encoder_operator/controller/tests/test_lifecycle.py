@@ -202,7 +202,8 @@ async def test_a_rejected_spec_is_degraded_whether_or_not_pods_serve(served: boo
     harness.change(args=["--trust-remote-code"])
     await harness.settle()
     assert harness.condition("Degraded") == ("True", "NotAccepted")
-    assert "--trust-remote-code" in harness.message("Degraded")
+    assert "--trust-remote-code" in harness.message("Accepted")
+    assert harness.message("Degraded") == "The spec is not accepted: see condition Accepted"
     assert harness.status["phase"] == phase
 
 
@@ -409,4 +410,4 @@ async def test_an_aborted_download_is_reported(code: str) -> None:
     harness.prep = lambda job: (75, {"code": code, "message": "the hub was silent"})
     await harness.settle()
     assert harness.condition("Degraded") == ("True", code)
-    assert [event["reason"] for event in harness.fake.of("events")] == [code]
+    assert {event["reason"] for event in harness.fake.of("events")} == {"PrepStarted", code, "Degraded"}

@@ -187,7 +187,7 @@ async def test_a_pod_that_failed_has_not_passed() -> None:
     job = parity_job(harness)
     harness.end_job(job, 2, passing_report(job))
     await harness.reconcile()
-    assert harness.condition("Verified") == ("False", "Inconclusive")
+    assert harness.condition("Verified") == ("Unknown", "Inconclusive")
     assert "reported Passed but failed with exit code 2" in harness.message("Verified")
 
 

@@ -109,7 +109,7 @@ async def test_without_anything_to_go_back_to_a_late_candidate_is_left_to_come_r
     await harness.settle()
     assert len(harness.fake.of("pods", component="serving")) == 1
     assert harness.condition("Degraded") == ("True", "ProgressDeadlineExceeded")
-    assert "no such image" in harness.message("Degraded")
+    assert "no such image" in harness.message("Available")
     harness.run_pods()
     await harness.settle()
     assert harness.condition("Ready") == ("True", "Ready")

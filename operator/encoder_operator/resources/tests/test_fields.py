@@ -14,12 +14,13 @@ from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_operator.validation.errors import NotAccepted
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-TRUSTING = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+TRUSTING = SETTINGS.model_copy(update={"allow_trust_remote_code": True, "prep_service_accounts": ["reader"]})
 
 # what shows in no manifest: it decides when one is applied
 ELSEWHERE = {
     "paused": "decide: nothing is written",
     "parity.mode": "verification: whether there is a parity Job, and what its verdict opens",
+    "rollout.updatePolicy": "automatic_update: when newer defaults make a new revision",
     "rollout.progressDeadlineSeconds": "deadline: the operator's own clock",
     "source.huggingFace.allowMutableRevision": "the rule beside it: whether revision may be a branch",
 }
@@ -173,6 +174,7 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("prepare.resources.limits", {"cpu": 1}, {"cpu": 2}),
     **one("prepare.env.name", "A", "B", prepare={"env": [{"name": "A", "value": "1"}]}),
     **one("prepare.env.value", "1", "2", prepare={"env": [{"name": "A", "value": "1"}]}),
+    **one("prepare.serviceAccountName", None, "reader"),
     **one("prepare.nodeSelector", {}, {"disk": "ssd"}),
     **one("prepare.tolerations.key", "a", "b", prepare={"tolerations": [{"operator": "Exists"}]}),
     **one("prepare.tolerations.operator", "Equal", "Exists", prepare={"tolerations": [{"key": "a"}]}),

@@ -89,7 +89,7 @@ def test_names_fit_a_label_also_of_the_longest_model_name(rendered: str) -> None
 def test_a_rejected_model_is_reported_with_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENCODER_IMAGES", "{}")
+    monkeypatch.setenv("ENCODER_IMAGES", '{"operator": "operator:1"}')
     file = tmp_path / "cr.yaml"
     file.write_text((GOLDEN / "cpu.cr.yaml").read_text())
     assert main.main(["render", str(file)]) == 65

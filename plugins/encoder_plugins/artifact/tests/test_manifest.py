@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from encoder_plugins.artifact import manifest as artifact
-from encoder_plugins.errors import ChecksumMismatch, Unsupported
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 
 
 @pytest.fixture
@@ -142,6 +142,11 @@ def test_a_link_in_the_place_of_an_artifact_is_refused(sound: Path) -> None:
         artifact.verify(link)
     with pytest.raises(ChecksumMismatch):
         artifact.verify(sound / artifact.MANIFEST)
+
+
+def test_a_folder_that_does_not_exist_is_missing_and_not_damaged(tmp_path: Path) -> None:
+    with pytest.raises(SourceFileNotFound, match="nowhere does not exist"):
+        artifact.read(tmp_path / "nowhere")
 
 
 def test_canonical_json_is_one_text_for_one_value() -> None:

@@ -68,6 +68,33 @@ def test_a_finished_artifact_is_reported_in_full(run: Run, requested: Requested,
 def test_every_failure_has_its_status(run: Run, source: str, options: list[str], status: int, code: str) -> None:
     found, message = run(source, *options)
     assert (found, message["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("source", "options"), [("demo/nothing", []), ("/nowhere", []), ("demo/tiny", ["--revision", "0" * 40])]
+)
+def test_a_failure_before_the_first_byte_leaves_nothing(
+    run: Run, source: str, options: list[str], tmp_path: Path
+) -> None:
+    assert run(source, *options)[0] == 44
+    assert list((tmp_path / "volume").iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--token-file", "--ca-file"])
+def test_an_optional_file_may_be_absent(run: Run, option: str) -> None:
+    assert run("demo/nothing", option, "/nowhere", "--optional-files")[1]["code"] == "RepositoryNotFound"
+    assert run("demo/nothing", option, "/nowhere")[1]["code"] in ("AuthFailed", "Unsupported")
+
+
+@pytest.mark.parametrize("source", ["./local", "local", "../here/local", "."])
+def test_a_relative_folder_is_a_folder_and_no_repository(
+    run: Run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "local").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / ("local" if source == "." else ""))
+    status, message = run(source)
+    assert (status, message["code"]) == (44, "FileNotFound")
+    assert message["message"] == f"{tmp_path / 'here' / 'local'} is empty"
     assert set(message) == {"code", "message"}
 
 

@@ -58,6 +58,7 @@ def of(request: Request, staging: Staging) -> Source:
             region=request.region,
             credentials=request.credentials,
             policy=policy,
+            ambient=request.ambient_credentials,
         )
     if request.source.startswith(("https://", "http://")):
         from encoder_plugins.prep.sources.http import WebSource
@@ -65,7 +66,7 @@ def of(request: Request, staging: Staging) -> Source:
         return WebSource(request.source, request.revision, staging=staging, policy=policy)
     if not _REPOSITORY.fullmatch(request.source):
         raise Unsupported(
-            f"{request.source!r} is neither a repository (org/name), nor s3://bucket/prefix, an http(s) URL, or an absolute folder"
+            f"{request.source!r} is neither a repository (org/name), nor s3://bucket/prefix, an http(s) URL, or a folder"
         )
     if not is_pinned(request):
         raise Unsupported(

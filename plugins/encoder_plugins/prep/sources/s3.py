@@ -64,8 +64,9 @@ class ObjectStoreSource:
         region: str | None,
         credentials: Credentials | None,
         policy: RetryPolicy,
+        ambient: bool = False,
     ) -> None:
-        """Take an address; without ``credentials``, requests are anonymous.
+        """Take an address; without ``credentials``, requests have those of the environment if ``ambient``, or none.
 
         Raises:
             Unsupported: The address names no bucket.
@@ -77,7 +78,7 @@ class ObjectStoreSource:
         self._host = (urlsplit(endpoint).hostname if endpoint else None) or "s3"
         self._retries = Retries(policy)
         self._versions: dict[str, str] = {}
-        self._client = _client(endpoint, region, credentials, policy)
+        self._client = _client(endpoint, region, credentials, policy, ambient=ambient)
 
     def describe(self) -> dict[str, str]:
         """Say where the files came from. Not the endpoint: a mirror's artifact is the same artifact."""
@@ -177,13 +178,15 @@ class ObjectStoreSource:
             raise Unsupported(f"{what}: {error}") from error
 
 
-def _client(endpoint: str | None, region: str | None, credentials: Credentials | None, policy: RetryPolicy) -> Any:
+def _client(
+    endpoint: str | None, region: str | None, credentials: Credentials | None, policy: RetryPolicy, *, ambient: bool
+) -> Any:
     """Make the client; its own retries are off, because ours report progress and detect a stall."""
     session = botocore.session.Session()
     if credentials is not None:
         session.set_credentials(credentials.access_key, credentials.secret_key, credentials.session_token)
     config = Config(
-        signature_version=UNSIGNED if credentials is None else "s3v4",
+        signature_version="s3v4" if credentials is not None or ambient else UNSIGNED,
         connect_timeout=min(policy.silence, 30.0),
         read_timeout=policy.silence,
         retries={"total_max_attempts": 1},

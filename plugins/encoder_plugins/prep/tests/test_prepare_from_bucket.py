@@ -258,6 +258,18 @@ def test_a_refusal_has_its_reason_and_leaves_nothing(
     assert staged(request) == []
 
 
+def test_a_workload_identity_signs_requests_without_a_secret(
+    store: ObjectStore, bucket: Requested, progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # where a cloud's webhook or metadata server leaves credentials, botocore's chain finds them: the environment is its first part
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", store.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store.secret_key)
+    anonymous = bucket(credentials=None)
+    with pytest.raises(errors.AuthFailed):
+        prepare(anonymous, progress)
+    assert prepare(bucket(credentials=None, ambient_credentials=True), progress).files > 0
+
+
 def test_a_store_that_is_down_is_worth_another_try(bucket: Requested, progress: Progress, naps: list[float]) -> None:
     with pytest.raises(errors.DownloadFailed, match=r"127\.0\.0\.1"):
         prepare(bucket(endpoint="http://127.0.0.1:9"), progress)

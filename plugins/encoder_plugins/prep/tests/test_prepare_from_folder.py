@@ -109,4 +109,4 @@ def test_the_plugin_refuses_before_the_weights_are_fetched(
     with pytest.raises(errors.Unsupported, match="pooling_mode"):
         prepare(request, progress)
     assert not request.output.exists()
-    assert list((request.output.parent / ".staging").iterdir()) == []
+    assert not (request.output.parent / ".staging").exists()

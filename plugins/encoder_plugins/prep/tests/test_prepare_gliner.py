@@ -108,7 +108,7 @@ def test_a_prepared_artifact_is_found_again_and_weights_are_not_copied_in_vain(
     assert (target / WEIGHTS).samefile(source / WEIGHTS)
     first = prepared("deberta_gliner", source, tmp_path / "key", record=nothing)
     assert prepared("deberta_gliner", source, tmp_path / "key", record=nothing) == first
-    assert not list((tmp_path / ".staging").iterdir())
+    assert not (tmp_path / ".staging").exists()
 
 
 def test_pickled_weights_need_permission_and_then_give_the_same_tensors(

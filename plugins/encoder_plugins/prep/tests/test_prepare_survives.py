@@ -45,7 +45,7 @@ def test_a_killed_prep_leaves_nothing_visible_and_the_next_one_finishes(tmp_path
     assert visible(output.parent) == (["key"] if phase == "clean" else [])
     again = subprocess.run(dying(output, hub, "never"), capture_output=True, text=True, check=True)
     assert manifest.verify(output).digest == again.stdout.strip()
-    assert os.listdir(output.parent / ".staging") == []
+    assert not (output.parent / ".staging").exists()
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -129,7 +129,7 @@ def test_of_two_writers_one_works_and_the_other_finds_it_done(requested: Request
         second = pool.submit(prepare, request, Progress(second_emit))
         assert first.result(60) == second.result(60)
     assert len(recorder) == 1
-    assert os.listdir(request.output.parent / ".staging") == []
+    assert not (request.output.parent / ".staging").exists()
 
 
 def test_a_damaged_artifact_is_replaced_by_a_sound_one(requested: Requested, progress: Progress) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_artifact_is_replaced_by_a_sound_one(requested: Requested, pro
     (request.output / "model" / "config.json").write_text("{}")
     assert prepare(request, progress) == first
     manifest.verify(request.output, first.digest)
-    assert os.listdir(request.output.parent / ".staging") == []
+    assert not (request.output.parent / ".staging").exists()
 
 
 def test_what_is_no_artifact_is_never_removed(requested: Requested, progress: Progress) -> None:
@@ -181,7 +181,7 @@ def test_a_volume_that_fills_up_is_cleaned(requested: Requested, progress: Progr
     with pytest.raises(errors.InsufficientSpace), small_files_only():
         prepare(request, progress)
     assert not request.output.exists()
-    assert os.listdir(request.output.parent / ".staging") == []
+    assert not (request.output.parent / ".staging").exists()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_checkpoint_that_cannot_fit_is_refused_before_its_download(
 ) -> None:
     with pytest.raises(errors.InsufficientSpace, match="are free"):
         prepare(requested(), progress)
-    assert os.listdir(full_volume / ".staging") == []
+    assert not (full_volume / ".staging").exists()
 
 
 def test_a_full_disk_is_distinguished_from_other_failures(
@@ -212,7 +212,7 @@ def test_a_full_disk_is_distinguished_from_other_failures(
     monkeypatch.setattr("encoder_plugins.prep.pipeline.require_space", lambda staging, needed: None)
     with pytest.raises(errors.InsufficientSpace, match="full"):
         prepare(requested(), progress)
-    assert os.listdir(full_volume / ".staging") == []
+    assert not (full_volume / ".staging").exists()
 
 
 def test_a_volume_that_this_user_may_not_write_is_named(

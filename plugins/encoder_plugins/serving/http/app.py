@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from encoder_plugins import compatibility
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.plugin import Plugin, Route
 from encoder_plugins.serving import settings as serving_settings
@@ -136,7 +137,9 @@ class Application:
         elif path == "/health" and not self._serving.counters.complete():
             await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
         elif path in PASSED:
-            await self._app(scope, receive, send)
+            version = compatibility.installed_plugins() if path == "/version" else None
+            headers = {compatibility.PLUGIN_VERSION_HEADER: version} if version else {}
+            await self._app(scope, receive, _with_headers(send, headers))
         else:
             known = ", ".join(sorted({*self._routes, *PASSED, OPENAPI}))
             await send_refusal(Refusal(404, f"no such path; there is: {known}"), send)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+import re
+from typing import Any, get_args
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
@@ -11,6 +12,7 @@ from encoder_operator.api.v1alpha1 import Spec, Status, crd
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import encoder_model
 from encoder_plugins import catalog
+from encoder_plugins.prep.progress import Phase
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
@@ -77,11 +79,6 @@ def test_plugins_are_those_of_the_catalogue() -> None:
     assert SCHEMA["properties"]["spec"]["properties"]["plugin"]["enum"] == list(catalog.plugins())
 
 
-def test_printer_columns() -> None:
-    columns = crd.build()["spec"]["versions"][0]["additionalPrinterColumns"]
-    assert [column["name"] for column in columns] == ["PLUGIN", "PHASE", "READY", "VERIFIED", "REVISION", "AGE"]
-
-
 def test_lists_with_keys_are_maps_to_the_api_server() -> None:
     assert SCHEMA["properties"]["status"]["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
 
@@ -121,6 +118,11 @@ def test_bad_values_are_refused_by_the_schema_and_by_the_operator(path: str, val
         jsonschema.validate({"spec": spec}, SCHEMA)
     with pytest.raises(ValueError, match=name):
         Spec.model_validate(spec)
+
+
+def test_the_phases_of_the_preparation_are_those_that_it_reports() -> None:
+    described = Status.model_json_schema()["$defs"]["Progress"]["properties"]["phase"]["description"]
+    assert set(re.findall("[a-z]+", described.partition(":")[2])) - {"or"} == set(get_args(Phase))
 
 
 def test_the_operators_own_status_fits_the_schema() -> None:

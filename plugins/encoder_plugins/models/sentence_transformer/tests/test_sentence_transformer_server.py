@@ -16,10 +16,12 @@ import numpy as np
 import openai
 import pytest
 
+from encoder_plugins.compatibility import installed_plugins, installed_vllm
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import Vectors
 from encoder_plugins.offline import client as offline
+from encoder_plugins.parity.client import versions
 from encoder_plugins.serving.tests.servers import Server, minilm, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -200,6 +202,10 @@ def test_no_other_way_leads_in(server: Server, path: str) -> None:
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/version"])
 def test_what_probes_need_answers(server: Server, path: str) -> None:
     assert httpx.get(server.url + path, timeout=60).status_code == 200
+
+
+async def test_the_parity_check_gets_the_versions_of_vllm_and_of_the_plugins(server: Server) -> None:
+    assert await versions(server.url) == {"vllm": installed_vllm(), "plugin": installed_plugins()}
 
 
 def test_base64_of_the_openai_route_is_that_of_the_other(server: Server) -> None:
