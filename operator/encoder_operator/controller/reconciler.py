@@ -21,9 +21,9 @@ from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
-from encoder_operator.planner import planner, verification
+from encoder_operator.planner import gates, planner, verification
 from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
-from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
 from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
@@ -179,9 +179,7 @@ class Reconciler:
             new_status = status.not_accepted_status(live, error, observed)
             requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.gates_to_open(
-                    verification.parity_policy_of_manifest(live, self._settings), observed
-                ),
+                actions=gates.gates_to_open(verification.parity_policy_of_manifest(live, self._settings), observed),
                 events=events_for(live.get("status", {}), new_status),
                 status=new_status,
                 requeue_after=requeue_after,
@@ -201,9 +199,9 @@ class Reconciler:
                 gate = action.gate
                 _LOG.info("gate", pod=action.pod, open=gate.open, reason=gate.reason)
                 live = _live_child(snapshot, "Pod", action.pod)
-                condition = _gate_condition(gate, live, self._client.now)
+                conditions = _gate_conditions(gate, live, self._client.now)
                 version = live.get("metadata", {}).get("resourceVersion")
-                await self._client.set_pod_condition(namespace, action.pod, action.uid, condition, version)
+                await self._client.set_pod_conditions(namespace, action.pod, action.uid, conditions, version)
 
     async def _apply(self, action: Apply) -> None:
         if apply_diff.is_up_to_date(action.manifest, action.live):
@@ -242,17 +240,18 @@ def _live_child(snapshot: Snapshot, kind: str, name: str) -> Json:
     return next((found for found in children if found["metadata"]["name"] == name), {})
 
 
-def _gate_condition(gate: GateCondition, pod: Json, now: datetime) -> Json:
-    status = "True" if gate.open else "False"
-    before = _condition(pod.get("status") or {}, naming.GATE)
-    since = before.get("lastTransitionTime") if before.get("status") == status else None
-    return {
-        "type": naming.GATE,
-        "status": status,
-        "reason": str(gate.reason),
-        "message": gate.message,
-        "lastTransitionTime": since or format_time(now),
-    }
+def _gate_conditions(gate: GateCondition, pod: Json, now: datetime) -> list[Json]:
+    """Return the conditions that a gate is stored in, of which the second records the platform that it was opened on."""
+    entries = [(naming.GATE, "True" if gate.open else "False", str(gate.reason), gate.message)]
+    if gate.platform is not None:
+        entries.append((naming.PLATFORM, "True", "Recorded", canonical_json(gate.platform._asdict())))
+    found = []
+    for kind, value, reason, message in entries:
+        before = _condition(pod.get("status") or {}, kind)
+        since = before.get("lastTransitionTime") if before.get("status") == value else None
+        times = {"lastTransitionTime": since or format_time(now)}
+        found.append({"type": kind, "status": value, "reason": reason, "message": message, **times})
+    return found
 
 
 def _with_component(found: list[Json], component: str) -> list[Json]:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from encoder_operator.manager.settings import Settings
-from encoder_operator.planner import artifact, networking, progress_deadline, rollout, verification
+from encoder_operator.planner import (
+    artifact,
+    gates,
+    networking,
+    progress_deadline,
+    rollout,
+    verification,
+)
 from encoder_operator.planner.actions import Action, Apply, Plan, earliest
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.progress_deadline import ProgressDeadline
@@ -54,7 +61,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     if model.spec.paused:
         return _plan_paused(model, observed, known)
     # gates of verified pods do not depend on writes that may be rejected
-    gates = verification.gates_to_set(model, observed)
+    early_gates = gates.gates_to_set(model, observed)
     artifact_plan = artifact.plan(model, observed, known, settings)
     target_plan = _plan_target(model, observed, known, artifact_plan, settings)
     target, observed, shared = (
@@ -75,11 +82,11 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     new_status = status.build_status(inputs)
     return Plan(
         actions=(
-            *gates,
+            *early_gates,
             *artifact_plan.actions,
             *target_plan.actions,
             # after a passed parity check the Deployment's rollout waits for these gates only
-            *(gate for gate in verification.gates_to_set(model, observed) if gate not in gates),
+            *(gate for gate in gates.gates_to_set(model, observed) if gate not in early_gates),
             *rollout_plan.actions,
             *rollout.prune(model, observed, rollout_plan, target),
             # last, because the API server rejects it if the StorageClass does not allow volume expansion
@@ -148,7 +155,7 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
     )
     new_status = status.build_status(inputs)
     return Plan(
-        actions=verification.gates_to_open(verification.parity_policy(model), observed),
+        actions=gates.gates_to_open(verification.parity_policy(model), observed),
         events=events_for(model.status, new_status),
         status=new_status,
         requeue_after=None,

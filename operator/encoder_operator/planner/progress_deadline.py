@@ -36,7 +36,7 @@ class ProgressDeadline:
 def evaluate(model: EncoderModel, observed: ObservedState, target: Revision) -> ProgressDeadline:
     """Return the progress deadline of `target` at the current time."""
     pods = [pod for pod in observed.pods if pod.revision == target.hash and not pod.deleting]
-    verified = overall_state(model, observed.verdicts, target.hash) is not VerificationState.NONE
+    verified = overall_state(model, observed, target.hash) is not VerificationState.NONE
     if verified or any(pod.containers_ready for pod in pods):
         return _with_record(model, observed, target, {})
     given_up = _given_up_message(model, target)

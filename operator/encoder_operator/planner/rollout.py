@@ -41,7 +41,7 @@ class RolloutPlan:
 
 def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, overdue: str = "") -> RolloutPlan:
     """Return the Deployment to apply for the current verdicts; `overdue` says why the target exceeded its progress deadline."""
-    state = overall_state(model, observed.verdicts, target.hash) if target else VerificationState.NONE
+    state = overall_state(model, observed, target.hash) if target else VerificationState.NONE
     target_may_serve = target is not None and may_serve(model, state)
     previous = _previous(model, observed, target)
     rejection = _rejection(model, observed, target, state, overdue) if target else None
@@ -91,7 +91,7 @@ def prune(
     passed = [
         r
         for r in observed.revisions
-        if overall_state(model, observed.verdicts, r.hash) in (VerificationState.PASSED, VerificationState.STALE)
+        if overall_state(model, observed, r.hash) in (VerificationState.PASSED, VerificationState.STALE)
     ]
     # many edits that never passed must not push a verified revision out of the history
     for revisions in (observed.revisions, passed):
@@ -144,7 +144,7 @@ def _previous(model: EncoderModel, observed: ObservedState, target: Revision | N
 
 
 def _may_serve(model: EncoderModel, observed: ObservedState, found: Revision) -> bool:
-    state = overall_state(model, observed.verdicts, found.hash)
+    state = overall_state(model, observed, found.hash)
     if state is VerificationState.NONE:
         # a revision that was never verified, because checks were disabled, is kept only while it is deployed or has
         # ready pods

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
@@ -30,6 +30,13 @@ class Termination:
         return parse_json(self.message)
 
 
+class Platform(NamedTuple):
+    """What a verdict applies to: one accelerator product and one image digest."""
+
+    product: str
+    image: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCondition:
     """The readiness gate condition of a pod."""
@@ -37,6 +44,8 @@ class GateCondition:
     open: bool
     reason: str
     message: str
+    # the platform on which the gate was last opened; None if it never was, or if an older operator opened it
+    platform: Platform | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +253,6 @@ def parse_pod(live: Json) -> Pod:
     controller = ownership.controller(live)
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
-    gate = conditions.get(naming.GATE)
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
@@ -258,10 +266,7 @@ def parse_pod(live: Json) -> Pod:
         ip=status.get("podIP", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
-        gate=gate
-        and GateCondition(
-            open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")
-        ),
+        gate=_parse_gate(conditions),
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
         terminated=_parse_termination(first.get("state", {})),
@@ -272,6 +277,21 @@ def parse_pod(live: Json) -> Pod:
         message=status.get("message", ""),
         has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+    )
+
+
+def _parse_gate(conditions: Mapping[str, Json]) -> GateCondition | None:
+    gate = conditions.get(naming.GATE)
+    if gate is None:
+        return None
+    recorded = parse_json(conditions.get(naming.PLATFORM, {}).get("message", ""))
+    return GateCondition(
+        open=gate["status"] == "True",
+        reason=gate.get("reason", ""),
+        message=gate.get("message", ""),
+        platform=Platform(str(recorded["product"]), str(recorded["image"]))
+        if {"product", "image"} <= recorded.keys()
+        else None,
     )
 
 

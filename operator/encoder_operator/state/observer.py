@@ -188,6 +188,9 @@ class Observer:
     async def _with_product(self, pod: Pod, made_for: Revision | None, compared: str | None) -> Pod:
         if made_for is not None and made_for.pinned["accelerator"] == "cpu":
             return replace(pod, product="cpu")
+        if pod.gate is not None and pod.gate.platform is not None:
+            # the label of a node disappears whenever gpu-feature-discovery restarts, but a pod keeps its node and devices
+            return replace(pod, product=pod.gate.platform.product)
         if not pod.node:
             return pod
         if self._namespaced:

@@ -233,7 +233,7 @@ def _verified(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(False, Reason.DISABLED, "Parity checks are disabled because spec.parity.mode is Disabled")
     verdict = inputs.verdict(about)
     if about is not None and verdict is not None:
-        state = verification_state(inputs.model, inputs.observed.verdicts, about.hash, platform_of(verdict))
+        state = verification_state(inputs.model, inputs.observed, about.hash, platform_of(verdict))
         if state is not VerificationState.STALE:
             reason = Reason.PARITY_PASSED if verdict.passed else Reason.PARITY_FAILED
             return ConditionValue(verdict.passed, reason, verdict_message(verdict))
@@ -330,7 +330,7 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         for revision in wanted
         for verdict in inputs.observed.verdicts
         if verdict.revision == revision
-        and verification_state(inputs.model, inputs.observed.verdicts, revision, platform_of(verdict))
+        and verification_state(inputs.model, inputs.observed, revision, platform_of(verdict))
         is VerificationState.FAILED
         and not verdict.passed
     ]

@@ -14,7 +14,9 @@ def layers() -> set[str]:
 
 
 def modules() -> set[str]:
-    files = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name not in {"__init__.py", "conftest.py"}]
+    files = [
+        path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name not in {"__init__.py", "conftest.py"}
+    ]
     return {".".join(path.with_suffix("").parts) for path in files if "tests" not in path.parts}
 
 

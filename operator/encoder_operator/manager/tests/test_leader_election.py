@@ -193,7 +193,7 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     with pytest.raises(NotLeader):
         await cluster.replace_status("demo", "m", {"uid": "1"}, {})
     with pytest.raises(NotLeader):
-        await cluster.set_pod_condition("demo", "p", "1", {})
+        await cluster.set_pod_conditions("demo", "p", "1", [])
     with pytest.raises(NotLeader):
         await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
     assert fake.writes == []
