@@ -192,9 +192,11 @@ def test_the_deployment_has_the_requested_strategy(rollout: Json, strategy: Json
     assert found["minReadySeconds"] == 5
 
 
-def test_a_budget_is_for_more_than_one_pod() -> None:
-    assert pod_disruption_budget.build(parsed_model()) is None
-    found = pod_disruption_budget.build(parsed_model({"spec.serving.replicas": 2}))
+def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
+    assert pod_disruption_budget.build(parsed_model(), shared=True) is None
+    two = parsed_model({"spec.serving.replicas": 2})
+    assert pod_disruption_budget.build(two, shared=False) is None
+    found = pod_disruption_budget.build(two, shared=True)
     assert found is not None
     assert found["spec"]["maxUnavailable"] == 1
 
