@@ -15,7 +15,7 @@ from encoder_operator import naming
 from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected
-from encoder_operator.controller.prep_slots import PrepSlots, is_finished
+from encoder_operator.controller.prep_slots import PrepSlots, holds_slot, is_finished
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
@@ -61,7 +61,7 @@ class Reconciler:
         self._reader = SnapshotReader(client, namespaced=settings.namespaced)
         self._observer = Observer(client, settings)
         self._watch_progress = watch_progress or WatchProgress()
-        self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
+        self._prep_slots = prep_slots or PrepSlots(settings.max_preps, settings.namespace_max_preps)
         self._phase_gauge = phase_gauge or PhaseGauge()
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
@@ -72,6 +72,14 @@ class Reconciler:
         """
         key = NamespacedName(namespace, name)
         try:
+            return await self._reconcile(key)
+        except BaseException:
+            # a model that cannot be reconciled must not keep its turn for a slot
+            self._prep_slots.leave(key)
+            raise
+
+    async def _reconcile(self, key: NamespacedName) -> float | None:
+        try:
             snapshot = await self._reader.read(key)
         except RequestRejected as error:
             await self._report_read_error(key, error)
@@ -81,9 +89,11 @@ class Reconciler:
             self._phase_gauge.remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
-            if self._prep_slots.holds_slot(key):
-                labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
-                self._prep_slots.set_jobs(key, _unfinished_jobs(await self._client.list("Job", namespace, labels)))
+            self._prep_slots.leave(key)
+            if self._prep_slots.has_job(key):
+                labels = {naming.MODEL: key.name, naming.COMPONENT: "prep"}
+                jobs = await self._client.list("Job", key.namespace, labels)
+                self._prep_slots.set_jobs(key, [job["metadata"]["name"] for job in jobs if not is_finished(job)])
             return None
         self._record_snapshot(key, snapshot)
         try:
@@ -103,26 +113,38 @@ class Reconciler:
         for kind in WATCHED_KINDS:
             found = [snapshot.live] if kind == naming.KIND else snapshot.children[kind]
             self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
-        self._prep_slots.set_jobs(key, _unfinished_jobs(_with_component(snapshot.children["Job"], "prep")))
+        jobs: dict[bool, list[str]] = {True: [], False: []}
+        for job in _with_component(snapshot.children["Job"], "prep"):
+            if not is_finished(job):
+                jobs[holds_slot(job, snapshot.children["Pod"], self._client.now)].append(job["metadata"]["name"])
+        self._prep_slots.set_jobs(key, running=jobs[True], pending=jobs[False])
 
     async def _reconcile_snapshot(
         self, key: NamespacedName, snapshot: Snapshot, observed: ObservedState
     ) -> float | None:
         live = snapshot.live
         # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
-        observed = replace(observed, used_prep_slots=self._prep_slots.used_by_others(key))
+        observed = replace(observed, prep_wait_reason=self._prep_slots.wait_reason(key))
         plan = self._make_plan(live, observed)
         starts = any(_creates_prep_job(action) for action in plan.actions)
         if starts:
             self._prep_slots.reserve(key)
         elif _is_queued(plan.status):
             self._prep_slots.wait(key)
+        else:
+            self._prep_slots.leave(key)
         self._phase_gauge.set(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
+        created = False
         try:
             for action in plan.actions:
                 await self._execute(snapshot, action)
+                created = created or _creates_prep_job(action)
                 self._record_metrics(live, observed, plan.status, action)
         except RequestRejected as error:
+            if starts and not created:
+                # a Job that the API server rejects, for instance because of a quota, does not exist and holds no slot
+                starts = False
+                self._prep_slots.set_jobs(key, ())
             # show a write that the API server rejects in the status
             await self._update_status(
                 key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
@@ -256,10 +278,6 @@ def _gate_conditions(gate: GateCondition, pod: Json, now: datetime) -> list[Json
 
 def _with_component(found: list[Json], component: str) -> list[Json]:
     return [entry for entry in found if entry["metadata"]["labels"].get(naming.COMPONENT) == component]
-
-
-def _unfinished_jobs(jobs: list[Json]) -> list[str]:
-    return [job["metadata"]["name"] for job in jobs if not is_finished(job)]
 
 
 def _creates_prep_job(action: Action) -> bool:

@@ -50,7 +50,7 @@ LEADER = Gauge(
 MODELS = Gauge("encoder_models", "EncoderModels by phase and plugin.", ["phase", "plugin"], registry=REGISTRY)
 PREPS = Gauge(
     "encoder_preps",
-    "Prep Jobs by state: running, and EncoderModels that wait for a prep slot.",
+    "EncoderModels with a prep Job that runs (running), with one whose pod cannot be created or scheduled (pending), and waiting for a slot (queued).",
     ["state"],
     registry=REGISTRY,
 )

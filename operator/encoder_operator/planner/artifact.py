@@ -15,7 +15,6 @@ from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import FIRST_POD_SECONDS, Job, ObservedState, Pod, Revision
 from encoder_operator.status import pod_diagnosis
-from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 
 # the kubelet reports a mount that waits for a Secret only in Events, several seconds late
@@ -112,12 +111,9 @@ def volume_expansion(model: EncoderModel, observed: ObservedState) -> tuple[Acti
 
 def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings: Settings) -> ArtifactPlan:
     actions: list[Action] = []
-    if observed.used_prep_slots >= settings.max_preps:
+    if observed.prep_wait_reason:
         return ArtifactPlan(
-            reason=Reason.QUEUED,
-            message=f"Waiting for one of {plural(observed.used_prep_slots, 'preparation')} of other EncoderModels to finish",
-            key=key,
-            requeue_after=_QUEUE_POLL_SECONDS,
+            reason=Reason.QUEUED, message=observed.prep_wait_reason, key=key, requeue_after=_QUEUE_POLL_SECONDS
         )
     if observed.pvc is None and model.spec.storage.create is not None:
         actions.append(Apply(persistent_volume_claim.build(model, model.spec.storage.create, None), None))

@@ -200,8 +200,8 @@ class ObservedState:
     disruption_budget: Json | None = None
     # whether the cluster serves HTTPRoutes
     gateway_api: bool = False
-    # prep slots that other models use, in the whole cluster
-    used_prep_slots: int = 0
+    # what the model must wait for before its prep Job may start; empty if it may start now
+    prep_wait_reason: str = ""
     prep_jobs: tuple[Job, ...] = ()
     parity_jobs: tuple[Job, ...] = ()
     revisions: tuple[Revision, ...] = ()

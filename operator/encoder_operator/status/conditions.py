@@ -93,7 +93,7 @@ NameConflict | Accepted | A Service, Deployment or PersistentVolumeClaim of this
 NotAccepted | all | `Accepted` is False; a revision that serves traffic keeps serving | See `Accepted`
 Prepared | ArtifactReady | The artifact is ready; the message has its digest and size | None
 Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress | Wait; `kubectl logs job/…-prep` shows the progress
-Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps` | Wait, or increase `settings.maxPreps`
+Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn | Wait, or increase these settings
 ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
 InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
 ClaimPending | ArtifactReady | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
