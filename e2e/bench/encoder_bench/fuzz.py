@@ -190,10 +190,11 @@ class Sentinel:
             batch = Batch((case,), self._variant)
             findings = comparison.examine(self._parity, self._reference, "sentinel", batch, content)
             verdict = comparison.judge(findings, self._parity.tolerances["float32"], self._reference, {})
-            if verdict.result == "Passed":
-                report.sentinel += 1
-            else:
+            # one case need not measure every bound, which is what Inconclusive says of a whole check
+            if verdict.result == "Failed":
                 report.wrong.append(f"the sentinel's {case['id']}: {verdict.message}")
+            else:
+                report.sentinel += 1
 
 
 def run(artifact: Path, count: int, seed: int, log: Path) -> Report:

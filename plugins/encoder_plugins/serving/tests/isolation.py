@@ -54,8 +54,17 @@ WORDS = [
 # kinds of GLiNER requests that no parity case is: long beside short, many labels beside one, class probabilities, chunks, nothing found
 GLINER: Sequence[Mapping[str, Any]] = (
     {"text": " ".join(WORDS[:4]), "labels": ["person"], "threshold": 0.2, "return_class_probs": True},
-    {"text": " ".join(WORDS), "labels": [f"kind {number}" for number in range(20)], "threshold": 0.3},
-    {"text": " ".join(WORDS * 8), "labels": ["person", "city"], "threshold": 0.3, "overflow": "chunk"},
+    {
+        "text": " ".join(WORDS),
+        "labels": [f"kind {number}" for number in range(20)],
+        "threshold": 0.3,
+    },
+    {
+        "text": " ".join(WORDS * 8),
+        "labels": ["person", "city"],
+        "threshold": 0.3,
+        "overflow": "chunk",
+    },
     {
         "texts": ["Ada .", " ", " ".join(WORDS * 2)],
         "labels_per_text": [["city"], ["person"], ["person", "city", "date"]],
@@ -282,10 +291,25 @@ def from_cut(element: Any, cuts: Sequence[float]) -> float:
     return min((abs(number - cut) for number in numbers for cut in cuts), default=float("inf"))
 
 
+def enlarge_blocks() -> None:
+    """Let an interpreted program attend to more at once: it costs by its instructions, not by its numbers."""
+    from encoder_kernels.disentangled_attention import kernel as disentangled
+    from encoder_kernels.relative_bias_attention import kernel as relative
+
+    def enlarged(config: Mapping[str, int]) -> dict[str, int]:
+        return {name: 128 if name.startswith("BLOCK_") else value for name, value in config.items()}
+
+    position_and_attention, attention = disentangled.settings, relative.settings
+    disentangled.settings = lambda *arguments: tuple(map(enlarged, position_and_attention(*arguments)))
+    relative.settings = lambda *arguments: enlarged(attention(*arguments))
+
+
 def main() -> None:
     """Send the requests to each artifact; print one JSON line for each."""
     folder, runner = Path(sys.argv[1]), sys.argv[2]
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
+    if INTERPRETED:
+        enlarge_blocks()
     for artifact in sorted(path for path in folder.iterdir() if (path / "MANIFEST.json").is_file()):
         start = time.monotonic()
         try:

@@ -92,7 +92,11 @@ class Served:
         """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get."""
         engine = self.engine(model)
         context = ServingContext(
-            model=model, max_model_len=3072, names=("m",), limits=limits.defaults(self.plugin), dtype=self.dtype
+            model=model,
+            max_model_len=engine.model_config.max_model_len,
+            names=("m",),
+            limits=limits.defaults(self.plugin),
+            dtype=self.dtype,
         )
         processor = resolve(self.plugin.processor)(context)
         findings = []
