@@ -200,7 +200,7 @@ def holds_slot(job: Json, pods: Iterable[Json], now: datetime) -> bool:
         created = parse_time(meta.get("creationTimestamp")) or now
         return (now - created).total_seconds() < FIRST_POD_SECONDS
     alive = [pod for pod in own if (pod.get("status") or {}).get("phase") not in _ENDED]
-    # after a failed attempt, the Job controller creates the next pod by itself
+    # after a failed attempt, the Job controller creates the next pod
     return not alive or any(not _is_unscheduled(pod) for pod in alive)
 
 
