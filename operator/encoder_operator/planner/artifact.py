@@ -49,7 +49,7 @@ def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, 
     key = revision.artifact_key(model)
     known = _known_artifact(model, observed, target, key)
     wanted = naming.prep_job(model.name, key)
-    cleanup: tuple[Action, ...] = _pvc_ownership(model, observed) + tuple(
+    cleanup: tuple[Action, ...] = pvc_ownership(model, observed) + tuple(
         Delete("Job", job.name)
         for job in observed.prep_jobs
         if job.name != wanted and not job.deleting and not (known and job.finished)
@@ -91,7 +91,7 @@ def _needs_new_lookup(model: EncoderModel, found: Revision) -> bool:
     return bool(model.retry and found.retry != model.retry)
 
 
-def _pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
+def pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Add or remove the owner reference of the operator's PVC after an edit of spec.storage.policy."""
     create = model.spec.storage.create
     if create is None or observed.pvc is None or persistent_volume_claim.needs_expansion(create, observed.pvc):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from encoder_operator.client import apply_diff
 from encoder_operator.manager.settings import Settings
 from encoder_operator.planner import (
     artifact,
@@ -17,7 +18,7 @@ from encoder_operator.planner import (
     rollout,
     verification,
 )
-from encoder_operator.planner.actions import Action, Apply, Plan, earliest
+from encoder_operator.planner.actions import Action, Apply, Delete, Plan, earliest
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.progress_deadline import ProgressDeadline
 from encoder_operator.planner.verification import VerificationPlan
@@ -144,14 +145,22 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
     pinned = revision.pinned_artifact(known) if known else None
     reason = Reason.PREPARED if pinned else Reason.PAUSED
     artifact_plan = ArtifactPlan(reason=reason, message=artifact.describe(pinned) if pinned else why, artifact=pinned)
+    rollout_plan = rollout.plan(model, observed, known)
     inputs = status.StatusInputs(
         model=model,
         observed=observed,
         artifact_plan=artifact_plan,
         target=known,
         verification=None,
-        rollout=rollout.plan(model, observed, known),
+        rollout=rollout_plan,
         available_update=None,
+        held_back=_held_back(
+            (
+                *rollout_plan.actions,
+                *artifact.pvc_ownership(model, observed),
+                *artifact.volume_expansion(model, observed),
+            )
+        ),
     )
     new_status = status.build_status(inputs)
     return Plan(
@@ -160,6 +169,18 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
         status=new_status,
         requeue_after=None,
     )
+
+
+def _held_back(actions: tuple[Action, ...]) -> tuple[str, ...]:
+    """Return the objects that would change if the model were not paused."""
+    found = []
+    for action in actions:
+        match action:
+            case Apply() if not apply_diff.is_up_to_date(action.manifest, action.live):
+                found.append(f"{action.manifest['kind']} {action.manifest['metadata']['name']}")
+            case Delete():
+                found.append(f"{action.kind} {action.name}")
+    return tuple(found)
 
 
 def _revision_for_spec(model: EncoderModel, observed: ObservedState) -> Revision | None:

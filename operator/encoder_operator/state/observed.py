@@ -82,6 +82,8 @@ class Pod:
     # whether a user has added an ephemeral container, which can answer instead of the engine
     has_ephemeral_containers: bool = False
     product: str = ""
+    # restarts of all containers
+    restarts: int = 0
     # last progress line of a prep pod
     progress: Json | None = None
 
@@ -277,6 +279,7 @@ def parse_pod(live: Json) -> Pod:
         message=status.get("message", ""),
         has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+        restarts=sum(entry.get("restartCount", 0) for entry in containers),
     )
 
 

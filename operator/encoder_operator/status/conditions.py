@@ -136,7 +136,7 @@ Serving | Available | Pods receive traffic | None
 NoReadyPods | Available | No pod of a verified revision is ready | See `Progressing` and `Verified`
 ScaledToZero | Available | `spec.serving.replicas` is 0 | Scale up with `kubectl scale`
 Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | Set `spec.suspend` to false
-Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve | Set `spec.paused` to false
+Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve. `UpToDate` is False if other objects differ from the spec; the message lists them | Set `spec.paused` to false
 Current | UpToDate, UpdateAvailable | The revision matches the spec and the operator's defaults | None
 RolloutInProgress | UpToDate | The target revision does not serve all traffic yet | Wait
 ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | A scheduled pod of the target revision did not start within `spec.rollout.progressDeadlineSeconds`; the message has the cause. A previous verified revision keeps serving | Check the pod's events and `kubectl logs`; correct the spec, increase the deadline, or set `encoders.dev/retry`

@@ -57,6 +57,8 @@ class StatusInputs:
     verification: VerificationPlan | None
     rollout: RolloutPlan
     available_update: str | None
+    # objects that would change if the model were not paused
+    held_back: tuple[str, ...] = ()
 
     @property
     def active(self) -> Revision | None:
@@ -108,7 +110,7 @@ def build_status(inputs: StatusInputs) -> Json:
     pods = [pod for pod in inputs.observed.pods if pod.alive and not pod.deleting]
     found: Json = {
         "phase": _phase(inputs, conditions),
-        "endpoint": service.endpoint(inputs.model),
+        "endpoint": _endpoint(inputs),
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": f"{naming.MODEL}={inputs.model.name},{naming.COMPONENT}=serving",
@@ -119,6 +121,14 @@ def build_status(inputs: StatusInputs) -> Json:
         "candidateParity": _parity(inputs.verdict(candidate)),
     }
     return _assemble(found, conditions, inputs.model.status, inputs.model.generation, inputs.observed)
+
+
+def _endpoint(inputs: StatusInputs) -> str | None:
+    """Return the URL of the model. While it is paused, the Service is as it was before, or does not exist."""
+    if not inputs.model.spec.paused:
+        return service.endpoint(inputs.model)
+    ports = ((inputs.observed.service or {}).get("spec") or {}).get("ports") or []
+    return service.endpoint(inputs.model, ports[0]["port"]) if ports else None
 
 
 def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState) -> Json:
@@ -291,6 +301,9 @@ def _up_to_date(inputs: StatusInputs) -> ConditionValue:
             Reason.ROLLOUT_IN_PROGRESS,
             f"{plural(len(old), 'pod')} of the previous revision still {'serves' if len(old) == 1 else 'serve'} traffic",
         )
+    if inputs.held_back:
+        what = f"spec.paused is true, so these objects are not updated: {', '.join(inputs.held_back)}"
+        return ConditionValue(False, Reason.PAUSED, what)
     return ConditionValue(True, Reason.CURRENT, f"Revision {target.hash} matches the current spec")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -114,6 +114,120 @@ async def test_without_anything_to_go_back_to_a_late_candidate_is_left_to_come_r
     await harness.settle()
     assert harness.condition("Ready") == ("True", "Ready")
     assert clocks(harness) == []
+
+
+def crash(harness: Harness) -> None:
+    """Let the container of each pod that is not verified end and wait for its next start."""
+    for pod in copy.deepcopy(harness.fake.of("pods", component="serving")):
+        if set_ready(pod, ready=False):
+            container = pod["status"]["containerStatuses"][0]
+            container["restartCount"] = container.get("restartCount", 0) + 1
+            ended = {"exitCode": 139, "message": "segmentation fault"}
+            container |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+            harness.fake.put("pods", pod)
+
+
+def restart(harness: Harness) -> None:
+    """Let containers that have crashed run again."""
+    for pod in copy.deepcopy(harness.fake.of("pods", component="serving")):
+        if set_ready(pod, ready=True):
+            pod["status"]["containerStatuses"][0]["state"] = {}
+            harness.fake.put("pods", pod)
+
+
+def set_ready(pod: Json, *, ready: bool) -> bool:
+    """Set ContainersReady of a pod that is not Ready; return whether that was another value before."""
+    conditions = {entry["type"]: entry for entry in pod["status"]["conditions"]}
+    before = conditions["ContainersReady"]["status"]
+    if conditions["Ready"]["status"] == "True" or before == str(ready):
+        return False
+    conditions["ContainersReady"]["status"] = str(ready)
+    return True
+
+
+async def candidate_that_is_compared(limit: int = 600) -> Harness:
+    """Return a cluster whose model has a candidate with a parity Job in progress beside the revision that serves."""
+    harness = Harness()
+    harness.edit(spec(rollout={"progressDeadlineSeconds": limit}))
+    await harness.settle()
+    harness.change(maxModelLen=64)
+    for _ in range(3):
+        await harness.reconcile()
+        harness.deployment()
+    await harness.reconcile()
+    assert harness.condition("UpToDate")[0] == "False"
+    assert len(harness.fake.of("jobs", component="parity")) == 2
+    return harness
+
+
+@pytest.mark.fault(
+    "the engine of an update crashes whenever it is compared",
+    "`ProgressDeadlineExceeded`",
+    "the update is given up after the progress deadline, and the verified revision is restored",
+)
+async def test_a_candidate_that_crashes_during_each_parity_check_is_given_up() -> None:
+    harness = await candidate_that_is_compared()
+    first = harness.status["activeRevision"]
+    for _ in range(4):
+        for change in (crash, restart):
+            change(harness)
+            await harness.reconcile()
+            assert harness.condition("UpToDate")[1] != "ProgressDeadlineExceeded"
+        harness.fake.ahead += timedelta(seconds=170)
+    crash(harness)
+    await harness.settle()
+    assert harness.condition("UpToDate") == ("False", "ProgressDeadlineExceeded")
+    assert "has crashed repeatedly and was not verified within 600 s: " in harness.message("UpToDate")
+    assert "segmentation fault" in harness.message("UpToDate")
+    assert harness.endpoints() == [first]
+
+
+async def test_the_deadline_does_not_run_while_a_restarted_engine_waits_for_its_parity_check() -> None:
+    harness = await candidate_that_is_compared()
+    for change in (crash, restart):
+        change(harness)
+        await harness.reconcile()
+    harness.fake.ahead += timedelta(days=1)
+    await harness.reconcile()
+    assert harness.condition("UpToDate")[1] != "ProgressDeadlineExceeded"
+    # a readiness probe that fails is no crash
+    for pod in copy.deepcopy(harness.fake.of("pods", component="serving")):
+        if set_ready(pod, ready=False):
+            harness.fake.put("pods", pod)
+    await harness.reconcile()
+    assert harness.condition("UpToDate")[1] != "ProgressDeadlineExceeded"
+    restart(harness)
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+    assert clocks(harness) == []
+
+
+async def test_another_pod_than_the_one_that_crashed_has_the_whole_deadline() -> None:
+    harness = await candidate_that_is_compared()
+    for change in (crash, restart):
+        change(harness)
+        await harness.reconcile()
+    harness.fake.ahead += timedelta(days=1)
+    for pod in harness.fake.of("pods", component="serving"):
+        if {"type": "Ready", "status": "True"} not in pod["status"]["conditions"]:
+            harness.fake.remove("pods", "demo", pod["metadata"]["name"])
+    hang(harness)
+    harness.deployment()
+    await harness.reconcile()
+    assert harness.condition("UpToDate")[1] != "ProgressDeadlineExceeded"
+    assert await harness.reconcile() == pytest.approx(600, abs=5)
+
+
+async def test_a_retry_gives_a_pod_that_still_fails_the_whole_deadline_again() -> None:
+    harness = Harness()
+    hang(harness, reason="ErrImagePull", message="no such image")
+    await harness.settle()
+    wait_until_overdue(harness)
+    await harness.settle()
+    assert harness.condition("Degraded") == ("True", "ProgressDeadlineExceeded")
+    harness.edit(annotate(retry="1"))
+    assert await harness.reconcile() == pytest.approx(1800, abs=5)
+    assert harness.condition("Degraded") != ("True", "ProgressDeadlineExceeded")
 
 
 async def test_the_deadline_does_not_run_for_an_unscheduled_pod() -> None:
@@ -263,6 +377,7 @@ async def test_a_paused_model_is_left_alone_and_reports_it() -> None:
     assert harness.condition("Progressing") == ("False", "Paused")
     assert harness.condition("UpToDate") == ("False", "Paused")
     assert harness.condition("Available") == ("True", "Serving")
+    assert harness.condition("Ready") == ("False", "Paused")
     pod = harness.fake.of("pods", component="serving")[0]
     harness.fake.remove("pods", "demo", pod["metadata"]["name"])
     await harness.settle()
@@ -272,6 +387,48 @@ async def test_a_paused_model_is_left_alone_and_reports_it() -> None:
     assert harness.condition("Ready") == ("True", "Ready")
     assert harness.status["readyReplicas"] == 3
     assert harness.status["activeRevision"] != first
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda live: live["spec"]["serving"].update(replicas=3), "Deployment minilm, PodDisruptionBudget minilm"),
+        (spec(network={"service": {"port": 8080}}), "Service minilm"),
+        (spec(network={"networkPolicy": {}}), "NetworkPolicy minilm"),
+        (lambda live: live["spec"]["storage"].update(policy="Delete"), "PersistentVolumeClaim minilm-artifacts"),
+        (lambda live: live["spec"]["serving"].update(replicas=0), "Deployment minilm"),
+    ],
+    ids=["replicas", "port", "network policy", "volume policy", "none"],
+)
+async def test_a_paused_model_is_not_up_to_date_while_an_object_differs_from_the_spec(
+    edit: Callable[[Json], None], named: str
+) -> None:
+    harness = Harness()
+    await harness.settle()
+    endpoint = harness.status["endpoint"]
+    harness.edit(spec(paused=True))
+    await harness.settle()
+    assert harness.condition("UpToDate") == ("True", "Current")
+    assert harness.condition("Ready") == ("True", "Ready")
+    before = copy.deepcopy(harness.live["spec"])
+    harness.edit(edit)
+    await harness.settle()
+    assert harness.condition("UpToDate") == ("False", "Paused")
+    assert set(harness.message("UpToDate").partition(": ")[2].split(", ")) == set(named.split(", "))
+    assert harness.condition("Ready") == ("False", "Paused")
+    # what clients can use is what the Service has
+    assert harness.status["endpoint"] == endpoint
+    harness.edit(lambda live: live.update(spec=before))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_paused_model_without_a_service_has_no_endpoint() -> None:
+    manifest = encoder_model()
+    manifest["spec"]["paused"] = True
+    harness = Harness(manifest)
+    await harness.settle()
+    assert "endpoint" not in harness.status
 
 
 async def test_a_model_that_is_born_paused_starts_nothing() -> None:
