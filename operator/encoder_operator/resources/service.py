@@ -21,9 +21,10 @@ def build(model: EncoderModel) -> Json:
     spec: Json = {
         "selector": {naming.MODEL: model.name, naming.COMPONENT: "serving"},
         "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+        # owned although these are defaults: other values would bypass the readiness gate
+        "type": wanted.type,
+        "publishNotReadyAddresses": False,
     }
-    if wanted.type != "ClusterIP":
-        spec["type"] = wanted.type
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 

@@ -123,6 +123,7 @@ InsufficientGPU | Available, Progressing, Degraded | No node has a free GPU; a r
 CrashLoop | Available, Progressing, Degraded | The engine exits repeatedly; the message is from the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
 PodsRefused | ArtifactReady, Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
 GatewayApiMissing | Degraded | `spec.network.httpRoute` is set, but the cluster does not serve HTTPRoutes; everything else works | Install the Gateway API, or remove the field; the operator checks again periodically
+ForeignField | Degraded | Another client has set fields of the Deployment that the operator does not set, so the pods may not be what was verified; the message lists the fields | Remove the fields, for instance with `kubectl edit`, and set them in the EncoderModel
 WriteRefused | Progressing, Degraded | The API server rejects a read or write of one of the model's objects (permissions, quota, admission); the message is from the API server. The operator retries | Correct what the message names; `encoder-operator doctor` checks the permissions
 Starting | Progressing | Pods are starting | Wait
 ParityPassed | Verified | The parity check passed; the message has the numbers | None

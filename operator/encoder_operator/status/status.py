@@ -359,6 +359,10 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(
             True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute is set, but the cluster does not serve HTTPRoutes"
         )
+    if inputs.rollout.foreign_fields:
+        named = ", ".join(inputs.rollout.foreign_fields)
+        what = f"Deployment {inputs.model.name} has fields that another client has set: {named}"
+        return ConditionValue(True, Reason.FOREIGN_FIELD, what)
     return ConditionValue(False, Reason.AS_EXPECTED, "No problems detected")
 
 
