@@ -1,6 +1,8 @@
 """Fields of children that others set: those that would bypass the readiness gate are taken back, others are reported."""
 
 import json
+import re
+import threading
 
 import pytest
 
@@ -8,7 +10,7 @@ from encoder_node.waiting import wait_for
 from encoder_platform.kube import DEPLOYMENT, Body, condition, is_true
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
-from encoder_platform.stand_in import StandIn
+from encoder_platform.stand_in import StandIn, settle
 
 SERVICE = ("v1", "Service")
 
@@ -62,3 +64,34 @@ def test_a_field_of_the_pod_template_that_another_client_has_set_is_reported(ser
     served.kube.run(*apply, stdin=json.dumps(body))
     wait_for("no problem", lambda: not is_true(served.model(), "Degraded"), seconds=30)
     assert condition(served.model(), "Degraded")["reason"] == "AsExpected"
+
+
+def metric(operator: OperatorProcess, name: str) -> float:
+    """Return the sum of a metric's series."""
+    _, page = operator.ask("metrics")
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
+
+
+def test_a_client_that_undoes_every_write_cannot_keep_the_operator_busy(
+    served: Scene, operator: OperatorProcess
+) -> None:
+    stop = threading.Event()
+
+    def fight() -> None:
+        while not stop.wait(0.02):
+            served.kube.patch(DEPLOYMENT, "minilm", served.name, {"spec": {"paused": True}})
+
+    thread = threading.Thread(target=fight)
+    thread.start()
+    try:
+        wait_for("it is throttled", lambda: metric(operator, "encoder_reconcile_throttled_total") > 0, seconds=60)
+        before = metric(operator, "encoder_child_updates_total")
+        settle(6)
+        assert 1 <= metric(operator, "encoder_child_updates_total") - before <= 5
+        # other models are not delayed
+        served.apply_model("other", rollout={"minReadySeconds": 0})
+        served.wait_current("Ready", "other", seconds=30)
+    finally:
+        stop.set()
+        thread.join()
+    wait_for("the last word", lambda: not (served.deployment() or {})["spec"].get("paused"), seconds=10)

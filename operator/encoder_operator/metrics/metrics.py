@@ -21,6 +21,11 @@ RECONCILE_SECONDS = Histogram(
     registry=REGISTRY,
 )
 RECONCILES = Counter("encoder_reconcile", "Reconciles of EncoderModels by result.", ["result"], registry=REGISTRY)
+THROTTLED = Counter(
+    "encoder_reconcile_throttled",
+    "Reconciles that were delayed because their EncoderModel was reconciled too often.",
+    registry=REGISTRY,
+)
 REQUESTS = Counter(
     "encoder_api_requests",
     "Requests to the API server by verb, kind and status code.",
