@@ -10,6 +10,7 @@ import pytest
 from encoder_operator.client.errors import Unavailable
 from encoder_operator.tests.harness import (
     PLUGIN,
+    PREPARED,
     SETTINGS,
     Harness,
     annotate,
@@ -17,6 +18,14 @@ from encoder_operator.tests.harness import (
     failing_report,
     passing_report,
 )
+
+
+async def test_a_prep_pod_that_failed_is_not_believed_when_it_reports_an_artifact() -> None:
+    harness = Harness()
+    harness.prep = lambda job: (1, PREPARED)
+    await harness.settle()
+    assert harness.condition("ArtifactReady") == ("False", "PreparationFailed")
+    assert harness.fake.of("controllerrevisions") == []
 
 
 async def test_a_model_is_prepared_verified_and_served() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,15 @@ def test_the_deployment_has_the_requested_strategy(rollout: Json, strategy: Json
     found = deployment.build(model, build(model, ARTIFACT, shared=True, settings=SETTINGS), 2)["spec"]
     assert found["strategy"] == strategy
     assert found["minReadySeconds"] == 5
+
+
+@pytest.mark.parametrize(("ip", "host"), [("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]")])
+def test_a_parity_job_reaches_its_pod_by_either_family_of_addresses(ip: str, host: str) -> None:
+    model = parsed_model()
+    revision = build(model, ARTIFACT, shared=True, settings=SETTINGS)
+    pod = replace(_placeholder_pod(revision.hash), ip=ip)
+    job = parity_job.build(model, revision, pod, attempt=1, shared=True, settings=SETTINGS)
+    assert f"http://{host}:8000" in job["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
