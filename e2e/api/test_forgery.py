@@ -186,7 +186,11 @@ def test_objects_of_other_teams_are_not_evaluated_whatever_they_hold(plane: Plan
     create = Attempt("", "create", "POST", collection, body, dry_run=False)
     change = Attempt("", "change", "PATCH", f"{collection}/tenant", {"metadata": {"labels": {"b": "c"}}}, forgery.MERGE)
     for request in (create, change):
-        _, status, said = asyncio.run(attack(plane, [request]))[0]
+        # a busy API server may need more time for so many keys than it gives a request
+        for _ in range(3):
+            _, status, said = asyncio.run(attack(plane, [request]))[0]
+            if status != 504:
+                break
         assert status < 300, (request.what, status, said[:500])
 
 

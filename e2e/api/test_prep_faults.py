@@ -41,13 +41,13 @@ def silent_and_given_up(scene: Scene, stand_in: StandIn, pod: Body) -> str:
     node = pod["spec"]["nodeName"]
     stand_in.silence(node)
     lost = scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
-    assert f"on node {node}, which does not answer ({SILENCE})" in lost["message"]
+    assert f"on node {node}, which is not responding ({SILENCE})" in lost["message"]
     # as the controller manager does after five minutes; no kubelet says that the pod has ended
     scene.evict(pod["metadata"]["name"])
     settle()
     assert [entry["metadata"]["uid"] for entry in scene.pods(component="prep")] == [pod["metadata"]["uid"]]
     scene.kube.run("taint", "nodes", node, "node.kubernetes.io/out-of-service=gone:NoExecute")
-    return "does not answer"
+    return "not responding"
 
 
 def deleted(scene: Scene, stand_in: StandIn, pod: Body) -> str:

@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -52,7 +53,8 @@ def test_what_render_prints_is_what_is_applied(
         applied = known(live, body)
         if body["kind"] == "ControllerRevision":
             body, applied = without_what_only_a_cluster_knows(body), without_what_only_a_cluster_knows(applied)
-        if not apply_diff.is_up_to_date(body, applied):
+        # a Job is created, never applied: no manager of fields tells which of them came from the operator
+        if not (is_part(body, applied) if body["kind"] == "Job" else apply_diff.is_up_to_date(body, applied)):
             differ.append((body, applied))
     assert differ == []
     # the last one, which compares, names the pod that it asks
@@ -63,6 +65,15 @@ def test_what_render_prints_is_what_is_applied(
     assert [option for option in parity["args"] if option.startswith("--")] == [
         option for option in asked["args"] if option.startswith("--")
     ]
+
+
+def is_part(one: Any, whole: Any) -> bool:
+    """Whether every field of `one` has the same value in `whole`."""
+    if isinstance(one, dict) and isinstance(whole, dict):
+        return all(key in whole and is_part(value, whole[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(whole, list):
+        return len(one) == len(whole) and all(map(is_part, one, whole))
+    return bool(one == whole)
 
 
 def known(live: dict[tuple[str, str], Body | None], body: Body) -> Body:

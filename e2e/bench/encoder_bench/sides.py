@@ -25,7 +25,21 @@ from encoder_bench.workload import THRESHOLD, Shape
 from encoder_plugins.artifact import manifest
 from encoder_plugins.prep import reference_environment
 
-SIDES = ("library", "flashdeberta", "factory", "ours", "ours-1", "ours-2", "http-1", "http-2", "profile")
+SIDES = (
+    "library",
+    "flashdeberta",
+    "factory",
+    "ours",
+    "ours-1",
+    "ours-2",
+    "http",
+    "http-1",
+    "http-2",
+    "before",
+    "before-1",
+    "before-2",
+    "profile",
+)
 COUNTED = 64
 # how over HTTP: clients, texts a request
 WAYS = (f"16x{TEXTS}", "64x1")
@@ -64,8 +78,8 @@ class Sides:
         kind, _, engines = side.partition("-")
         if kind == "factory":
             return self._factory()
-        if kind == "http":
-            return self._http(int(engines))
+        if kind in ("http", "before"):
+            return self._http(kind, int(engines) if engines else None)
         return self._process(kind, int(engines) if engines else None)
 
     def _environment(self, side: str) -> dict[str, str]:
@@ -135,22 +149,28 @@ class Sides:
                 process.communicate()
 
     @contextlib.contextmanager
-    def _http(self, engines: int) -> Iterator[Measure]:
+    def _http(self, kind: str, engines: int | None) -> Iterator[Measure]:
         given = self._given
+        side = kind if engines is None else f"{kind}-{engines}"
         arguments = ["--accelerator", "cpu" if given.device == "cpu" else "nvidia", "--dtype", given.dtype]
-        arguments += ["--engines", str(engines), "--max-in-flight", "4096"]
+        arguments += ["--max-in-flight", "4096"]
+        if engines is not None:
+            arguments += ["--engines", str(engines)]
         if given.api_servers:
             arguments += ["--api-servers", str(given.api_servers)]
         if self._arguments:
             arguments += ["--", *self._arguments]
-        side = f"http-{engines}"
-        log, environment = self._folder / f"{side}.log", self._environment(side)
-        with server.served(given.artifact, log, *arguments, environment=environment) as at:
+        log, environment, artifact = self._folder / f"{side}.log", self._environment(side), given.artifact
+        if kind == "before":
+            # another commit's code, with what that commit's prep made of the same checkpoint
+            artifact = given.before_artifact
+            environment["PYTHONPATH"] = os.pathsep.join([str(given.before), environment.get("PYTHONPATH", "")])
+        with server.served(artifact, log, *arguments, environment=environment) as at:
 
             def measure(shape: Shape) -> Iterator[Row]:
                 for way in given.clients:
                     clients, texts = map(int, way.split("x"))
-                    name = f"ours, HTTP, {engines} engine{'s' * (engines > 1)}"
+                    name = f"{'ours' if kind == 'http' else 'before'}, HTTP, {_engines(engines)}"
                     yield self._measured(name, at, shape, clients, texts)
 
             yield measure
@@ -204,6 +224,10 @@ def _entities(at: server.Server, texts: Sequence[str], more: Mapping[str, Any], 
         else:
             total += len(data["entities"] if isinstance(data, dict) else data)
     return total
+
+
+def _engines(count: int | None) -> str:
+    return "engines as `serve` chooses" if count is None else f"{count} engine{'s' * (count > 1)}"
 
 
 def _end(log: Path) -> str:

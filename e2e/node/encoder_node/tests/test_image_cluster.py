@@ -125,16 +125,16 @@ def test_engine_finds_every_inspected_model_class(cluster: NodeCluster, provided
         "    print('known', registry.ModelRegistry.models[name].inspect_model_cls().architecture)\n"
     )
     printed = run_in_pod(cluster, provided[ENGINE], ["python", "-c", script])
-    own = [plugin for plugin in catalog.plugins().values() if plugin.architectures]
+    own = [name for plugin in catalog.plugins().values() for name in plugin.architectures]
     assert printed.count("known") == 4 + len(own)
 
 
-# what calls the original library can be imported only where that library is
+# the original library is in an environment of its own, and what calls it can be imported only there
 REFERENCE = (
     "import sys\n"
     "from encoder_plugins import catalog\n"
     "from encoder_plugins.plugin import resolve\n"
-    "print('finds', resolve(catalog.get(sys.argv[1]).recorder).__name__)\n"
+    "print('finds', resolve(catalog.get(sys.argv[1]).recorder).record.__name__)\n"
 )
 
 
@@ -143,7 +143,7 @@ REFERENCE = (
     [
         (ENGINE, ["encoder-plugins", "list"], PLUGIN),
         *(
-            (f"prep-{plugin.name}", ["python", "-c", REFERENCE, plugin.name], "finds record")
+            (f"prep-{plugin.name}", ["/opt/reference/bin/python", "-c", REFERENCE, plugin.name], "finds record")
             for plugin in {plugin.reference_library: plugin for plugin in catalog.plugins().values()}.values()
         ),
         ("operator", ["encoder-plugins", "list"], PLUGIN),
