@@ -175,6 +175,21 @@ async def test_a_lease_edited_by_others_is_renewed(clock: Clock) -> None:
     assert leases.puts > 100
 
 
+async def test_a_lease_that_another_operator_has_taken_is_not_taken_back(clock: Clock) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    assert leases.live is not None
+    metadata = {**leases.live["metadata"], "resourceVersion": "100"}
+    leases.live = {**leases.live, "metadata": metadata, "spec": {**leases.live["spec"], "holderIdentity": "b"}}
+    leases.puts = 100
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(10)
+        assert keeping.done()
+    assert (leases.holder, leases.puts) == ("b", 100)
+    assert leadership.remaining() == -math.inf
+
+
 async def test_the_same_pod_takes_its_lease_back_at_once(clock: Clock) -> None:
     leases = Leases()
     await one(leases, "pod-1", clock)[0].acquire()

@@ -100,3 +100,13 @@ def test_records_in_use_outlive_the_history(kept_by: str) -> None:
     chosen = RolloutPlan(deployed=target, replicas=1, active=target, target_may_serve=True, rejection=None, actions=())
     deleted = {found.name for found in rollout.prune(model, observed, chosen, target) if isinstance(found, Delete)}
     assert deleted == {f"minilm-{found.hash}" for found in revisions[1:6]}
+
+
+def test_a_retry_removes_the_records_of_failures_only() -> None:
+    model, (passed, failed) = parsed_model(), [revision(number) for number in (1, 2)]
+    verdicts = (verdict(model, passed, passed=True), verdict(model, failed, passed=False))
+    observed = ObservedState(now=NOW, revisions=(passed, failed), verdicts=verdicts)
+    chosen = RolloutPlan(deployed=passed, replicas=1, active=passed, target_may_serve=True, rejection=None, actions=())
+    retried = parsed_model({"metadata.annotations": {"encoders.dev/retry": "1"}})
+    assert rollout.prune(model, observed, chosen, failed) == ()
+    assert rollout.prune(retried, observed, chosen, failed) == (Delete("ControllerRevision", "minilm-r2-verdict"),)
