@@ -31,7 +31,14 @@ FOREIGN: dict[str, tuple[Kind, Body, Body]] = {
         {"storage": {"create": {"size": "1Gi"}, "policy": "Delete"}},
     ),
     "walled": (POLICY, {"podSelector": SELECTOR}, {"network": {"networkPolicy": {}}}),
-    "budgeted": (BUDGET, {"selector": SELECTOR, "minAvailable": 1}, {"serving": {"accelerator": "cpu", "replicas": 2}}),
+    "budgeted": (
+        BUDGET,
+        {"selector": SELECTOR, "minAvailable": 1},
+        {
+            "serving": {"accelerator": "cpu", "replicas": 2},
+            "storage": {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}},
+        },
+    ),
     "routed": (
         ROUTE,
         {"parentRefs": [{"name": "theirs"}]},

@@ -88,7 +88,7 @@ def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
     scene.patch({"parity": {"mode": "Enforce"}})
     scene.wait_condition("Ready", "ParityFailed", seconds=60)
     wait_for("nothing serves", lambda: not scene.pods(), seconds=30)
-    assert not is_true(scene.model(), "Available")
+    scene.wait_condition("Available", "ParityFailed", seconds=30)
     assert len(scene.jobs("parity")) == 2
 
 
@@ -150,6 +150,49 @@ def test_without_nodes_pods_that_come_back_are_compared_and_pinning_a_product_cl
     stand_in.parity = passes
     scene.wait_current("Ready", seconds=60)
     assert "NVIDIA-L4" in products(scene)
+
+
+def test_a_vanished_product_label_takes_no_pod_off_the_network(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    stand_in.add_node("gpu-unlabelled", {"nvidia.com/gpu.product": "NVIDIA-H200"}, **{"nvidia.com/gpu": "8"})
+    stand_in.place = lambda pod: (
+        "gpu-unlabelled" if pod["metadata"]["labels"]["encoders.dev/component"] == "serving" else "node-1"
+    )
+    scene.apply_model(storage=SHARED, serving={"accelerator": "nvidia", "resources": {}, "replicas": 2}, rollout=NOW)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=60)
+    names = {pod["metadata"]["name"] for pod in ready(scene)}
+    scene.kube.run("label", "node", "gpu-unlabelled", "nvidia.com/gpu.product-")
+    stand_in.parity = never
+    with scene.kube.watching(POD, scene.name, SERVING) as seen:
+        # it reads the node again
+        operator.restart()
+        scene.patch_serving({"replicas": 3})
+        wait_for("the new pod is compared for its node", lambda: len(scene.jobs("parity")) == 2, seconds=60)
+    assert {is_true(pod, "Ready") for pod in seen if pod["metadata"]["name"] in names} == {True}
+    stand_in.parity = passes
+    wait_for("three pods", lambda: len(ready(scene)) == 3, seconds=60)
+    assert products(scene) == ["NVIDIA-H200", "node:gpu-unlabelled"]
+
+
+def test_enabling_parity_checks_takes_no_pod_off_the_network(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    scene.apply_model(parity={"mode": "Disabled"}, serving={"replicas": 2}, rollout=NOW)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=60)
+    assert scene.jobs("parity") == []
+    stand_in.parity = never
+    with (
+        scene.kube.watching(DEPLOYMENT, scene.name) as deployments,
+        scene.kube.watching(POD, scene.name, SERVING) as pods,
+    ):
+        scene.patch({"parity": {"mode": "Enforce"}})
+        scene.wait_condition("Verified", "ParityRunning", seconds=60)
+        stand_in.parity = passes
+        scene.wait_current("Verified", seconds=60)
+    assert {is_true(pod, "Ready") for pod in pods} == {True}
+    assert {found["spec"]["replicas"] for found in deployments} <= {2}
+    assert {condition(pod, GATE)["reason"] for pod in ready(scene)} == {"ParityPassed"}
 
 
 @pytest.mark.fault(

@@ -10,10 +10,11 @@ import pytest
 from encoder_node.waiting import wait_for
 from encoder_operator.cli import render
 from encoder_operator.tests.harness import SETTINGS
-from encoder_platform.kube import POD, Body, Kube
+from encoder_platform.kube import POD, Body, Kube, is_true
+from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
-from encoder_platform.stand_in import CLAIM, CLASS, StandIn
+from encoder_platform.stand_in import CLAIM, CLASS, StandIn, Unschedulable
 
 NODES = ("rack-1", "rack-2", "rack-3")
 ONE_NODE = render.ClusterFacts(one_node=True)
@@ -108,3 +109,27 @@ def test_pods_of_a_model_share_the_node_of_its_created_pvc(scene: Scene) -> None
     made.append(pod(scene, "surge", own, "Deployment"))
     assert len(set(made)) == 1
     assert made[0] in NODES
+
+
+def test_a_drain_of_the_node_of_the_volume_is_not_blocked(
+    scene: Scene, kube: Kube, scheduler: None, operator: OperatorProcess
+) -> None:
+    stand_in = StandIn(kube)
+    # the real scheduler places them
+    stand_in.place = lambda pod: Unschedulable("left to the scheduler")
+    with stand_in.running():
+        scene.apply_model(serving={"replicas": 2}, rollout={"minReadySeconds": 0})
+        wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=60)
+        (node,) = {found["spec"]["nodeName"] for found in ready(scene)}
+        options = ("--pod-selector=encoders.dev/model", "--delete-emptydir-data", "--timeout=30s")
+        try:
+            kube.run("drain", node, *options, seconds=60)
+            assert [found for found in scene.pods() if found["spec"].get("nodeName") == node] == []
+        finally:
+            kube.run("uncordon", node)
+        wait_for("two pods again", lambda: len(ready(scene)) == 2, seconds=60)
+        assert len({found["spec"]["nodeName"] for found in ready(scene)}) == 1
+
+
+def ready(scene: Scene) -> list[Body]:
+    return [found for found in scene.pods() if is_true(found, "Ready")]

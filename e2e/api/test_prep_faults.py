@@ -153,7 +153,7 @@ def test_never_more_preparations_than_allowed(
 ) -> None:
     names, limit = [f"m{number}" for number in range(6)], 2
     stand_in.prep = never
-    stopped_operator.start(ENCODER_MAX_PREPS=str(limit))
+    stopped_operator.start(ENCODER_MAX_PREPS=str(limit), ENCODER_MAX_PREPS_PER_NAMESPACE=str(limit))
     stopped_operator.wait_ready()
 
     def queued() -> int:
@@ -163,7 +163,7 @@ def test_never_more_preparations_than_allowed(
         for name in names:
             scene.apply_model(name, serving=NO_PODS)
         wait_for("the others in line", lambda: queued() == len(names) - limit, seconds=30)
-        stopped_operator.restart(ENCODER_MAX_PREPS=str(limit))
+        stopped_operator.restart(ENCODER_MAX_PREPS=str(limit), ENCODER_MAX_PREPS_PER_NAMESPACE=str(limit))
         settle(1)
         assert (len(made(jobs)), queued()) == (limit, len(names) - limit)
         stand_in.prep = prepared

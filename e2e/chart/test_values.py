@@ -32,6 +32,7 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "leaderElection.leaseSeconds": (30, {"replicas": 2}),
     "podDisruptionBudget.enabled": (False, {"replicas": 2}),
     "settings.maxPreps": (9, {}),
+    "settings.maxPrepsPerNamespace": (3, {}),
     "settings.prepStallSeconds": (9, {}),
     "settings.allowTrustRemoteCode": (True, {}),
     "tenancy.allowCustomImages": (False, {}),

@@ -30,6 +30,8 @@ MANAGER = "encoder-operator"
 
 # condition type of the readiness gate
 GATE = f"{GROUP}/parity"
+# condition type that records on which platform the gate was opened
+PLATFORM = f"{GROUP}/platform"
 
 # set by users: a new value requests a retry, or the current defaults
 RETRY = f"{GROUP}/retry"

@@ -39,7 +39,13 @@ def run() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-operator")))
         # copied pods have their gates open already
         found = stack.enter_context(plane.running(folder, values=("gatePolicy.enabled=false",)))
-        operator = stack.enter_context(operator_process(found.kube, folder, {"ENCODER_MAX_PREPS": str(MAX_PREPS)}))
+        operator = stack.enter_context(
+            operator_process(
+                found.kube,
+                folder,
+                {"ENCODER_MAX_PREPS": str(MAX_PREPS), "ENCODER_MAX_PREPS_PER_NAMESPACE": str(MAX_PREPS)},
+            )
+        )
         _serve_one(found, operator)
         # from here on only the operator is measured: nobody else reacts to anything
         found.control.stop_controllers()

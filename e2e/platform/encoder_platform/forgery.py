@@ -244,7 +244,7 @@ def reports(pods: Iterable[Body]) -> Iterator[Attempt]:
             "the address": {"podIP": "10.9.9.9", "podIPs": [{"$patch": "replace"}, {"ip": "10.9.9.9"}]},
             **{
                 f"the condition {kind}": {"conditions": [{"type": kind, "status": "True", "reason": "Forged"}]}
-                for kind in (naming.GATE, "Ready", "ContainersReady")
+                for kind in (naming.GATE, naming.PLATFORM, "Ready", "ContainersReady")
                 if not _is_true(pod, kind)
             },
         }.items():

@@ -86,7 +86,7 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         network_policy.build(found),
         http_route.build(found),
         deployment.build(found, made, 0 if found.spec.suspend else found.spec.serving.replicas),
-        pod_disruption_budget.build(found),
+        pod_disruption_budget.build(found, shared=shared),
         parity_job.build(found, made, _placeholder_pod(made.hash), attempt=1, shared=shared, settings=settings),
     ]
     return [manifest for manifest in whole if manifest is not None]

@@ -9,6 +9,7 @@ ignored.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from encoder_operator import naming
@@ -18,6 +19,14 @@ from encoder_operator.revisions.hashing import Json
 # the API server normalizes quantities: maps of them, and single ones
 _QUANTITY_MAPS = frozenset({"requests", "limits"})
 _QUANTITIES = frozenset({"sizeLimit"})
+# fields of the spec that the API server omits, or sets itself, if they have their default, by kind: their values are compared,
+# whoever owns them
+_DEFAULTS: dict[str, Json] = {
+    "Deployment": {"paused": False},
+    "Service": {"publishNotReadyAddresses": False, "type": "ClusterIP"},
+}
+# a restart by `kubectl rollout restart`, and the number of replicas, which the next apply takes back
+_HARMLESS = frozenset({"spec.replicas", "spec.template.metadata.annotations"})
 
 
 def is_up_to_date(manifest: Json, live: Json | None) -> bool:
@@ -27,11 +36,51 @@ def is_up_to_date(manifest: Json, live: Json | None) -> bool:
     fields = owned_fields(live)
     if fields is None:
         return False
+    defaults = _DEFAULTS.get(manifest["kind"], {})
+    spec, live_spec = manifest.get("spec", {}), live.get("spec", {})
+    if any(live_spec.get(name, default) != spec.get(name, default) for name, default in defaults.items()):
+        return False
     # name and namespace are not owned by any manager
     ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     ours["metadata"] = metadata
-    return bool(_normalize(extract_owned(live, fields)) == _normalize(ours))
+    owned = extract_owned(live, fields)
+    for side in (ours, owned):
+        if defaults and "spec" in side:
+            side["spec"] = {key: value for key, value in side["spec"].items() if key not in defaults}
+    return bool(_normalize(owned) == _normalize(ours))
+
+
+def foreign_fields(manifest: Json, live: Json) -> tuple[str, ...]:
+    """Return the paths of the fields in the spec of a live object that others have set and that `manifest` does not set."""
+    found: set[str] = set()
+    for entry in live["metadata"].get("managedFields", []):
+        if entry.get("manager") != naming.MANAGER and not entry.get("subresource"):
+            found.update(_foreign_paths(entry.get("fieldsV1", {}).get("f:spec", {}), manifest["spec"], "spec"))
+    return tuple(sorted(found))
+
+
+def _foreign_paths(fields: Json, ours: Any, path: str) -> Iterator[str]:
+    for key, below in fields.items():
+        if key == ".":
+            continue
+        here = f"{path}{_path_element(key)}"
+        if here in _HARMLESS:
+            continue
+        value = extract_owned(ours, {key: {}})
+        if not value:
+            yield here
+        else:
+            yield from _foreign_paths(below, value[0] if isinstance(value, list) else value[key[2:]], here)
+
+
+def _path_element(key: str) -> str:
+    """Return a key of `managedFields` as an element of a path: `.name`, or `[name]` for the item of a list."""
+    kind, _, text = key.partition(":")
+    if kind == "f":
+        return f".{text}"
+    value = json.loads(text)
+    return f"[{','.join(str(part) for part in value.values()) if isinstance(value, dict) else value}]"
 
 
 def owned_fields(live: Json) -> Json | None:

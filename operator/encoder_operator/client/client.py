@@ -12,7 +12,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -315,12 +315,12 @@ class Client:
             if error.status != 404:
                 raise
 
-    async def set_pod_condition(
-        self, namespace: str, name: str, uid: str, condition: Json, version: str | None = None
+    async def set_pod_conditions(
+        self, namespace: str, name: str, uid: str, conditions: Sequence[Json], version: str | None = None
     ) -> None:
-        """Set one condition of a pod and leave the others unchanged."""
+        """Set some conditions of a pod and leave the others unchanged."""
         precondition = {"uid": uid} | ({"resourceVersion": version} if version else {})
-        patch = {"metadata": precondition, "status": {"conditions": [condition]}}
+        patch = {"metadata": precondition, "status": {"conditions": conditions}}
 
         def send() -> Awaitable[Any]:
             return self._lightkube.patch(

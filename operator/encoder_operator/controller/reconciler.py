@@ -16,16 +16,16 @@ from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected
 from encoder_operator.controller.automatic_updates import AutomaticUpdates
-from encoder_operator.controller.prep_slots import PrepSlots, is_finished
+from encoder_operator.controller.prep_slots import PrepSlots, holds_slot, is_finished
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
 from encoder_operator.metrics.condition_gauge import ConditionGauge
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
-from encoder_operator.planner import planner, verification
+from encoder_operator.planner import gates, planner, verification
 from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
-from encoder_operator.revisions.hashing import Json, json_digest
+from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
 from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
 from encoder_operator.state.observer import Observer
@@ -65,7 +65,7 @@ class Reconciler:
         self._reader = SnapshotReader(client, namespaced=settings.namespaced)
         self._observer = Observer(client, settings)
         self._watch_progress = watch_progress or WatchProgress()
-        self._prep_slots = prep_slots or PrepSlots(settings.max_preps)
+        self._prep_slots = prep_slots or PrepSlots(settings.max_preps, settings.namespace_max_preps)
         self._phase_gauge = phase_gauge or PhaseGauge()
         self._automatic_updates = automatic_updates or AutomaticUpdates(settings.updates)
         self._condition_gauge = ConditionGauge(settings.condition_metric_max_models)
@@ -78,6 +78,14 @@ class Reconciler:
         """
         key = NamespacedName(namespace, name)
         try:
+            return await self._reconcile(key)
+        except BaseException:
+            # a model that cannot be reconciled must not keep its turn for a slot
+            self._prep_slots.leave(key)
+            raise
+
+    async def _reconcile(self, key: NamespacedName) -> float | None:
+        try:
             snapshot = await self._reader.read(key)
         except RequestRejected as error:
             await self._report_read_error(key, error)
@@ -89,9 +97,11 @@ class Reconciler:
             self._automatic_updates.remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
-            if self._prep_slots.holds_slot(key):
-                labels = {naming.MODEL: name, naming.COMPONENT: "prep"}
-                self._prep_slots.set_jobs(key, _unfinished_jobs(await self._client.list("Job", namespace, labels)))
+            self._prep_slots.leave(key)
+            if self._prep_slots.has_job(key):
+                labels = {naming.MODEL: key.name, naming.COMPONENT: "prep"}
+                jobs = await self._client.list("Job", key.namespace, labels)
+                self._prep_slots.set_jobs(key, [job["metadata"]["name"] for job in jobs if not is_finished(job)])
             return None
         self._record_snapshot(key, snapshot)
         try:
@@ -111,7 +121,11 @@ class Reconciler:
         for kind in WATCHED_KINDS:
             found = [snapshot.live] if kind == naming.KIND else snapshot.children[kind]
             self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
-        self._prep_slots.set_jobs(key, _unfinished_jobs(_with_component(snapshot.children["Job"], "prep")))
+        jobs: dict[bool, list[str]] = {True: [], False: []}
+        for job in _with_component(snapshot.children["Job"], "prep"):
+            if not is_finished(job):
+                jobs[holds_slot(job, snapshot.children["Pod"], self._client.now)].append(job["metadata"]["name"])
+        self._prep_slots.set_jobs(key, running=jobs[True], pending=jobs[False])
 
     async def _reconcile_snapshot(
         self, key: NamespacedName, snapshot: Snapshot, observed: ObservedState
@@ -120,7 +134,7 @@ class Reconciler:
         # no await between here and `reserve`, so no other reconcile can take the slot that this plan relies on
         observed = replace(
             observed,
-            used_prep_slots=self._prep_slots.used_by_others(key),
+            prep_wait_reason=self._prep_slots.wait_reason(key),
             automatic_update=self._automatic_updates.may_start(key, observed.now),
         )
         plan = self._make_plan(live, observed)
@@ -130,12 +144,20 @@ class Reconciler:
             self._prep_slots.reserve(key)
         elif _is_queued(plan.status):
             self._prep_slots.wait(key)
+        else:
+            self._prep_slots.leave(key)
         self._phase_gauge.set(key, str(plan.status.get("phase", "")), str(live.get("spec", {}).get("plugin", "")))
+        created = False
         try:
             for action in plan.actions:
                 await self._execute(snapshot, action)
+                created = created or _creates_prep_job(action)
                 self._record_metrics(live, observed, plan.status, action)
         except RequestRejected as error:
+            if starts and not created:
+                # a Job that the API server rejects, for instance because of a quota, does not exist and holds no slot
+                starts = False
+                self._prep_slots.set_jobs(key, ())
             # show a write that the API server rejects in the status
             await self._update_status(
                 key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
@@ -202,9 +224,7 @@ class Reconciler:
             new_status = status.not_accepted_status(live, error, observed)
             requeue_after = 30.0 if error.reason is Reason.NAME_CONFLICT else None
             return Plan(
-                actions=verification.gates_to_open(
-                    verification.parity_policy_of_manifest(live, self._settings), observed
-                ),
+                actions=gates.gates_to_open(verification.parity_policy_of_manifest(live, self._settings), observed),
                 events=events_for(live.get("status", {}), new_status),
                 status=new_status,
                 requeue_after=requeue_after,
@@ -224,9 +244,9 @@ class Reconciler:
                 gate = action.gate
                 _LOG.info("gate", pod=action.pod, open=gate.open, reason=gate.reason)
                 live = _live_child(snapshot, "Pod", action.pod)
-                condition = _gate_condition(gate, live, self._client.now)
+                conditions = _gate_conditions(gate, live, self._client.now)
                 version = live.get("metadata", {}).get("resourceVersion")
-                await self._client.set_pod_condition(namespace, action.pod, action.uid, condition, version)
+                await self._client.set_pod_conditions(namespace, action.pod, action.uid, conditions, version)
 
     async def _apply(self, action: Apply) -> None:
         if apply_diff.is_up_to_date(action.manifest, action.live):
@@ -265,25 +285,22 @@ def _live_child(snapshot: Snapshot, kind: str, name: str) -> Json:
     return next((found for found in children if found["metadata"]["name"] == name), {})
 
 
-def _gate_condition(gate: GateCondition, pod: Json, now: datetime) -> Json:
-    status = "True" if gate.open else "False"
-    before = _condition(pod.get("status") or {}, naming.GATE)
-    since = before.get("lastTransitionTime") if before.get("status") == status else None
-    return {
-        "type": naming.GATE,
-        "status": status,
-        "reason": str(gate.reason),
-        "message": gate.message,
-        "lastTransitionTime": since or format_time(now),
-    }
+def _gate_conditions(gate: GateCondition, pod: Json, now: datetime) -> list[Json]:
+    """Return the conditions that a gate is stored in, of which the second records the platform that it was opened on."""
+    entries = [(naming.GATE, "True" if gate.open else "False", str(gate.reason), gate.message)]
+    if gate.platform is not None:
+        entries.append((naming.PLATFORM, "True", "Recorded", canonical_json(gate.platform._asdict())))
+    found = []
+    for kind, value, reason, message in entries:
+        before = _condition(pod.get("status") or {}, kind)
+        since = before.get("lastTransitionTime") if before.get("status") == value else None
+        times = {"lastTransitionTime": since or format_time(now)}
+        found.append({"type": kind, "status": value, "reason": reason, "message": message, **times})
+    return found
 
 
 def _with_component(found: list[Json], component: str) -> list[Json]:
     return [entry for entry in found if entry["metadata"]["labels"].get(naming.COMPONENT) == component]
-
-
-def _unfinished_jobs(jobs: list[Json]) -> list[str]:
-    return [job["metadata"]["name"] for job in jobs if not is_finished(job)]
 
 
 def _creates_prep_job(action: Action) -> bool:

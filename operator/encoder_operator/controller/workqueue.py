@@ -1,4 +1,8 @@
-"""Work queue: one reconcile per EncoderModel at a time, coalesced requests, exponential backoff after failures."""
+"""Work queue: one reconcile per EncoderModel at a time, coalesced requests, exponential backoff after failures, and a limited rate.
+
+The rate of each model is limited by a token bucket, because another client that undoes the operator's writes would
+otherwise cause reconciles without end.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import asyncio
 import contextvars
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
 
 from encoder_operator.client.errors import Conflict, NotLeader, OperatorError, Unavailable
+from encoder_operator.controller.token_bucket import TokenBucket
 from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 
@@ -23,6 +29,11 @@ _INITIAL_BACKOFF = 0.5
 _MAX_BACKOFF = 300.0
 # an unreachable or overloaded API server recovers, and then all models are waiting
 _MAX_UNAVAILABLE_BACKOFF = 30.0
+# a rollout takes about 30 reconciles within a few seconds; one that another client undoes takes one every 2 seconds
+_BURST = 60
+_TOKEN_SECONDS = 2.0
+# buckets of the models that were reconciled last; any other bucket is full again
+_MAX_BUCKETS = 10_000
 # after this many conflicts in a row, a contended model backs off
 _MAX_FAST_CONFLICT_RETRIES = 5
 
@@ -35,6 +46,7 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     due: float = 0.0
     running: bool = False
+    throttled: bool = False
     started: bool = False
     requeue: bool = False
     failures: int = 0
@@ -57,6 +69,9 @@ class WorkQueue:
         self._has_news = has_news
         self._slots = asyncio.Semaphore(concurrency)
         self._entries: dict[NamespacedName, _Entry] = {}
+        self._buckets: OrderedDict[NamespacedName, TokenBucket] = OrderedDict()
+        # models whose delays were logged
+        self._reported: set[NamespacedName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -99,6 +114,8 @@ class WorkQueue:
         if entry.running:
             entry.requeue = True
             return
+        if self._throttle(key, entry):
+            return
         entry.running = True
         metrics.QUEUED.inc()
         task = asyncio.get_running_loop().create_task(
@@ -106,6 +123,31 @@ class WorkQueue:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _throttle(self, key: NamespacedName, entry: _Entry) -> bool:
+        """Take a token, or start the timer again for when there is one. Return whether the model must wait."""
+        loop = asyncio.get_running_loop()
+        bucket = self._buckets.setdefault(key, TokenBucket(_BURST, _TOKEN_SECONDS))
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._reported.discard(self._buckets.popitem(last=False)[0])
+        delay = bucket.take(loop.time())
+        if delay:
+            if not entry.throttled:
+                metrics.THROTTLED.inc()
+            if key not in self._reported:
+                self._reported.add(key)
+                _LOG.warning(
+                    "reconciles are delayed because the model changes too often; another client may undo changes",
+                    namespace=key.namespace,
+                    name=key.name,
+                )
+            entry.due = loop.time() + delay
+            entry.timer = loop.call_at(entry.due, self._start, key, context=contextvars.Context())
+        elif bucket.tokens >= _BURST / 2:
+            self._reported.discard(key)
+        entry.throttled = bool(delay)
+        return entry.throttled
 
     async def _run(self, key: NamespacedName, entry: _Entry) -> None:
         try:

@@ -65,7 +65,7 @@ async def run(settings: Settings) -> int:
         crash_after_write=settings.crash_after_write,
         crash_before_write=settings.crash_before_write,
     )
-    watch_progress, prep_slots = WatchProgress(), PrepSlots(settings.max_preps)
+    watch_progress, prep_slots = WatchProgress(), PrepSlots(settings.max_preps, settings.namespace_max_preps)
     ready, stop = asyncio.Event(), _StopEvent()
     _stop_on_signals(stop)
     try:
@@ -139,7 +139,8 @@ async def _run_controller(
     queue = WorkQueue(
         lambda key: reconciler.reconcile(*key),
         concurrency=settings.concurrency,
-        has_news=watch_progress.has_unread_events,
+        # a slot may have become free for a model since its reconcile was planned
+        has_news=lambda key: watch_progress.has_unread_events(key) or prep_slots.may_start(key),
     )
     prep_slots.on_free(queue.enqueue)
     coroutine = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)

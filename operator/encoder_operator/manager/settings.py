@@ -130,6 +130,9 @@ class Settings(BaseSettings):
     max_preps: int = Field(default=4, ge=1)
     """Maximum number of prep Jobs that run at the same time, over all namespaces. Further EncoderModels wait with the
     reason Queued."""
+    max_preps_per_namespace: int = Field(default=0, ge=0)
+    """Maximum number of unfinished prep Jobs in one namespace; 0 means half of max_preps, rounded up, or all of them if
+    the operator serves a single namespace."""
     concurrency: int = Field(default=16, ge=1)
     """Maximum number of concurrent reconciles. Their reads are batched, so a higher number does not mean more
     requests."""
@@ -153,6 +156,12 @@ class Settings(BaseSettings):
     """For tests: kill the operator with SIGKILL right after its n-th write to the API server. None disables this."""
     crash_before_write: int | None = Field(default=None, ge=1)
     """For tests: kill the operator with SIGKILL right before its n-th write to the API server. None disables this."""
+
+    @property
+    def namespace_max_preps(self) -> int:
+        """Maximum number of unfinished prep Jobs in one namespace."""
+        default = self.max_preps if len(self.namespaces) == 1 else (self.max_preps + 1) // 2
+        return self.max_preps_per_namespace or default
 
     @property
     def namespaced(self) -> bool:

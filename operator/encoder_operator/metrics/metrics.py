@@ -21,6 +21,11 @@ RECONCILE_SECONDS = Histogram(
     registry=REGISTRY,
 )
 RECONCILES = Counter("encoder_reconcile", "Reconciles of EncoderModels by result.", ["result"], registry=REGISTRY)
+THROTTLED = Counter(
+    "encoder_reconcile_throttled",
+    "Reconciles that were delayed because their EncoderModel was reconciled too often.",
+    registry=REGISTRY,
+)
 REQUESTS = Counter(
     "encoder_api_requests",
     "Requests to the API server by verb, kind and status code.",
@@ -57,7 +62,7 @@ MODEL_CONDITION = Gauge(
 )
 PREPS = Gauge(
     "encoder_preps",
-    "Prep Jobs by state: running, and EncoderModels that wait for a prep slot.",
+    "EncoderModels with a prep Job that runs (running), with one whose pod cannot be created or scheduled (pending), and waiting for a slot (queued).",
     ["state"],
     registry=REGISTRY,
 )

@@ -15,7 +15,6 @@ from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import FIRST_POD_SECONDS, Job, ObservedState, Pod, Revision
 from encoder_operator.status import pod_diagnosis
-from encoder_operator.status.messages import plural
 from encoder_operator.status.reasons import Reason
 
 # the kubelet reports a mount that waits for a Secret only in Events, several seconds late
@@ -50,7 +49,7 @@ def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, 
     key = revision.artifact_key(model)
     known = _known_artifact(model, observed, target, key)
     wanted = naming.prep_job(model.name, key)
-    cleanup: tuple[Action, ...] = _pvc_ownership(model, observed) + tuple(
+    cleanup: tuple[Action, ...] = pvc_ownership(model, observed) + tuple(
         Delete("Job", job.name)
         for job in observed.prep_jobs
         if job.name != wanted and not job.deleting and not (known and job.finished)
@@ -92,7 +91,7 @@ def _needs_new_lookup(model: EncoderModel, found: Revision) -> bool:
     return bool(model.retry and found.retry != model.retry)
 
 
-def _pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
+def pvc_ownership(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
     """Add or remove the owner reference of the operator's PVC after an edit of spec.storage.policy."""
     create = model.spec.storage.create
     if create is None or observed.pvc is None or persistent_volume_claim.needs_expansion(create, observed.pvc):
@@ -112,12 +111,9 @@ def volume_expansion(model: EncoderModel, observed: ObservedState) -> tuple[Acti
 
 def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings: Settings) -> ArtifactPlan:
     actions: list[Action] = []
-    if observed.used_prep_slots >= settings.max_preps:
+    if observed.prep_wait_reason:
         return ArtifactPlan(
-            reason=Reason.QUEUED,
-            message=f"Waiting for one of {plural(observed.used_prep_slots, 'preparation')} of other EncoderModels to finish",
-            key=key,
-            requeue_after=_QUEUE_POLL_SECONDS,
+            reason=Reason.QUEUED, message=observed.prep_wait_reason, key=key, requeue_after=_QUEUE_POLL_SECONDS
         )
     if observed.pvc is None and model.spec.storage.create is not None:
         actions.append(

@@ -19,11 +19,12 @@ def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
         NotAccepted: A requested object's name is taken by an object that does not belong to the model.
     """
     route = http_route.build(model) if observed.gateway_api else None
+    budget = pod_disruption_budget.build(model, shared=model.has_shared_volume(observed.pvc))
     found: list[Action] = [Apply(service.build(model), observed.service)]
     for kind, wanted, live in (
         ("NetworkPolicy", network_policy.build(model), observed.network_policy),
         ("HTTPRoute", route, observed.http_route),
-        ("PodDisruptionBudget", pod_disruption_budget.build(model), observed.disruption_budget),
+        ("PodDisruptionBudget", budget, observed.disruption_budget),
     ):
         if wanted is not None:
             if live is not None and not _is_ours(model, live):

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from encoder_operator.client import apply_diff
 from encoder_operator.manager.settings import Settings
-from encoder_operator.planner import artifact, automatic_update, networking, progress_deadline, rollout, verification
-from encoder_operator.planner.actions import Action, Apply, Plan, earliest
+from encoder_operator.planner import (
+    artifact,
+    automatic_update,
+    gates,
+    networking,
+    progress_deadline,
+    rollout,
+    verification,
+)
+from encoder_operator.planner.actions import Action, Apply, Delete, Plan, earliest
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.progress_deadline import ProgressDeadline
 from encoder_operator.planner.verification import VerificationPlan
@@ -56,7 +65,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     model = automatic_update.with_update(model, observed, known, settings)
     known = _revision_for_spec(model, observed)
     # gates of verified pods do not depend on writes that may be rejected
-    gates = verification.gates_to_set(model, observed)
+    early_gates = gates.gates_to_set(model, observed)
     artifact_plan = artifact.plan(model, observed, known, settings)
     target_plan = _plan_target(model, observed, known, artifact_plan, settings)
     target, observed, shared = (
@@ -77,11 +86,11 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
     new_status = status.build_status(inputs)
     return Plan(
         actions=(
-            *gates,
+            *early_gates,
             *artifact_plan.actions,
             *target_plan.actions,
             # after a passed parity check the Deployment's rollout waits for these gates only
-            *(gate for gate in verification.gates_to_set(model, observed) if gate not in gates),
+            *(gate for gate in gates.gates_to_set(model, observed) if gate not in early_gates),
             *rollout_plan.actions,
             *rollout.prune(model, observed, rollout_plan, target),
             # last, because the API server rejects it if the StorageClass does not allow volume expansion
@@ -139,22 +148,42 @@ def _plan_paused(model: EncoderModel, observed: ObservedState, known: Revision |
     pinned = revision.pinned_artifact(known) if known else None
     reason = Reason.PREPARED if pinned else Reason.PAUSED
     artifact_plan = ArtifactPlan(reason=reason, message=artifact.describe(pinned) if pinned else why, artifact=pinned)
+    rollout_plan = rollout.plan(model, observed, known)
     inputs = status.StatusInputs(
         model=model,
         observed=observed,
         artifact_plan=artifact_plan,
         target=known,
         verification=None,
-        rollout=rollout.plan(model, observed, known),
+        rollout=rollout_plan,
         available_update=None,
+        held_back=_held_back(
+            (
+                *rollout_plan.actions,
+                *artifact.pvc_ownership(model, observed),
+                *artifact.volume_expansion(model, observed),
+            )
+        ),
     )
     new_status = status.build_status(inputs)
     return Plan(
-        actions=verification.gates_to_open(verification.parity_policy(model), observed),
+        actions=gates.gates_to_open(verification.parity_policy(model), observed),
         events=events_for(model.status, new_status),
         status=new_status,
         requeue_after=None,
     )
+
+
+def _held_back(actions: tuple[Action, ...]) -> tuple[str, ...]:
+    """Return the objects that would change if the model were not paused."""
+    found = []
+    for action in actions:
+        match action:
+            case Apply() if not apply_diff.is_up_to_date(action.manifest, action.live):
+                found.append(f"{action.manifest['kind']} {action.manifest['metadata']['name']}")
+            case Delete():
+                found.append(f"{action.kind} {action.name}")
+    return tuple(found)
 
 
 def _revision_for_spec(model: EncoderModel, observed: ObservedState) -> Revision | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from encoder_operator import naming
+from encoder_operator.client import apply_diff
 from encoder_operator.planner import networking
 from encoder_operator.planner.actions import Action, Apply, Delete
 from encoder_operator.planner.verification import (
@@ -37,11 +38,13 @@ class RolloutPlan:
     # why the target revision is not deployed, or was given up
     rejection: Problem | None
     actions: tuple[Action, ...]
+    # paths in the Deployment that others have set
+    foreign_fields: tuple[str, ...] = ()
 
 
 def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, overdue: str = "") -> RolloutPlan:
     """Return the Deployment to apply for the current verdicts; `overdue` says why the target exceeded its progress deadline."""
-    state = overall_state(model, observed.verdicts, target.hash) if target else VerificationState.NONE
+    state = overall_state(model, observed, target.hash) if target else VerificationState.NONE
     target_may_serve = target is not None and may_serve(model, state)
     previous = _previous(model, observed, target)
     rejection = _rejection(model, observed, target, state, overdue) if target else None
@@ -59,9 +62,14 @@ def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, 
         # do not change the template while there are no pods, so that resuming starts no rollout
         deployed, replicas = (_deployed_revision(observed) or deployed) if observed.deployment else None, 0
     actions: list[Action] = []
+    foreign: tuple[str, ...] = ()
     if deployed is not None:
-        live = observed.deployment.live if observed.deployment else None
-        actions += [*networking.plan(model, observed), Apply(deployment.build(model, deployed, replicas), live)]
+        live, wanted = (
+            observed.deployment.live if observed.deployment else None,
+            deployment.build(model, deployed, replicas),
+        )
+        actions += [*networking.plan(model, observed), Apply(wanted, live)]
+        foreign = apply_diff.foreign_fields(wanted, live) if live else ()
     return RolloutPlan(
         deployed=deployed,
         replicas=replicas,
@@ -69,6 +77,7 @@ def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, 
         target_may_serve=target_may_serve,
         rejection=rejection,
         actions=tuple(actions),
+        foreign_fields=foreign,
     )
 
 
@@ -91,7 +100,7 @@ def prune(
     passed = [
         r
         for r in observed.revisions
-        if overall_state(model, observed.verdicts, r.hash) in (VerificationState.PASSED, VerificationState.STALE)
+        if overall_state(model, observed, r.hash) in (VerificationState.PASSED, VerificationState.STALE)
     ]
     # many edits that never passed must not push a verified revision out of the history
     for revisions in (observed.revisions, passed):
@@ -144,7 +153,7 @@ def _previous(model: EncoderModel, observed: ObservedState, target: Revision | N
 
 
 def _may_serve(model: EncoderModel, observed: ObservedState, found: Revision) -> bool:
-    state = overall_state(model, observed.verdicts, found.hash)
+    state = overall_state(model, observed, found.hash)
     if state is VerificationState.NONE:
         # a revision that was never verified, because checks were disabled, is kept only while it is deployed or has
         # ready pods

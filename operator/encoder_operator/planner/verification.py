@@ -1,4 +1,4 @@
-"""Plan the verification of revisions: evaluate verdicts, start parity checks, and set the readiness gates of pods.
+"""Plan the verification of revisions: evaluate verdicts and start parity checks.
 
 Only one parity check per EncoderModel runs at a time. The target revision comes first, followed by the revisions that
 may serve in its place, whose pods may be scheduled to platforms on which they have not been verified.
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from encoder_operator import naming
 from encoder_operator.manager.settings import Settings
-from encoder_operator.planner.actions import Action, Apply, Delete, SetGate
+from encoder_operator.planner.actions import Action, Apply, Delete
 from encoder_operator.resources import controller_revisions, parity_job
 from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import (
     FIRST_POD_SECONDS,
-    GateCondition,
     Job,
     ObservedState,
+    Platform,
     Pod,
     Revision,
     Verdict,
@@ -49,6 +49,12 @@ class VerificationState(Enum):
     FAILED = auto()
     # passed under thresholds that have changed since; the revision keeps serving while it is compared again
     STALE = auto()
+    # no verdict counts, because parity checks were disabled or the verdict was lost, but gates are open; pods that
+    # receive traffic keep it until they are compared
+    SERVING = auto()
+
+
+_UNVERIFIED = (VerificationState.NONE, VerificationState.SERVING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +69,6 @@ class VerificationPlan:
     # the same for a revision that serves instead of the target
     other: Problem | None = None
     requeue_after: float | None = None
-
-
-class Platform(NamedTuple):
-    """What a verdict applies to: one accelerator product and one image digest."""
-
-    product: str
-    image: str
 
 
 class ParityPolicy(NamedTuple):
@@ -95,28 +94,49 @@ def parity_policy_of_manifest(live: Json, settings: Settings) -> ParityPolicy:
 
 
 def verification_state(
-    model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str, platform: Platform
+    model: EncoderModel, observed: ObservedState, revision: str, platform: Platform
 ) -> VerificationState:
     """Return the verification state of `revision` on a platform."""
-    return _state(parity_policy(model), verdicts, revision, platform)
+    return state_under(parity_policy(model), observed, revision, platform)
 
 
-def _state(policy: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str, platform: Platform) -> VerificationState:
-    found = [v for v in verdicts if v.revision == revision and platform_of(v) == platform and _counts_under(policy, v)]
-    exact = [v for v in found if v.thresholds == policy.thresholds]
+def state_under(policy: ParityPolicy, observed: ObservedState, revision: str, platform: Platform) -> VerificationState:
+    """Return the verification state of `revision` on a platform under a parity policy."""
+    found = [
+        verdict
+        for verdict in observed.verdicts
+        if verdict.revision == revision and platform_of(verdict) == platform and _counts_under(policy, verdict)
+    ]
+    exact = [verdict for verdict in found if verdict.thresholds == policy.thresholds]
     if exact:
-        return VerificationState.PASSED if any(v.passed for v in exact) else VerificationState.FAILED
-    return VerificationState.STALE if any(v.passed for v in found) else VerificationState.NONE
+        passed = any(verdict.passed for verdict in exact)
+        return VerificationState.PASSED if passed else VerificationState.FAILED
+    if any(verdict.passed for verdict in found):
+        return VerificationState.STALE
+    if any(pod.revision == revision and opened_on(pod) == platform for pod in observed.pods):
+        return VerificationState.SERVING
+    return VerificationState.NONE
 
 
-def overall_state(model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str) -> VerificationState:
+def opened_on(pod: Pod) -> Platform | None:
+    """Return the platform on which the gate of a pod is open, or None if it is closed or the pod's image has changed since."""
+    if pod.deleting or pod.gate is None or not pod.gate.open or pod.gate.platform != platform_of(pod):
+        return None
+    return pod.gate.platform
+
+
+def overall_state(model: EncoderModel, observed: ObservedState, revision: str) -> VerificationState:
     """Return the best verification state of `revision` on any platform. A revision that passed anywhere is worth keeping."""
-    platforms = {platform_of(v) for v in verdicts if v.revision == revision}
-    found = {verification_state(model, verdicts, revision, platform) for platform in platforms}
-    return next(
-        (p for p in (VerificationState.PASSED, VerificationState.STALE, VerificationState.FAILED) if p in found),
-        VerificationState.NONE,
+    platforms = {platform_of(v) for v in observed.verdicts if v.revision == revision}
+    platforms |= {found for pod in observed.pods if pod.revision == revision and (found := opened_on(pod))}
+    states = {verification_state(model, observed, revision, platform) for platform in platforms}
+    preferred = (
+        VerificationState.PASSED,
+        VerificationState.STALE,
+        VerificationState.SERVING,
+        VerificationState.FAILED,
     )
+    return next((state for state in preferred if state in states), VerificationState.NONE)
 
 
 def platform_of(found: Verdict | Pod) -> Platform:
@@ -126,25 +146,27 @@ def platform_of(found: Verdict | Pod) -> Platform:
 
 def may_serve(model: EncoderModel, found: VerificationState) -> bool:
     """Return whether pods with this verification state may receive traffic."""
-    return _may_serve(parity_policy(model), found)
+    return may_serve_under(parity_policy(model), found)
 
 
-def _may_serve(policy: ParityPolicy, found: VerificationState) -> bool:
+def may_serve_under(policy: ParityPolicy, found: VerificationState) -> bool:
+    """Return whether pods with this verification state may receive traffic under a parity policy."""
     match policy.mode:
         case "Disabled":
             return True
         case "Warn":
             return found is not VerificationState.NONE
         case _:
-            return found in (VerificationState.PASSED, VerificationState.STALE)
+            return found in (VerificationState.PASSED, VerificationState.STALE, VerificationState.SERVING)
 
 
 def latest_verdict(model: EncoderModel, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
     """Return the verdict to report for `revision`: current thresholds come first, then passes before failures, then the newest."""
-    return _latest_verdict(parity_policy(model), verdicts, revision)
+    return latest_verdict_under(parity_policy(model), verdicts, revision)
 
 
-def _latest_verdict(policy: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
+def latest_verdict_under(policy: ParityPolicy, verdicts: tuple[Verdict, ...], revision: str) -> Verdict | None:
+    """Return the verdict to report for `revision` under a parity policy."""
     found = [v for v in verdicts if v.revision == revision and _counts_under(policy, v)]
     return max(found, key=lambda v: (v.thresholds == policy.thresholds, v.passed, v.created, v.name), default=None)
 
@@ -166,7 +188,7 @@ def plan(
         if data is None:
             continue
         platform = Platform(data["product"], data["binding"]["imageID"])
-        if verification_state(model, observed.verdicts, job.revision, platform) in (
+        if verification_state(model, observed, job.revision, platform) in (
             VerificationState.PASSED,
             VerificationState.FAILED,
         ):
@@ -229,10 +251,10 @@ def _plan_next(
 def _ephemeral(model: EncoderModel, observed: ObservedState, target: Revision | None) -> str:
     """Return which pod of an unverified platform is not compared because of an ephemeral container; empty if there is none."""
     for pod in observed.pods:
-        if target is not None and pod.revision == target.hash and pod.has_ephemeral_containers and not pod.deleting:
-            state = verification_state(model, observed.verdicts, target.hash, platform_of(pod))
-            if state is VerificationState.NONE:
-                return f"Pod {pod.name} has an ephemeral container and is not compared; delete the pod to replace it"
+        if target is None or pod.revision != target.hash or not pod.has_ephemeral_containers or pod.deleting:
+            continue
+        if verification_state(model, observed, target.hash, platform_of(pod)) in _UNVERIFIED:
+            return f"Pod {pod.name} has an ephemeral container and is not compared; delete the pod to replace it"
     return ""
 
 
@@ -274,12 +296,11 @@ def _revisions_to_verify(model: EncoderModel, observed: ObservedState, target: R
     """Return the revisions whose pods should be verified, in order of preference."""
     found = []
     if target is not None and (
-        (state := overall_state(model, observed.verdicts, target.hash)) is VerificationState.NONE
-        or may_serve(model, state)
+        (state := overall_state(model, observed, target.hash)) is VerificationState.NONE or may_serve(model, state)
     ):
         found.append(target)
     others = [entry for entry in observed.revisions if target is None or entry.hash != target.hash]
-    available = [entry for entry in others if may_serve(model, overall_state(model, observed.verdicts, entry.hash))]
+    available = [entry for entry in others if may_serve(model, overall_state(model, observed, entry.hash))]
     return found + sorted(available, key=lambda entry: entry.number, reverse=True)
 
 
@@ -291,48 +312,15 @@ def _pods_to_verify(
     for revision in _revisions_to_verify(model, observed, target):
         # revisions other than the target are not compared again only because the thresholds have changed
         wanted = revision is target
-        open_ = (VerificationState.NONE, VerificationState.STALE) if wanted else (VerificationState.NONE,)
+        due = (*_UNVERIFIED, VerificationState.STALE) if wanted else _UNVERIFIED
         for pod in sorted(observed.pods, key=lambda pod: (pod.created, pod.name)):
             available = pod.containers_ready and pod.ip and pod.product and not pod.deleting
             # an ephemeral container shares the pod's address, so it could answer instead of the engine
             if pod.revision != revision.hash or not available or pod.has_ephemeral_containers:
                 continue
-            if verification_state(model, observed.verdicts, revision.hash, platform_of(pod)) in open_:
+            if verification_state(model, observed, revision.hash, platform_of(pod)) in due:
                 found.setdefault((revision.hash, platform_of(pod)), (revision, pod))
     return list(found.values())
-
-
-def gates_to_set(model: EncoderModel, observed: ObservedState) -> tuple[SetGate, ...]:
-    """Return the gates to change."""
-    found = []
-    for pod in observed.pods:
-        wanted = _gate(parity_policy(model), observed, pod)
-        if not pod.deleting and wanted is not None and wanted != pod.gate:
-            found.append(SetGate(pod.name, pod.uid, wanted))
-    return tuple(found)
-
-
-def gates_to_open(policy: ParityPolicy, observed: ObservedState) -> tuple[SetGate, ...]:
-    """Return the gates to open while nothing else is done, so that pods of verified revisions keep receiving traffic."""
-    shut = [pod for pod in observed.pods if not pod.deleting and not (pod.gate and pod.gate.open)]
-    wanted = [(pod, _gate(policy, observed, pod)) for pod in shut]
-    return tuple(SetGate(pod.name, pod.uid, gate) for pod, gate in wanted if gate is not None and gate.open)
-
-
-def _gate(policy: ParityPolicy, observed: ObservedState, pod: Pod) -> GateCondition | None:
-    if policy.mode == "Disabled":
-        return GateCondition(open=True, reason=Reason.DISABLED, message="spec.parity.mode is Disabled")
-    platform = platform_of(pod)
-    state = _state(policy, observed.verdicts, pod.revision, platform) if pod.product else VerificationState.NONE
-    if state is VerificationState.NONE:
-        # a missing condition already counts as False
-        closed = GateCondition(open=False, reason=Reason.NOT_VERIFIED, message="Not yet verified on this accelerator")
-        return closed if pod.gate is not None else None
-    verdict = _latest_verdict(policy, tuple(v for v in observed.verdicts if platform_of(v) == platform), pod.revision)
-    message = verdict_message(verdict) if verdict else ""
-    if state is VerificationState.FAILED:
-        return GateCondition(open=_may_serve(policy, state), reason=Reason.PARITY_FAILED, message=message)
-    return GateCondition(open=True, reason=Reason.PARITY_PASSED, message=message)
 
 
 def verdict_message(verdict: Verdict) -> str:

@@ -34,6 +34,8 @@ def build(model: EncoderModel, revision: Revision, replicas: int) -> Json:
             # sets only a condition of the Deployment; the operator has its own progress deadline
             "progressDeadlineSeconds": 3600,
             "revisionHistoryLimit": 3,
+            # owned although it is the default: a paused Deployment rolls nothing out and nothing back
+            "paused": False,
             "template": revision.template,
         },
     }

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget of a model with more than one replica."""
+"""The PodDisruptionBudget of a model with more than one replica, on a volume that several nodes can mount."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.desired import EncoderModel
 
 
-def build(model: EncoderModel) -> Json | None:
-    """Return the PodDisruptionBudget, or None for a single replica, which it would keep from being drained."""
-    if model.spec.serving.replicas < 2:
+def build(model: EncoderModel, *, shared: bool) -> Json | None:
+    """Return the PodDisruptionBudget, or None where it would block a drain.
+
+    A budget lets a drain evict the second pod when the replacement of the first one is ready. A single replica is never
+    replaced before it is evicted, and on a volume that only one node can mount, the replacement has to wait for that node.
+
+    Args:
+        model: The desired state.
+        shared: Whether several nodes can mount the volume at the same time.
+    """
+    if model.spec.serving.replicas < 2 or not shared:
         return None
     return {
         "apiVersion": "policy/v1",

@@ -21,13 +21,14 @@ def build(model: EncoderModel) -> Json:
     spec: Json = {
         "selector": {naming.MODEL: model.name, naming.COMPONENT: "serving"},
         "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+        # owned although these are defaults: other values would bypass the readiness gate
+        "type": wanted.type,
+        "publishNotReadyAddresses": False,
     }
-    if wanted.type != "ClusterIP":
-        spec["type"] = wanted.type
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def endpoint(model: EncoderModel) -> str:
-    """Return the URL of the model inside the cluster."""
-    port = model.spec.network.service.port
+def endpoint(model: EncoderModel, port: int | None = None) -> str:
+    """Return the URL of the model inside the cluster; `port` is the Service's port, by default the one in the spec."""
+    port = model.spec.network.service.port if port is None else port
     return f"http://{model.name}.{model.namespace}.svc{'' if port == 80 else f':{port}'}/pooling"

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
@@ -30,6 +30,13 @@ class Termination:
         return parse_json(self.message)
 
 
+class Platform(NamedTuple):
+    """What a verdict applies to: one accelerator product and one image digest."""
+
+    product: str
+    image: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCondition:
     """The readiness gate condition of a pod."""
@@ -37,6 +44,8 @@ class GateCondition:
     open: bool
     reason: str
     message: str
+    # the platform on which the gate was last opened; None if it never was, or if an older operator opened it
+    platform: Platform | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class Pod:
     # whether a user has added an ephemeral container, which can answer instead of the engine
     has_ephemeral_containers: bool = False
     product: str = ""
+    # restarts of all containers
+    restarts: int = 0
     # last progress line of a prep pod
     progress: Json | None = None
 
@@ -191,8 +202,8 @@ class ObservedState:
     disruption_budget: Json | None = None
     # whether the cluster serves HTTPRoutes
     gateway_api: bool = False
-    # prep slots that other models use, in the whole cluster
-    used_prep_slots: int = 0
+    # what the model must wait for before its prep Job may start; empty if it may start now
+    prep_wait_reason: str = ""
     # whether an automatic update may start: the window is open, and not too many others are being updated
     automatic_update: bool = False
     prep_jobs: tuple[Job, ...] = ()
@@ -246,7 +257,6 @@ def parse_pod(live: Json) -> Pod:
     controller = ownership.controller(live)
     waiting = first.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
-    gate = conditions.get(naming.GATE)
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
@@ -260,10 +270,7 @@ def parse_pod(live: Json) -> Pod:
         ip=status.get("podIP", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         containers_ready=conditions.get("ContainersReady", {}).get("status") == "True",
-        gate=gate
-        and GateCondition(
-            open=gate["status"] == "True", reason=gate.get("reason", ""), message=gate.get("message", "")
-        ),
+        gate=_parse_gate(conditions),
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
         terminated=_parse_termination(first.get("state", {})),
@@ -274,6 +281,22 @@ def parse_pod(live: Json) -> Pod:
         message=status.get("message", ""),
         has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+        restarts=sum(entry.get("restartCount", 0) for entry in containers),
+    )
+
+
+def _parse_gate(conditions: Mapping[str, Json]) -> GateCondition | None:
+    gate = conditions.get(naming.GATE)
+    if gate is None:
+        return None
+    recorded = parse_json(conditions.get(naming.PLATFORM, {}).get("message", ""))
+    return GateCondition(
+        open=gate["status"] == "True",
+        reason=gate.get("reason", ""),
+        message=gate.get("message", ""),
+        platform=Platform(str(recorded["product"]), str(recorded["image"]))
+        if {"product", "image"} <= recorded.keys()
+        else None,
     )
 
 

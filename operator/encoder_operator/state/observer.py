@@ -45,7 +45,7 @@ class Observer:
         self._progress_samples: dict[str, _ProgressSample] = {}
         self._node_problems: dict[str, tuple[float, str]] = {}
 
-    async def observe(self, snapshot: Snapshot, *, preps_elsewhere: int = 0) -> ObservedState:
+    async def observe(self, snapshot: Snapshot) -> ObservedState:
         """Return the observed state of an EncoderModel."""
         meta = snapshot.live["metadata"]
         name, namespace, uid = meta["name"], meta["namespace"], meta["uid"]
@@ -77,7 +77,6 @@ class Observer:
             http_route=named.get("HTTPRoute"),
             disruption_budget=named.get("PodDisruptionBudget"),
             gateway_api=snapshot.gateway_api,
-            used_prep_slots=preps_elsewhere,
             prep_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "prep")]),
             parity_jobs=tuple([await self._job(job, parsed) for job in _with_component(jobs, "parity")]),
             revisions=tuple(revisions),
@@ -188,6 +187,9 @@ class Observer:
     async def _with_product(self, pod: Pod, made_for: Revision | None, compared: str | None) -> Pod:
         if made_for is not None and made_for.pinned["accelerator"] == "cpu":
             return replace(pod, product="cpu")
+        if pod.gate is not None and pod.gate.platform is not None:
+            # the label of a node disappears whenever gpu-feature-discovery restarts, but a pod keeps its node and devices
+            return replace(pod, product=pod.gate.platform.product)
         if not pod.node:
             return pod
         if self._namespaced:

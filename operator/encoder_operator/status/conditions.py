@@ -94,7 +94,7 @@ NameConflict | Accepted | A Service, Deployment or PersistentVolumeClaim of this
 NotAccepted | all | `Accepted` is False; a revision that serves traffic keeps serving | See `Accepted`
 Prepared | ArtifactReady | The artifact is ready; the message has its digest and size | None
 Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress | Wait; `kubectl logs job/…-prep` shows the progress
-Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps` | Wait, or increase `settings.maxPreps`
+Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn | Wait, or increase these settings
 ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
 InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
 ClaimPending | ArtifactReady | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
@@ -124,6 +124,7 @@ InsufficientGPU | Available, Progressing, Degraded | No node has a free GPU; a r
 CrashLoop | Available, Progressing, Degraded | The engine exits repeatedly; the message is from the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
 PodsRefused | ArtifactReady, Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
 GatewayApiMissing | Degraded | `spec.network.httpRoute` is set, but the cluster does not serve HTTPRoutes; everything else works | Install the Gateway API, or remove the field; the operator checks again periodically
+ForeignField | Degraded | Another client has set fields of the Deployment that the operator does not set, so the pods may not be what was verified; the message lists the fields | Remove the fields, for instance with `kubectl edit`, and set them in the EncoderModel
 WriteRefused | Progressing, Degraded | The API server rejects a read or write of one of the model's objects (permissions, quota, admission); the message is from the API server. The operator retries | Correct what the message names; `encoder-operator doctor` checks the permissions
 Starting | Progressing | Pods are starting | Wait
 ParityPassed | Verified | The parity check passed; the message has the numbers | None
@@ -137,7 +138,7 @@ Serving | Available | Pods receive traffic | None
 NoReadyPods | Available | No pod of a verified revision is ready | See `Progressing` and `Verified`
 ScaledToZero | Available | `spec.serving.replicas` is 0 | Scale up with `kubectl scale`
 Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | Set `spec.suspend` to false
-Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve | Set `spec.paused` to false
+Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve. `UpToDate` is False if other objects differ from the spec; the message lists them | Set `spec.paused` to false
 Current | UpToDate, UpdateAvailable | The revision matches the spec and the operator's defaults | None
 RolloutInProgress | UpToDate | The target revision does not serve all traffic yet | Wait
 ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | A scheduled pod of the target revision did not start within `spec.rollout.progressDeadlineSeconds`; the message has the cause. A previous verified revision keeps serving | Check the pod's events and `kubectl logs`; correct the spec, increase the deadline, or set `encoders.dev/retry`

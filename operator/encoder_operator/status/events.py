@@ -53,6 +53,7 @@ WARNING_REASONS = frozenset(
         Reason.WRITE_REFUSED,
         Reason.PROGRESS_DEADLINE_EXCEEDED,
         Reason.GATEWAY_API_MISSING,
+        Reason.FOREIGN_FIELD,
         Reason.PARITY_FAILED,
         Reason.INCONCLUSIVE,
     }

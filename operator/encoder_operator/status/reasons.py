@@ -85,6 +85,7 @@ class Reason(StrEnum):
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     GATEWAY_API_MISSING = "GatewayApiMissing"
+    FOREIGN_FIELD = "ForeignField"
     WAITING_FOR_DELETION = "WaitingForDeletion"
     IDLE = "Idle"
     AS_EXPECTED = "AsExpected"

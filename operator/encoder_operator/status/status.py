@@ -57,6 +57,8 @@ class StatusInputs:
     verification: VerificationPlan | None
     rollout: RolloutPlan
     available_update: str | None
+    # objects that would change if the model were not paused
+    held_back: tuple[str, ...] = ()
 
     @property
     def active(self) -> Revision | None:
@@ -115,7 +117,7 @@ def build_status(inputs: StatusInputs) -> Json:
     ready, desired = sum(pod.ready for pod in pods), inputs.desired_replicas
     found: Json = {
         "phase": _phase(inputs, conditions),
-        "endpoint": service.endpoint(inputs.model),
+        "endpoint": _endpoint(inputs),
         "ready": f"{ready}/{desired}",
         "replicas": len(pods),
         "readyReplicas": ready,
@@ -133,6 +135,14 @@ def build_status(inputs: StatusInputs) -> Json:
         "candidateParity": _parity(inputs.verdict(candidate)),
     }
     return _assemble(found, conditions, inputs.model.status, inputs.model.generation, inputs.observed)
+
+
+def _endpoint(inputs: StatusInputs) -> str | None:
+    """Return the URL of the model. While it is paused, the Service is as it was before, or does not exist."""
+    if not inputs.model.spec.paused:
+        return service.endpoint(inputs.model)
+    ports = ((inputs.observed.service or {}).get("spec") or {}).get("ports") or []
+    return service.endpoint(inputs.model, ports[0]["port"]) if ports else None
 
 
 def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState) -> Json:
@@ -254,7 +264,7 @@ def _verified(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(None, Reason.DISABLED, "Parity checks are disabled because spec.parity.mode is Disabled")
     verdict = inputs.verdict(about)
     if about is not None and verdict is not None:
-        state = verification_state(inputs.model, inputs.observed.verdicts, about.hash, platform_of(verdict))
+        state = verification_state(inputs.model, inputs.observed, about.hash, platform_of(verdict))
         if state is not VerificationState.STALE:
             reason = Reason.PARITY_PASSED if verdict.passed else Reason.PARITY_FAILED
             return ConditionValue(verdict.passed, reason, verdict_message(verdict))
@@ -312,6 +322,9 @@ def _up_to_date(inputs: StatusInputs) -> ConditionValue:
             Reason.ROLLOUT_IN_PROGRESS,
             f"{plural(len(old), 'pod')} of the previous revision still {'serves' if len(old) == 1 else 'serve'} traffic",
         )
+    if inputs.held_back:
+        what = f"spec.paused is true, so these objects are not updated: {', '.join(inputs.held_back)}"
+        return ConditionValue(False, Reason.PAUSED, what)
     return ConditionValue(True, Reason.CURRENT, f"Revision {target.hash} matches the current spec")
 
 
@@ -351,7 +364,7 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         for revision in wanted
         for verdict in inputs.observed.verdicts
         if verdict.revision == revision
-        and verification_state(inputs.model, inputs.observed.verdicts, revision, platform_of(verdict))
+        and verification_state(inputs.model, inputs.observed, revision, platform_of(verdict))
         is VerificationState.FAILED
         and not verdict.passed
     ]
@@ -367,6 +380,10 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(
             True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute is set, but the cluster does not serve HTTPRoutes"
         )
+    if inputs.rollout.foreign_fields:
+        named = ", ".join(inputs.rollout.foreign_fields)
+        what = f"Deployment {inputs.model.name} has fields that another client has set: {named}"
+        return ConditionValue(True, Reason.FOREIGN_FIELD, what)
     return ConditionValue(False, Reason.AS_EXPECTED, "No problems detected")
 
 

@@ -84,6 +84,7 @@ def test_defaults_of_the_chart_are_the_defaults_of_the_operator() -> None:
     settings = Settings()
     ours = VALUES["settings"]
     assert ours["maxPreps"] == settings.max_preps
+    assert ours["maxPrepsPerNamespace"] == settings.max_preps_per_namespace
     assert ours["concurrency"] == settings.concurrency
     assert ours["resyncSeconds"] == settings.resync_seconds
     assert ours["prepStallSeconds"] == settings.prep_stall_seconds

@@ -29,7 +29,7 @@ from encoder_plugins.plugin import resolve
 
 # more than 256 vectors of 8 192 numbers, written as decimals
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# an answer of vLLM to GET /version has a few dozen bytes
+# an answer of vLLM to GET /version has some dozen bytes
 MAX_VERSION_BYTES = 4096
 _VERSION_SECONDS = 5.0
 _VERSION_CHARACTERS = 64

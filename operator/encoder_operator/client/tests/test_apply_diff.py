@@ -87,3 +87,70 @@ def test_a_removed_field_differs() -> None:
     found = live()
     del container(found)["env"][0]
     assert not apply_diff.is_up_to_date(MANIFEST, found)
+
+
+def service(**spec: object) -> Json:
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "m", "namespace": "n", "labels": {"a": "b"}},
+        "spec": {"ports": ports, "type": "ClusterIP", "publishNotReadyAddresses": False, **spec},
+    }
+
+
+def test_defaults_that_the_api_server_omits_or_sets_itself_match() -> None:
+    omitted = _applied(None, service())
+    del omitted["spec"]["publishNotReadyAddresses"]
+    assert apply_diff.is_up_to_date(service(), omitted)
+    # as an operator that did not own the fields has applied it
+    earlier = _applied(None, {**service(), "spec": {"ports": service()["spec"]["ports"]}})
+    earlier["spec"]["type"] = "ClusterIP"
+    assert apply_diff.is_up_to_date(service(), earlier)
+
+
+@pytest.mark.parametrize(("field", "value"), [("publishNotReadyAddresses", True), ("type", "ExternalName")])
+def test_a_default_that_another_client_has_changed_differs(field: str, value: object) -> None:
+    for changed in (_applied(None, service()), _applied(None, {**service(), "spec": {}})):
+        changed["spec"][field] = value
+        # as the API server records a change by another client
+        changed["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].pop(f"f:{field}", None)
+        assert not apply_diff.is_up_to_date(service(), changed)
+
+
+def test_the_requested_type_of_a_service_is_compared() -> None:
+    wanted = service(type="NodePort")
+    assert apply_diff.is_up_to_date(wanted, _applied(None, wanted))
+    assert not apply_diff.is_up_to_date(wanted, _applied(None, service()))
+
+
+def test_only_fields_that_the_manifest_does_not_set_are_foreign() -> None:
+    containers = {
+        'k:{"name":"c"}': {
+            ".": {},
+            "f:args": {},
+            "f:env": {'k:{"name":"A"}': {"f:value": {}}, 'k:{"name":"LD_PRELOAD"}': {".": {}, "f:value": {}}},
+        },
+        'k:{"name":"sidecar"}': {".": {}, "f:image": {}},
+    }
+    template = {"f:metadata": {"f:annotations": {"f:restartedAt": {}}}, "f:spec": {"f:containers": containers}}
+    manifest = copy.deepcopy(MANIFEST)
+    manifest["spec"]["template"]["metadata"] = {"labels": {"a": "b"}}
+    found = _applied(None, manifest)
+    assert apply_diff.foreign_fields(manifest, found) == ()
+    found["metadata"]["managedFields"] += [
+        {"manager": "someone", "operation": "Update", "fieldsV1": {"f:spec": {"f:paused": {}, "f:template": template}}},
+        {"manager": "someone", "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}}},
+        {
+            "manager": "hpa",
+            "operation": "Update",
+            "subresource": "scale",
+            "fieldsV1": {"f:spec": {"f:minReadySeconds": {}}},
+        },
+    ]
+    inside = "spec.template.spec.containers"
+    assert apply_diff.foreign_fields(manifest, found) == (
+        "spec.paused",
+        f"{inside}[c].env[LD_PRELOAD]",
+        f"{inside}[sidecar]",
+    )

@@ -98,8 +98,8 @@ async def late(cluster: Client, plural: str, seen: dict[str, Any]) -> None:
     elif plural == "jobs":
         await cluster.delete("Job", "demo", "m", meta)
     elif plural == "pods":
-        await cluster.set_pod_condition(
-            "demo", "m", meta["uid"], {"type": "g", "status": "True"}, meta["resourceVersion"]
+        await cluster.set_pod_conditions(
+            "demo", "m", meta["uid"], [{"type": "g", "status": "True"}], meta["resourceVersion"]
         )
     else:
         await cluster.replace_status("demo", "m", meta, {"phase": "Serving"})
@@ -154,7 +154,7 @@ async def test_a_missing_object_is_none_and_deleting_it_is_fine() -> None:
 
 
 async def test_a_deleted_pods_gate_and_an_existing_event_are_no_failures() -> None:
-    await answering(409).set_pod_condition("demo", "p", "uid", {})
+    await answering(409).set_pod_conditions("demo", "p", "uid", [])
     await answering(409).create_event({"metadata": {"name": "e", "namespace": "demo"}})
 
 

@@ -94,7 +94,10 @@ def kept(harness: Harness) -> Any:
     found = copy.deepcopy((records, {kind: harness.fake.of(kind) for kind in kinds}))
     for pod in found[1]["pods"]:
         pod["metadata"].pop("resourceVersion", None)
-        for condition in pod["status"].get("conditions", []):
+        conditions = pod["status"].get("conditions", [])
+        # recorded by the current version
+        conditions[:] = [condition for condition in conditions if condition["type"] != naming.PLATFORM]
+        for condition in conditions:
             if condition["type"] == naming.GATE:
                 condition.pop("message", None)
                 # version 0.1.0 wrote none

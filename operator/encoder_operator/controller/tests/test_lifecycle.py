@@ -10,6 +10,7 @@ import pytest
 from encoder_operator.client.errors import Unavailable
 from encoder_operator.tests.harness import (
     PLUGIN,
+    PREPARED,
     SETTINGS,
     Harness,
     annotate,
@@ -17,6 +18,34 @@ from encoder_operator.tests.harness import (
     failing_report,
     passing_report,
 )
+
+
+async def test_a_prep_pod_that_failed_is_not_believed_when_it_reports_an_artifact() -> None:
+    harness = Harness()
+    harness.prep = lambda job: (1, PREPARED)
+    await harness.settle()
+    assert harness.condition("ArtifactReady") == ("False", "PreparationFailed")
+    assert harness.fake.of("controllerrevisions") == []
+
+
+async def test_a_long_report_is_cut_to_what_the_status_allows_and_is_a_warning() -> None:
+    harness = Harness()
+    harness.prep = lambda job: (1, {"code": "ChecksumMismatch", "message": "x" * 3000})
+    await harness.settle()
+    assert harness.condition("Degraded") == ("True", "ChecksumMismatch")
+    assert max(len(entry["message"]) for entry in harness.status["conditions"]) == 1024
+    (event,) = [found for found in harness.fake.of("events") if found["reason"] == "ChecksumMismatch"]
+    assert event["type"] == "Warning"
+
+
+async def test_an_edit_that_is_not_accepted_keeps_what_clients_and_autoscalers_read() -> None:
+    harness = Harness()
+    await harness.settle()
+    before = {name: harness.status[name] for name in ("selector", "endpoint", "replicas", "readyReplicas", "artifact")}
+    harness.edit(lambda live: live["spec"].update(plugin="nobody_has_this"))
+    await harness.settle()
+    assert harness.condition("Accepted")[0] == "False"
+    assert {name: harness.status[name] for name in before} == before
 
 
 async def test_a_model_is_prepared_verified_and_served() -> None:

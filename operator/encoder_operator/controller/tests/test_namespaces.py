@@ -75,5 +75,5 @@ def test_prep_slots_of_a_namespace_that_was_not_read_stay_taken() -> None:
 
     slots.reset([job("a"), job("b")])
     slots.reset([], {"a"})
-    assert slots.holds_slot(NamespacedName("a", "m"))
-    assert not slots.holds_slot(NamespacedName("b", "m"))
+    assert slots.has_job(NamespacedName("a", "m"))
+    assert not slots.has_job(NamespacedName("b", "m"))

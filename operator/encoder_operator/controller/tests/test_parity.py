@@ -321,6 +321,24 @@ async def test_a_new_spec_during_a_comparison_replaces_the_candidate() -> None:
     assert harness.condition("Ready") == ("True", "Ready")
 
 
+async def test_a_parity_pod_that_failed_is_not_believed_when_it_reports_a_pass() -> None:
+    harness = Harness()
+    for _ in range(2):
+        await harness.reconcile()
+        harness.jobs() if not harness.fake.of("deployments") else None
+        harness.deployment()
+    await harness.reconcile()
+    harness.deployment()
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="parity")
+    harness.end_job(job, 1, passing_report(job))
+    await harness.reconcile()
+    assert harness.fake.of("controllerrevisions", component="verdict") == []
+    assert harness.condition("Verified") == ("Unknown", "Inconclusive")
+    assert "reported Passed but failed with exit code 1" in harness.message("Verified")
+    assert harness.endpoints() == []
+
+
 async def test_each_gpu_product_is_verified_separately() -> None:
     harness = Harness(encoder_model(accelerator="nvidia"))
     for node, product in (("node", "NVIDIA-H200"), ("other", "NVIDIA-L4")):

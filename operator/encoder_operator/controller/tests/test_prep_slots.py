@@ -1,68 +1,166 @@
 from __future__ import annotations
 
-from encoder_operator.controller.prep_slots import PrepSlots
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from encoder_operator.controller.prep_slots import PrepSlots, holds_slot
+from encoder_operator.manager.settings import Settings
 from encoder_operator.naming import NamespacedName
 
 ONE, TWO, THREE, FOUR = (NamespacedName("demo", name) for name in ("one", "two", "three", "four"))
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def places(limit: int) -> tuple[PrepSlots, list[NamespacedName]]:
-    woken: list[NamespacedName] = []
-    found = PrepSlots(limit)
-    found.on_free(woken.append)
-    return found, woken
+def prep_slots(limit: int, per_namespace: int | None = None) -> tuple[PrepSlots, list[NamespacedName]]:
+    """Return slots, and the models that they have enqueued."""
+    enqueued: list[NamespacedName] = []
+    found = PrepSlots(limit, per_namespace)
+    found.on_free(enqueued.append)
+    return found, enqueued
+
+
+def start(slots: PrepSlots, key: NamespacedName) -> bool:
+    """Do what a reconcile does for a model that needs a prep Job; return whether it has started one."""
+    if slots.wait_reason(key):
+        slots.wait(key)
+        return False
+    slots.reserve(key)
+    slots.set_jobs(key, [f"{key.name}-prep"])
+    return True
 
 
 def test_a_reserved_slot_is_in_use() -> None:
-    preps, _ = places(2)
-    preps.reserve(ONE)
-    preps.reserve(TWO)
-    assert preps.used_by_others(THREE) == 2
-    assert preps.used_by_others(ONE) == 1
-    preps.set_jobs(ONE, ["one-prep"])
-    assert (preps.used_by_others(ONE), preps.used_by_others(THREE)) == (0, 2)
+    slots, _ = prep_slots(2)
+    slots.reserve(ONE)
+    slots.reserve(TWO)
+    assert slots.wait_reason(THREE) == "Waiting for one of 2 preparations of other EncoderModels to finish"
+    slots.set_jobs(ONE, ["one-prep"])
+    assert slots.wait_reason(ONE) == ""
+    assert slots.wait_reason(THREE)
 
 
 def test_a_free_slot_enqueues_only_the_next_model() -> None:
-    preps, woken = places(1)
-    preps.reserve(ONE)
-    preps.set_jobs(ONE, ["one-prep"])
-    for key in (TWO, THREE):
-        preps.wait(key)
-    preps.set_jobs(ONE, ["one-prep"])
-    assert woken == []
-    preps.set_jobs(ONE, [])
-    assert woken[:1] == [TWO]
-    preps.reserve(TWO)
-    preps.set_jobs(TWO, ["two-prep"])
-    preps.wait(THREE)
-    assert preps.used_by_others(THREE) == 1
+    slots, enqueued = prep_slots(1)
+    assert [start(slots, key) for key in (ONE, TWO, THREE)] == [True, False, False]
+    slots.set_jobs(ONE, ["one-prep"])
+    assert enqueued == []
+    slots.set_jobs(ONE, [])
+    assert enqueued == [TWO]
+    # neither the one behind it nor a new one takes the slot first
+    assert [start(slots, key) for key in (THREE, FOUR)] == [False, False]
+    assert slots.may_start(TWO)
+    assert not slots.may_start(THREE)
+    assert start(slots, TWO)
+    assert slots.wait_reason(THREE)
 
 
-def test_a_model_that_queues_just_after_a_slot_became_free_is_enqueued() -> None:
-    preps, woken = places(1)
-    preps.wait(TWO)
-    assert woken == [TWO]
+def test_a_model_that_is_reconciled_while_it_waits_keeps_its_place() -> None:
+    slots, enqueued = prep_slots(1)
+    assert [start(slots, key) for key in (ONE, TWO, THREE)] == [True, False, False]
+    # its own Jobs, of which there are none, are read in each reconcile
+    slots.set_jobs(TWO, [])
+    assert not start(slots, TWO)
+    slots.set_jobs(ONE, [])
+    assert enqueued == [TWO]
 
 
 def test_a_list_of_all_jobs_sets_the_count_right() -> None:
-    preps, woken = places(1)
-    preps.set_jobs(ONE, ["one-prep"])
-    preps.wait(TWO)
+    slots, enqueued = prep_slots(1, per_namespace=2)
+    slots.set_jobs(ONE, ["one-prep"])
+    slots.wait(TWO)
     meta = {"namespace": "demo", "name": "x", "labels": {"encoders.dev/model": "one"}}
     running = {"metadata": meta, "status": {"conditions": [{"type": "Complete", "status": "False"}]}}
-    preps.reset([running])
-    assert (preps.used_by_others(TWO), woken) == (1, [])
-    assert preps.holds_slot(ONE)
+    slots.reset([running])
+    assert (bool(slots.wait_reason(TWO)), enqueued) == (True, [])
+    assert slots.has_job(ONE)
+    # what a reconcile has found out about its pods is not in the list
+    slots.set_jobs(ONE, [], pending=["x"])
+    enqueued.clear()
+    slots.reset([running])
+    assert (slots.wait_reason(TWO), enqueued, slots.has_job(ONE)) == ("", [TWO], True)
     ended = {"metadata": meta, "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    preps.reset([ended])
-    assert (preps.used_by_others(TWO), woken) == (0, [TWO])
+    slots.reset([ended])
+    assert not slots.has_job(ONE)
 
 
 def test_a_model_that_no_longer_needs_a_slot_leaves_the_queue() -> None:
-    preps, woken = places(1)
-    preps.set_jobs(ONE, ["one-prep"])
-    preps.wait(TWO)
-    preps.set_jobs(TWO, [])
-    preps.set_jobs(ONE, [])
-    assert woken == []
+    slots, enqueued = prep_slots(1)
+    assert [start(slots, key) for key in (ONE, TWO, THREE)] == [True, False, False]
+    slots.leave(TWO)
+    slots.set_jobs(ONE, [])
+    assert enqueued == [THREE]
+
+
+def test_a_job_that_cannot_run_holds_no_slot_but_counts_in_its_namespace() -> None:
+    slots, enqueued = prep_slots(2, per_namespace=2)
+    other = NamespacedName("other", "one")
+    assert [start(slots, key) for key in (ONE, TWO, THREE, other)] == [True, True, False, False]
+    slots.set_jobs(ONE, [], pending=["one-prep"])
+    slots.set_jobs(TWO, [], pending=["two-prep"])
+    assert set(enqueued) == {other}
+    assert start(slots, other)
+    limit = "in namespace demo to finish; the limit per namespace is 2"
+    assert slots.wait_reason(THREE) == f"Waiting for one of 2 unfinished preparations {limit}"
+    slots.set_jobs(ONE, [])
+    assert start(slots, THREE)
+
+
+def test_free_slots_go_to_three_tenants_in_turn() -> None:
+    slots, enqueued = prep_slots(3, per_namespace=2)
+    tenants = {tenant: [NamespacedName(tenant, f"m{n}") for n in range(12)] for tenant in ("busy", "small", "late")}
+    # the first tenant asks for everything before the others come
+    for key in (*tenants["busy"], *tenants["small"][:2], *tenants["late"][:2]):
+        start(slots, key)
+    running = [*tenants["busy"][:2], tenants["small"][0]]
+    assert [key for keys in tenants.values() for key in keys if slots.has_job(key)] == running
+    order: list[str] = []
+    while running:
+        enqueued.clear()
+        slots.set_jobs(running.pop(0), [])
+        for key in dict.fromkeys(enqueued):
+            assert start(slots, key)
+            running.append(key)
+            order.append(key.namespace)
+        for tenant in tenants:
+            assert sum(key.namespace == tenant for key in running) <= 2
+    assert order[:4] == ["late", "busy", "small", "late"]
+    assert order.count("busy") == 10
+
+
+@pytest.mark.parametrize(
+    ("max_preps", "per_namespace", "namespaces", "found"),
+    [(4, 0, [], 2), (5, 0, [], 3), (1, 0, [], 1), (4, 0, ["a"], 4), (4, 0, ["a", "b"], 2), (4, 3, ["a"], 3)],
+)
+def test_a_namespace_may_use_half_of_the_slots_unless_it_is_alone(
+    max_preps: int, per_namespace: int, namespaces: list[str], found: int
+) -> None:
+    settings = Settings(max_preps=max_preps, max_preps_per_namespace=per_namespace, namespaces=namespaces)
+    assert settings.namespace_max_preps == found
+
+
+def pod(phase: str = "Pending", scheduled: str = "True", owner: str = "job") -> Any:
+    return {
+        "metadata": {"ownerReferences": [{"kind": "Job", "uid": owner, "controller": True}]},
+        "status": {"phase": phase, "conditions": [{"type": "PodScheduled", "status": scheduled}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("age", "pods", "holds"),
+    [
+        (1, [], True),
+        (10, [], False),
+        (10, [pod("Running", owner="another")], False),
+        (10, [pod()], True),
+        (10, [pod("Running")], True),
+        (10, [pod(scheduled="False")], False),
+        (10, [pod("Failed")], True),
+        (10, [pod("Failed"), pod(scheduled="False")], False),
+    ],
+    ids=["new", "no pod", "pod of another", "starts", "runs", "unscheduled", "between attempts", "second unscheduled"],
+)
+def test_a_job_holds_a_slot_while_its_pod_runs_or_is_about_to(age: int, pods: list[Any], holds: bool) -> None:
+    created = (NOW - timedelta(seconds=age)).isoformat()
+    assert holds_slot({"metadata": {"uid": "job", "creationTimestamp": created}}, pods, NOW) is holds

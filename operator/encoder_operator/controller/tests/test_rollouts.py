@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,171 +13,15 @@ from encoder_operator.client.client import Client
 from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import planner
 from encoder_operator.state.desired import parse_model
-from encoder_operator.state.observed import ObservedState, format_time
+from encoder_operator.state.observed import ObservedState
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import SnapshotReader
 from encoder_operator.tests.fake_cluster import FakeCluster, Json
-from encoder_operator.tests.harness import SETTINGS, Harness, annotate, controller, encoder_model, failing_report
+from encoder_operator.tests.harness import SETTINGS, Harness, controller, encoder_model, failing_report
 
 
 def spec(**changes: Any) -> Callable[[Json], None]:
     return lambda live: live["spec"].update(changes)
-
-
-def hang(harness: Harness, **waiting: str) -> None:
-    """Let pods that start from now on get a node and never run."""
-    state = {"waiting": waiting} if waiting else {}
-
-    def started(pod: Json) -> None:
-        pod["status"]["conditions"][0]["status"] = "False"
-        pod["status"]["containerStatuses"][0]["state"] = state
-
-    harness.starts = started
-
-
-def wait_until_overdue(harness: Harness) -> None:
-    """Let the candidate's clock say that it has run for a day."""
-    for record in harness.fake.of("controllerrevisions", component="revision"):
-        annotations = record["metadata"]["annotations"]
-        if "encoders.dev/stalled" in annotations:
-            annotations["encoders.dev/stalled"] = '{"since":"2026-01-01T00:00:00Z"}'
-
-
-async def give_up(harness: Harness) -> None:
-    """Edit the model, and let the candidate never start, until it is given up."""
-    hang(harness)
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    wait_until_overdue(harness)
-    await harness.settle()
-    harness.starts = lambda pod: None
-
-
-def clocks(harness: Harness) -> list[str]:
-    records = harness.fake.of("controllerrevisions", component="revision")
-    found = [record["metadata"]["annotations"].get("encoders.dev/stalled", "") for record in records]
-    return [clock for clock in found if clock]
-
-
-async def test_a_candidate_that_does_not_start_is_given_up_and_the_verified_one_comes_back() -> None:
-    harness = Harness()
-    await harness.settle()
-    first = harness.status["activeRevision"]
-    template = copy.deepcopy(harness.fake.of("deployments")[0]["spec"]["template"])
-    hang(harness, reason="CrashLoopBackOff", message="back-off")
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    assert len(clocks(harness)) == 1
-    assert harness.endpoints() == [first]
-    assert harness.condition("UpToDate") == ("False", "RolloutInProgress")
-    assert await harness.reconcile() == pytest.approx(1800, abs=60)
-    wait_until_overdue(harness)
-    await harness.settle()
-    assert harness.fake.of("deployments")[0]["spec"]["template"] == template
-    assert harness.endpoints() == [first]
-    assert len(harness.fake.of("pods", component="serving")) == 1
-    for name in ("UpToDate", "Progressing"):
-        assert harness.condition(name) == ("False", "ProgressDeadlineExceeded")
-    assert harness.condition("Degraded") == ("True", "ProgressDeadlineExceeded")
-    assert harness.condition("Available") == ("True", "Serving")
-    assert "has not started within 1800 s: " in harness.message("UpToDate")
-
-
-async def test_a_revision_stays_given_up_until_a_retry_or_a_longer_deadline() -> None:
-    harness = Harness()
-    await harness.settle()
-    await give_up(harness)
-    harness.reconciler = harness.operator()
-    await harness.settle()
-    assert harness.condition("UpToDate") == ("False", "ProgressDeadlineExceeded")
-    again: tuple[Callable[[Json], None], ...] = (annotate(retry="1"), spec(rollout={"progressDeadlineSeconds": 3600}))
-    for change in again:
-        other = copy.deepcopy(harness.fake.objects)
-        harness.edit(change)
-        await harness.settle()
-        assert harness.condition("Ready") == ("True", "Ready")
-        assert clocks(harness) == []
-        harness.fake.objects = other
-
-
-async def test_without_anything_to_go_back_to_a_late_candidate_is_left_to_come_round() -> None:
-    harness = Harness()
-    hang(harness, reason="ErrImagePull", message="no such image")
-    await harness.settle()
-    wait_until_overdue(harness)
-    await harness.settle()
-    assert len(harness.fake.of("pods", component="serving")) == 1
-    assert harness.condition("Degraded") == ("True", "ProgressDeadlineExceeded")
-    assert "no such image" in harness.message("Available")
-    harness.run_pods()
-    await harness.settle()
-    assert harness.condition("Ready") == ("True", "Ready")
-    assert clocks(harness) == []
-
-
-async def test_the_deadline_does_not_run_for_an_unscheduled_pod() -> None:
-    harness = Harness(encoder_model(accelerator="nvidia"))
-    harness.fake.put("nodes", {"metadata": {"name": "node", "labels": {"nvidia.com/gpu.product": "NVIDIA-H200"}}})
-    await harness.settle()
-    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    harness.starts = lambda pod: unscheduled(pod, said)
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    assert clocks(harness) == []
-    assert harness.condition("Progressing") == ("False", "InsufficientGPU")
-    assert harness.message("Progressing") == said
-    assert harness.condition("Available") == ("True", "Serving")
-    assert await harness.reconcile() is None
-    harness.run_pods()
-    await harness.settle()
-    assert harness.condition("Ready") == ("True", "Ready")
-
-
-def unscheduled(pod: Json, said: str) -> None:
-    del pod["spec"]["nodeName"]
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
-    pod["status"] = {"phase": "Pending", "conditions": [condition, {"type": "Ready", "status": "False"}]}
-
-
-async def test_the_clock_does_not_run_while_a_comparison_can_not_be_made() -> None:
-    harness = Harness()
-    await harness.settle()
-    first = harness.status["activeRevision"]
-    harness.parity = lambda job: {"result": "Inconclusive", "message": "connection refused"}
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    assert clocks(harness) == []
-    assert harness.condition("UpToDate") == ("False", "Inconclusive")
-    assert harness.endpoints() == [first]
-
-
-async def test_a_clock_that_ran_is_set_back_when_the_pod_starts() -> None:
-    harness = Harness()
-    await harness.settle()
-    hang(harness)
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    assert len(clocks(harness)) == 1
-    harness.run_pods()
-    await harness.settle()
-    assert clocks(harness) == []
-    assert harness.condition("Ready") == ("True", "Ready")
-
-
-async def test_a_pod_that_has_just_begun_is_not_worth_a_write() -> None:
-    harness = Harness()
-    await harness.settle()
-    just_now = format_time(datetime.now(UTC))
-
-    def started(pod: Json) -> None:
-        pod["metadata"]["creationTimestamp"] = just_now
-        pod["status"]["conditions"][0]["status"] = "False"
-
-    harness.starts = started
-    harness.change(maxModelLen=64)
-    await harness.settle()
-    assert clocks(harness) == []
-    assert await harness.reconcile() == pytest.approx(30, abs=29)
 
 
 @pytest.mark.complaint(13)
@@ -263,6 +106,7 @@ async def test_a_paused_model_is_left_alone_and_reports_it() -> None:
     assert harness.condition("Progressing") == ("False", "Paused")
     assert harness.condition("UpToDate") == ("False", "Paused")
     assert harness.condition("Available") == ("True", "Serving")
+    assert harness.condition("Ready") == ("False", "Paused")
     pod = harness.fake.of("pods", component="serving")[0]
     harness.fake.remove("pods", "demo", pod["metadata"]["name"])
     await harness.settle()
@@ -272,6 +116,48 @@ async def test_a_paused_model_is_left_alone_and_reports_it() -> None:
     assert harness.condition("Ready") == ("True", "Ready")
     assert harness.status["readyReplicas"] == 3
     assert harness.status["activeRevision"] != first
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda live: live["spec"]["serving"].update(replicas=3), "Deployment minilm, PodDisruptionBudget minilm"),
+        (spec(network={"service": {"port": 8080}}), "Service minilm"),
+        (spec(network={"networkPolicy": {}}), "NetworkPolicy minilm"),
+        (lambda live: live["spec"]["storage"].update(policy="Delete"), "PersistentVolumeClaim minilm-artifacts"),
+        (lambda live: live["spec"]["serving"].update(replicas=0), "Deployment minilm"),
+    ],
+    ids=["replicas", "port", "network policy", "volume policy", "none"],
+)
+async def test_a_paused_model_is_not_up_to_date_while_an_object_differs_from_the_spec(
+    edit: Callable[[Json], None], named: str
+) -> None:
+    harness = Harness()
+    await harness.settle()
+    endpoint = harness.status["endpoint"]
+    harness.edit(spec(paused=True))
+    await harness.settle()
+    assert harness.condition("UpToDate") == ("True", "Current")
+    assert harness.condition("Ready") == ("True", "Ready")
+    before = copy.deepcopy(harness.live["spec"])
+    harness.edit(edit)
+    await harness.settle()
+    assert harness.condition("UpToDate") == ("False", "Paused")
+    assert set(harness.message("UpToDate").partition(": ")[2].split(", ")) == set(named.split(", "))
+    assert harness.condition("Ready") == ("False", "Paused")
+    # what clients can use is what the Service has
+    assert harness.status["endpoint"] == endpoint
+    harness.edit(lambda live: live.update(spec=before))
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_paused_model_without_a_service_has_no_endpoint() -> None:
+    manifest = encoder_model()
+    manifest["spec"]["paused"] = True
+    harness = Harness(manifest)
+    await harness.settle()
+    assert "endpoint" not in harness.status
 
 
 async def test_a_model_that_is_born_paused_starts_nothing() -> None:

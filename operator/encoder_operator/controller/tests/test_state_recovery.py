@@ -11,7 +11,8 @@ import pytest
 
 from encoder_operator.api.v1alpha1 import Resources
 from encoder_operator.client.errors import RequestRejected
-from encoder_operator.controller.tests.test_rollouts import give_up, spec
+from encoder_operator.controller.tests.test_progress_deadline import give_up
+from encoder_operator.controller.tests.test_rollouts import spec
 from encoder_operator.resources import serving_pod_template
 from encoder_operator.revisions import revision
 from encoder_operator.state.desired import parse_model

@@ -122,6 +122,16 @@ async def test_a_created_pvc_grows_with_the_spec_and_never_shrinks() -> None:
     assert harness.fake.of("persistentvolumeclaims")[0]["metadata"]["ownerReferences"]
 
 
+async def test_an_edit_of_the_volume_policy_never_sends_a_smaller_size() -> None:
+    harness = Harness()
+    await harness.settle()
+    bound(harness, "3Gi")
+    harness.edit(lambda live: live["spec"]["storage"].update(policy="Delete"))
+    await harness.settle()
+    assert asked(harness) == "3Gi"
+    assert harness.fake.of("persistentvolumeclaims")[0]["metadata"]["ownerReferences"]
+
+
 async def test_a_pvc_that_cannot_be_expanded_is_reported_and_blocks_nothing_else() -> None:
     harness = Harness()
     await harness.settle()

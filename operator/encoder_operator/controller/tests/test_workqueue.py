@@ -8,6 +8,7 @@ import pytest
 
 from encoder_operator.client.errors import RequestRejected, Unavailable
 from encoder_operator.controller import workqueue
+from encoder_operator.controller.token_bucket import TokenBucket
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
 
@@ -96,6 +97,47 @@ async def test_keys_are_reconciled_concurrently_up_to_the_limit(queue: WorkQueue
     looks.hold.set()
     await looks.until(lambda: len(looks.keys) == 10 and looks.running == 0)
     assert looks.most == 4
+
+
+@pytest.mark.fault(
+    "another client undoes every write of the operator",
+    "the alert `EncoderOperatorConflictingWriter`",
+    "the model is reconciled every 2 seconds; other models are not delayed",
+)
+async def test_a_model_that_never_stops_changing_is_throttled_and_no_other(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_BURST", 3)
+    monkeypatch.setattr(workqueue, "_TOKEN_SECONDS", 3600)
+    # a change arrives during each reconcile
+    looks.after = 0
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: looks.keys == [ONE] * 3 and looks.running == 0)
+    looks.after = None
+    for _ in range(10):
+        queue.enqueue(ONE, after=0)
+        await turn()
+    queue.enqueue(TWO, after=0)
+    await looks.until(lambda: looks.keys[3:] == [TWO])
+
+
+async def test_a_throttled_model_is_reconciled_when_it_has_a_token_again(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_BURST", 1)
+    monkeypatch.setattr(workqueue, "_TOKEN_SECONDS", 0.1)
+    for count in (1, 2, 3):
+        queue.enqueue(ONE, after=0)
+        await looks.until(lambda count=count: len(looks.keys) == count and looks.running == 0)  # type: ignore[misc]
+
+
+def test_a_bucket_allows_a_burst_and_then_one_token_per_period() -> None:
+    bucket = TokenBucket(3, 2.0)
+    assert [bucket.take(100.0) for _ in range(4)] == [0, 0, 0, 2.0]
+    assert bucket.take(101.5) == 0.5
+    assert [bucket.take(102.0), bucket.take(102.0)] == [0, 2.0]
+    # it holds no more than a burst, however long it was not used
+    assert [bucket.take(1e6) for _ in range(4)] == [0, 0, 0, 2.0]
 
 
 async def test_a_failure_is_tried_again_and_later_each_time(queue: WorkQueue, looks: Looks) -> None:

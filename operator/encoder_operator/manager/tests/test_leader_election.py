@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
 from encoder_operator.client.leadership import Leadership
+from encoder_operator.manager import leader_election
 from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.tests.fake_cluster import FakeCluster, Json
 
@@ -172,12 +175,54 @@ async def test_a_lease_edited_by_others_is_renewed(clock: Clock) -> None:
     assert leases.puts > 100
 
 
+async def test_a_lease_that_another_operator_has_taken_is_not_taken_back(clock: Clock) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    assert leases.live is not None
+    metadata = {**leases.live["metadata"], "resourceVersion": "100"}
+    leases.live = {**leases.live, "metadata": metadata, "spec": {**leases.live["spec"], "holderIdentity": "b"}}
+    leases.puts = 100
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(10)
+        assert keeping.done()
+    assert (leases.holder, leases.puts) == ("b", 100)
+    assert leadership.remaining() == -math.inf
+
+
 async def test_the_same_pod_takes_its_lease_back_at_once(clock: Clock) -> None:
     leases = Leases()
     await one(leases, "pod-1", clock)[0].acquire()
     began = clock.time
     await one(leases, "pod-1", clock)[0].acquire()
     assert clock.time == began
+    assert (leases.live or {})["spec"]["leaseTransitions"] == 1
+
+
+def test_the_clock_of_the_lease_counts_the_time_that_a_machine_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {time.CLOCK_BOOTTIME: 5000.0, time.CLOCK_MONOTONIC: 100.0}
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    leadership = Leadership()
+    leadership.grant(leadership.now() + 10)
+    # a virtual machine that is suspended for an hour runs on for a second
+    clocks[time.CLOCK_BOOTTIME] += 3600
+    clocks[time.CLOCK_MONOTONIC] += 1
+    assert leadership.remaining() == 10 - 3600
+
+
+def test_operators_on_one_host_have_different_identities_and_a_pod_has_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def identity_of_process(number: int) -> str:
+        monkeypatch.setattr(os, "getpid", lambda: number)
+        return leader_election.identity()
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "host")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert identity_of_process(1) != identity_of_process(2)
+    # a restarted container has the name of its pod, and may have another process id
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert identity_of_process(1) == identity_of_process(2) == "host"
 
 
 async def test_nothing_is_sent_without_the_lease() -> None:
@@ -193,7 +238,7 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     with pytest.raises(NotLeader):
         await cluster.replace_status("demo", "m", {"uid": "1"}, {})
     with pytest.raises(NotLeader):
-        await cluster.set_pod_condition("demo", "p", "1", {})
+        await cluster.set_pod_conditions("demo", "p", "1", [])
     with pytest.raises(NotLeader):
         await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
     assert fake.writes == []
@@ -223,14 +268,14 @@ async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
 
 async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_renewed() -> None:
     leadership = Leadership(time.monotonic)
-    leadership.grant(time.monotonic() + 0.1)
-    fake = Slow(0.5)
+    leadership.grant(time.monotonic() + 0.5)
+    fake = Slow(0.8)
     fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
     cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
 
     async def renew() -> None:
         while True:
-            leadership.grant(time.monotonic() + 0.1)
+            leadership.grant(time.monotonic() + 0.5)
             await asyncio.sleep(0.02)
 
     async with waiting(renew()):

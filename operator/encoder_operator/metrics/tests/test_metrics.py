@@ -235,8 +235,10 @@ def test_places_for_preparations_and_those_that_wait_for_one_are_shown() -> None
     preps.reserve(NamespacedName("demo", "second"))
     assert shown() == (1, 1)
     preps.set_jobs(NamespacedName("demo", "second"), [])
-    preps.set_jobs(NamespacedName("demo", "third"), [])
+    preps.leave(NamespacedName("demo", "third"))
     assert shown() == (0, 0)
+    preps.set_jobs(KEY, [], ["minilm-prep"])
+    assert (shown(), value("encoder_preps", state="pending")) == ((0, 0), 1)
 
 
 async def test_a_corrected_foreign_edit_is_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,9 +193,20 @@ def test_the_deployment_has_the_requested_strategy(rollout: Json, strategy: Json
     assert found["minReadySeconds"] == 5
 
 
-def test_a_budget_is_for_more_than_one_pod() -> None:
-    assert pod_disruption_budget.build(parsed_model()) is None
-    found = pod_disruption_budget.build(parsed_model({"spec.serving.replicas": 2}))
+@pytest.mark.parametrize(("ip", "host"), [("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]")])
+def test_a_parity_job_reaches_its_pod_by_either_family_of_addresses(ip: str, host: str) -> None:
+    model = parsed_model()
+    revision = build(model, ARTIFACT, shared=True, settings=SETTINGS)
+    pod = replace(_placeholder_pod(revision.hash), ip=ip)
+    job = parity_job.build(model, revision, pod, attempt=1, shared=True, settings=SETTINGS)
+    assert f"http://{host}:8000" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
+    assert pod_disruption_budget.build(parsed_model(), shared=True) is None
+    two = parsed_model({"spec.serving.replicas": 2})
+    assert pod_disruption_budget.build(two, shared=False) is None
+    found = pod_disruption_budget.build(two, shared=True)
     assert found is not None
     assert found["spec"]["maxUnavailable"] == 1
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from encoder_operator.api.v1alpha1 import HuggingFace
 from encoder_operator.cli import render
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
@@ -67,6 +68,33 @@ def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> Non
 )
 def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
     assert revision.inputs_hash(parsed_model(change)) != revision.inputs_hash(BASE)
+
+
+@pytest.mark.parametrize(
+    ("name", "mutable"),
+    [("1" * 40, False), ("main", True), ("1234567", True), ("1" * 39, True), ("1" * 41, True), ("A" * 40, True)],
+)
+def test_only_a_whole_commit_hash_is_immutable(name: str, mutable: bool) -> None:
+    found = HuggingFace.model_validate({"repo": "a/b", "revision": name, "allowMutableRevision": True})
+    assert revision.is_mutable_revision(found) is mutable
+
+
+def test_each_model_looks_a_branch_up_for_itself_and_again_for_each_retry() -> None:
+    branch = {"spec.source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}}
+    asked = [
+        {"metadata.uid": uid, "metadata.annotations": {"encoders.dev/retry": retry}}
+        for uid in ("u1", "u2")
+        for retry in ("", "1")
+    ]
+    assert len({revision.artifact_key(parsed_model({**branch, **change})) for change in asked}) == 4
+    # the artifact of a commit is the same for all models
+    assert len({revision.artifact_key(parsed_model(change)) for change in asked}) == 1
+
+
+def test_code_of_the_repository_is_prepared_apart() -> None:
+    settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+    trusted = parsed_model({"spec.serving.trustRemoteCode": True}, settings)
+    assert revision.artifact_key(trusted) != revision.artifact_key(BASE)
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:

@@ -1,0 +1,44 @@
+"""Drain the node that a model's volume keeps its pods on: the drain ends, and the model serves again when the node is back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from encoder_node.waiting import wait_for
+from encoder_platform.kube import Kube, condition
+from encoder_platform.space import Space
+
+MODEL = {"serving": {"replicas": 2}, "rollout": {"minReadySeconds": 0}}
+DRAIN_SECONDS = 120
+
+
+@contextmanager
+def drained(kube: Kube, node: str, selector: str) -> Iterator[None]:
+    """Drain the selected pods from a node, and let pods be scheduled there again after the block."""
+    options = ("--pod-selector", selector, "--delete-emptydir-data", f"--timeout={DRAIN_SECONDS}s")
+    try:
+        kube.run("drain", node, *options, seconds=DRAIN_SECONDS + 30)
+        yield
+    finally:
+        kube.run("uncordon", node)
+
+
+@pytest.mark.fault(
+    "the only node that can mount the model's volume is drained",
+    "`Unschedulable` with the scheduler's message",
+    "the drain is not blocked; the model serves again, without a second parity check, when a node can run its pods",
+)
+def test_a_drain_of_the_node_of_the_volume_ends_and_the_model_comes_back(served: Space) -> None:
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=240)
+    before = {pod["metadata"]["uid"] for pod in served.pods()}
+    checks = {job["metadata"]["uid"] for job in served.jobs("parity")}
+    (node,) = {pod["spec"]["nodeName"] for pod in served.pods()}
+    with drained(served.kube, node, "encoders.dev/model=minilm"):
+        assert before.isdisjoint(pod["metadata"]["uid"] for pod in served.pods())
+        served.wait_condition("Available", "Unschedulable", seconds=60)
+        assert condition(served.model(), "Ready")["status"] == "False"
+    served.wait_ready()
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=240)
+    assert served.post({"data": {"text": "a cat sleeps"}}).status == 200
+    assert {job["metadata"]["uid"] for job in served.jobs("parity")} <= checks
