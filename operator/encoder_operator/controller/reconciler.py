@@ -85,13 +85,14 @@ class Reconciler:
             raise
 
     async def _reconcile(self, key: NamespacedName) -> float | None:
+        unread = self._watch_progress.unread_events(key)
         try:
             snapshot = await self._reader.read(key)
         except RequestRejected as error:
             await self._report_read_error(key, error)
             raise
         if snapshot is None:
-            self._watch_progress.forget(key)
+            self._watch_progress.forget_deleted(key, unread)
             self._phase_gauge.remove(key)
             self._condition_gauge.remove(key)
             self._automatic_updates.remove(key)

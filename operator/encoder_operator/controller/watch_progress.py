@@ -82,9 +82,25 @@ class WatchProgress:
             self._read[key] = (*read[:index], max(read[index], _parse_version(version)), *read[index + 1 :])
 
     def forget(self, key: NamespacedName) -> None:
-        """Forget a model whose reconcile failed or that is gone, so that its next event is not skipped."""
+        """Forget a model whose reconcile failed, so that its next event is not skipped."""
         self._read.pop(key, None)
         self._unread.pop(key, None)
+
+    def unread_events(self, key: NamespacedName) -> Mapping[str, int]:
+        """Return the newest version, by kind, of the events that no reconcile has read."""
+        return dict(self._unread.get(key, {}))
+
+    def forget_deleted(self, key: NamespacedName, before: Mapping[str, int]) -> None:
+        """Forget a model that a read did not find.
+
+        Args:
+            key: The model.
+            before: The unread events when the read began. Later ones may be of a new model with the same name, and stay
+                unread.
+        """
+        self._read.pop(key, None)
+        if self._unread.get(key) == before:
+            del self._unread[key]
 
     def expect(self, kind: str, objects: Iterable[Json]) -> None:
         """Record the metadata of objects that were read; the watch of their kind must deliver them as well."""

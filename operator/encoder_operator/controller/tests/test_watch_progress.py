@@ -62,6 +62,17 @@ def test_after_a_failed_reconcile_every_event_needs_a_reconcile() -> None:
     assert found.record_event(KEY, "Pod", "3")
 
 
+def test_a_model_that_is_created_while_the_deletion_of_its_predecessor_is_read_stays_unread() -> None:
+    found, _ = progress()
+    found.record_event(KEY, "EncoderModel", "8")
+    before = found.unread_events(KEY)
+    found.record_event(KEY, "EncoderModel", "9")
+    found.forget_deleted(KEY, before)
+    assert found.has_unread_events(KEY)
+    found.forget_deleted(KEY, found.unread_events(KEY))
+    assert not found.has_unread_events(KEY)
+
+
 def test_a_watch_that_stays_silent_about_what_was_read_is_behind() -> None:
     found, clock = progress()
     found.record_event(KEY, "Pod", "5")
