@@ -108,8 +108,12 @@ def test_a_lost_node_is_reported_and_the_same_job_continues(
     "continues automatically when a node can",
 )
 def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
-    kube: Kube, scene: Scene, stand_in: StandIn, operator: OperatorProcess
+    kube: Kube, scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
 ) -> None:
+    # all three are prepared at the same time
+    stopped_operator.start(ENCODER_MAX_PREPS_PER_NAMESPACE="3")
+    stopped_operator.wait_ready()
+
     def place(pod: Body) -> str | Unschedulable:
         homeless = pod["metadata"]["labels"]["encoders.dev/model"] == "homeless"
         return Unschedulable(UNBOUND) if homeless else "node-1"

@@ -252,6 +252,7 @@ def test_defaults_of_the_api_server_are_those_of_the_operator(scene: Scene) -> N
         "maxUnavailable": 0,
         "minReadySeconds": 5,
         "progressDeadlineSeconds": 1800,
+        "updatePolicy": "Manual",
     }
     assert found["network"] == {"service": {"type": "ClusterIP", "port": 80}}
     assert found["serving"]["loadFormat"] == "auto"
