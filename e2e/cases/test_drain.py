@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 from encoder_node.waiting import wait_for
+from encoder_platform import manifests
 from encoder_platform.kube import Kube, condition
 from encoder_platform.space import Space
 
-MODEL = {"serving": {"replicas": 2}, "rollout": {"minReadySeconds": 0}}
 DRAIN_SECONDS = 120
 
 
@@ -22,6 +22,19 @@ def drained(kube: Kube, node: str, selector: str) -> Iterator[None]:
         yield
     finally:
         kube.run("uncordon", node)
+
+
+@pytest.fixture
+def served(space: Space) -> Space:
+    """A model with two pods on a volume that one node can mount; those of the default class allow several."""
+    name, path = f"pinned-{space.name}", f"/run/pinned-{space.name}"
+    space.platform.cluster.run(["mkdir", "-p", "-m", "1777", path])
+    node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
+    space.kube.apply(manifests.local_volume(name, node, path, size="2Gi"))
+    space.kube.apply(manifests.claim("pinned", space.name, storage_class=name))
+    space.apply_model(storage={"claimName": "pinned"}, serving={"replicas": 2}, rollout={"minReadySeconds": 0})
+    space.wait_ready()
+    return space
 
 
 @pytest.mark.fault(
