@@ -374,16 +374,17 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(True, *inputs.rollout.rejection)
     if inputs.artifact_plan.failed:
         return ConditionValue(True, inputs.artifact_plan.reason, inputs.artifact_plan.message)
+    # before the problem of the pods, which may follow from it
+    if inputs.rollout.foreign_fields:
+        named = ", ".join(inputs.rollout.foreign_fields)
+        what = f"Deployment {inputs.model.name} has fields that another client has set: {named}"
+        return ConditionValue(True, Reason.FOREIGN_FIELD, what)
     if inputs.serving_problem is not None and inputs.serving_problem.reason in WARNING_REASONS:
         return ConditionValue(True, *inputs.serving_problem)
     if networking.gateway_api_missing(inputs.model, inputs.observed):
         return ConditionValue(
             True, Reason.GATEWAY_API_MISSING, "spec.network.httpRoute is set, but the cluster does not serve HTTPRoutes"
         )
-    if inputs.rollout.foreign_fields:
-        named = ", ".join(inputs.rollout.foreign_fields)
-        what = f"Deployment {inputs.model.name} has fields that another client has set: {named}"
-        return ConditionValue(True, Reason.FOREIGN_FIELD, what)
     return ConditionValue(False, Reason.AS_EXPECTED, "No problems detected")
 
 
