@@ -196,7 +196,7 @@ def holds_slot(job: Json, pods: Iterable[Json], now: datetime) -> bool:
     meta = job["metadata"]
     own = [pod for pod in pods if ownership.controlled(pod, "Job", {meta["uid"]})]
     if not own:
-        # a Job controller that works has created the first pod by then, unless the API server rejects it
+        # a working Job controller has created the first pod by then, unless the API server rejects it
         created = parse_time(meta.get("creationTimestamp")) or now
         return (now - created).total_seconds() < FIRST_POD_SECONDS
     alive = [pod for pod in own if (pod.get("status") or {}).get("phase") not in _ENDED]

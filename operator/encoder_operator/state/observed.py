@@ -241,7 +241,7 @@ def format_time(time: datetime) -> str:
 
 # name of the main container, by the component of its pod
 _MAIN_CONTAINERS = {"serving": "engine", "prep": "prepare", "parity": "parity"}
-# a Job controller that works creates the first pod of a Job within this time
+# a working Job controller creates the first pod of a Job within this time
 FIRST_POD_SECONDS = 3.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,6 +1,6 @@
 """`encoder-plugins new`: write the folder of a new plugin, complete with tests, as the start for a family of your own.
 
-The templates in ``scaffold`` are a plugin that works: text vectors on a DistilBERT encoder. docs/adding-a-plugin.md explains what to
+The templates in ``scaffold`` are a working plugin: text vectors on a DistilBERT encoder. docs/adding-a-plugin.md explains what to
 change in each file.
 """
 

@@ -20,7 +20,7 @@ def node(ready: str, message: str = "") -> Json:
 
 
 async def preparing(settings: Settings = SETTINGS) -> Harness:
-    """Return a cluster with a prep pod at work on the node n."""
+    """Return a cluster with a prep pod that runs on node n."""
     harness = Harness()
     harness.operator_settings = settings
     harness.reconciler = harness.operator()
