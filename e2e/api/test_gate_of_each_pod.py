@@ -190,8 +190,7 @@ def test_enabling_parity_checks_takes_no_pod_off_the_network(
         scene.wait_condition("Verified", "ParityRunning", seconds=60)
         stand_in.parity = passes
         scene.wait_current("Verified", seconds=60)
-    # the gate, which is the operator's: what stands in for the kubelet may compute Ready from an older state of the pod
-    assert {is_true(pod, GATE) for pod in pods} == {True}
+    assert {(is_true(pod, GATE), is_true(pod, "Ready")) for pod in pods} == {(True, True)}
     assert {found["spec"]["replicas"] for found in deployments} <= {2}
     assert {condition(pod, GATE)["reason"] for pod in ready(scene)} == {"ParityPassed"}
 

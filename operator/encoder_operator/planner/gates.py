@@ -50,7 +50,7 @@ def _gate(policy: ParityPolicy, observed: ObservedState, pod: Pod) -> GateCondit
     state = state_under(policy, observed, pod.revision, platform) if pod.product else VerificationState.NONE
     if state is VerificationState.SERVING and opened_on(pod):
         message = "Serves traffic until its parity check has finished"
-        return GateCondition(open=True, reason=Reason.NOT_VERIFIED, message=message, platform=recorded)
+        return GateCondition(open=True, reason=Reason.NOT_VERIFIED, message=message, platform=platform)
     if state in (VerificationState.NONE, VerificationState.SERVING):
         message = "Not yet verified on this accelerator"
         closed = GateCondition(open=False, reason=Reason.NOT_VERIFIED, message=message, platform=recorded)

@@ -120,9 +120,12 @@ def state_under(policy: ParityPolicy, observed: ObservedState, revision: str, pl
 
 def opened_on(pod: Pod) -> Platform | None:
     """Return the platform on which the gate of a pod is open, or None if it is closed or the pod's image has changed since."""
-    if pod.deleting or pod.gate is None or not pod.gate.open or pod.gate.platform != platform_of(pod):
+    if pod.deleting or pod.gate is None or not pod.gate.open:
         return None
-    return pod.gate.platform
+    platform = platform_of(pod)
+    # without parity checks a gate opens before the pod has a node or a container, and may have been read in this state
+    opened_early = pod.gate.reason == Reason.DISABLED and pod.gate.platform is None and all(platform)
+    return platform if opened_early or pod.gate.platform == platform else None
 
 
 def overall_state(model: EncoderModel, observed: ObservedState, revision: str) -> VerificationState:

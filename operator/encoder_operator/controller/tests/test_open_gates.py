@@ -132,6 +132,26 @@ async def test_enabling_parity_checks_closes_no_gate_before_the_comparison(repor
         assert harness.condition("Ready") == ("False", "ParityFailed")
 
 
+async def test_parity_checks_enabled_before_the_platform_was_recorded_close_no_gate() -> None:
+    manifest = encoder_model(replicas=2)
+    manifest["spec"]["parity"] = {"mode": "Disabled"}
+    harness = Harness(manifest)
+    await harness.settle()
+    for pod in copy.deepcopy(harness.fake.of("pods", component="serving")):
+        # as the operator left them before their nodes and images were known
+        pod["status"]["conditions"] = [
+            entry for entry in pod["status"]["conditions"] if entry["type"] != "encoders.dev/platform"
+        ]
+        harness.fake.put("pods", pod)
+    harness.edit(parity(mode="Enforce"))
+    for _ in range(3):
+        await harness.reconcile()
+        assert gates(harness) == [("True", "NotVerified")] * 2
+    harness.parity = failing_report
+    await harness.settle()
+    assert harness.endpoints() == []
+
+
 async def test_enabling_parity_checks_together_with_an_edit_keeps_the_unverified_revision_until_the_new_one_passed() -> (
     None
 ):
