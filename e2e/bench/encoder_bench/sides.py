@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import json
 import os
-import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +18,16 @@ from typing import Any
 import encoder_bench
 import encoder_plugins
 from encoder_bench import factory, load, server, workload
-from encoder_bench.peers import READY, TEXTS, Result, Task
+from encoder_bench.peer_process import PeerProcess, measure_together, running
+from encoder_bench.peers import TEXTS, Task
 from encoder_bench.workload import THRESHOLD, Shape
 from encoder_plugins.artifact import manifest
 from encoder_plugins.prep import reference_environment
 
 SIDES = (
     "library",
+    "library-4",
+    "library-8",
     "flashdeberta",
     "factory",
     "ours",
@@ -47,12 +48,20 @@ WAYS = (f"16x{TEXTS}", "64x1")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """One line of the table.
+
+    Attributes:
+        side: Who, and how.
+        shape: Of each text.
+        rate: Texts a second.
+        entities: Entities of a text, on average: a side that finds others computes something else.
+        notes: Further figures.
+    """
 
     side: str
     shape: Shape
     rate: float
-    entities: int
+    entities: float
     notes: str = ""
 
 
@@ -75,6 +84,7 @@ class Sides:
 
     def open(self, side: str) -> AbstractContextManager[Measure]:
         """Return what starts a side, and ends it."""
+        # behind the dash: engines of ours, processes of the library
         kind, _, engines = side.partition("-")
         if kind == "factory":
             return self._factory()
@@ -87,8 +97,8 @@ class Sides:
         return {**os.environ, "VLLM_CACHE_ROOT": str(self._folder / f"cache-{side}")}
 
     @contextlib.contextmanager
-    def _process(self, kind: str, engines: int | None) -> Iterator[Measure]:
-        given, side = self._given, kind if engines is None else f"{kind}-{engines}"
+    def _process(self, kind: str, count: int | None) -> Iterator[Measure]:
+        given, side = self._given, kind if count is None else f"{kind}-{count}"
         task = Task(
             source=str(given.source),
             artifact=str(given.artifact),
@@ -101,52 +111,24 @@ class Sides:
             repeats=given.repeats,
             seconds=given.seconds,
             warm=given.warm,
-            engines=engines,
+            engines=None if kind == "library" else count,
             arguments=self._arguments,
         )
         command = [interpreter(kind), "-m", "encoder_bench.peers", kind, json.dumps(asdict(task))]
-        log = self._folder / f"{side}.log"
-        with log.open("w") as written:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=written,
-                text=True,
-                env=self._environment(side) | {"PYTHONPATH": _path()},
-            )
+        environment = self._environment(side) | {"PYTHONPATH": _path()}
+        numbers = range((count or 1) if kind == "library" else 1)
+        processes = [
+            PeerProcess(side, command, self._folder / f"{side}-{number}.log", environment, given.cell_seconds)
+            for number in numbers
+        ]
+        with running(processes):
 
-        def read(start: str, seconds: float) -> str:
-            assert process.stdout is not None
-            # it stops a side that would never end: kernels tuned for each shape, say
-            timer = threading.Timer(seconds, process.kill)
-            timer.start()
-            try:
-                for line in process.stdout:
-                    if line.startswith(start):
-                        return line
-            finally:
-                timer.cancel()
-            raise RuntimeError(f"{side} ended with {process.wait()}: {_end(log)}")
+            def measure(shape: Shape) -> Iterator[Row]:
+                result = measure_together(processes, shape)
+                notes = ", ".join(f"{value:g} {name}" for name, value in result.notes.items())
+                yield Row(result.how, shape, result.rate, result.entities / self._counted, notes)
 
-        def measure(shape: Shape) -> Iterator[Row]:
-            assert process.stdin is not None
-            process.stdin.write(f"{json.dumps([shape.words, shape.labels])}\n")
-            process.stdin.flush()
-            result = Result(**json.loads(read('{"words"', given.cell_seconds)))
-            notes = ", ".join(f"{value:g} {name}" for name, value in result.notes.items())
-            yield Row(result.how, shape, result.rate, result.entities, notes)
-
-        try:
-            read(READY, server.START_SECONDS)
             yield measure
-        finally:
-            try:
-                # the end of what it reads ends it
-                process.communicate(timeout=server.STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
 
     @contextlib.contextmanager
     def _http(self, kind: str, engines: int | None) -> Iterator[Measure]:
@@ -208,7 +190,7 @@ class Sides:
         notes = f"{taken * 1000:.3g} ms of processor time a text, p50 {found.median * 1000:.0f} ms, p99 {found.percentile(0.99) * 1000:.0f} ms"
         name = f"{side}, {clients} clients x {texts} text{'s' * (texts > 1)}"
         entities = _entities(at, corpus[: self._counted], more, one_by_one="flat_ner" in more)
-        return Row(name, shape, found.requests * texts / found.seconds, entities, notes)
+        return Row(name, shape, found.requests * texts / found.seconds, entities / self._counted, notes)
 
 
 def _entities(at: server.Server, texts: Sequence[str], more: Mapping[str, Any], *, one_by_one: bool) -> int:
@@ -228,11 +210,6 @@ def _entities(at: server.Server, texts: Sequence[str], more: Mapping[str, Any], 
 
 def _engines(count: int | None) -> str:
     return "engines as `serve` chooses" if count is None else f"{count} engine{'s' * (count > 1)}"
-
-
-def _end(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no log"
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from aiohttp import web
 from safetensors.numpy import save_file
 
 from encoder_bench import arithmetic, factory, gliner, interference, load, workload
+from encoder_bench.peer_process import PeerProcess, measure_together
+from encoder_bench.peers import PROCESSOR, Result
 from encoder_bench.sides import Row
 from encoder_bench.workload import Shape
 from encoder_plugins import catalog
@@ -132,11 +134,34 @@ def test_windows_are_counted_as_far_as_they_reach() -> None:
 def test_the_table_compares_with_the_librarys_best(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gliner, "tokens_of", lambda folder, shape, texts: 10.0)
     shape = Shape(4, 2)
-    rows = [Row("gliner, batches of 8", shape, 50.0, 3), Row("ours", shape, 500.0, 3, "note")]
+    rows = [
+        Row("gliner, batches of 8", shape, 50.0, 3.5),
+        Row("gliner, batches of 8, 4 processes", shape, 100.0, 3.5),
+        Row("ours", shape, 500.0, 3.5, "note"),
+    ]
     least = arithmetic.read(model).operations(10, 4, 2)
     shown = gliner.table(rows, model.parent, least * 1000, 8).splitlines()
-    assert "| 1.0 × | 5.0% |" in shown[2]
-    assert "| 500 | 5e+03 | 10.0 × | 50.0% | 3 | note |" in shown[3]
+    assert "| 1.0 × | 0.5 × | 5.0% |" in shown[2]
+    assert "| 2.0 × | 1.0 × | 10.0% |" in shown[3]
+    assert "| 500 | 5e+03 | 10.0 × | 5.0 × | 50.0% | 3.5 | note |" in shown[4]
+
+
+def test_processes_at_the_same_time_are_summed_at_the_batch_size_that_is_best_alone() -> None:
+    asked: list[int] = []
+
+    class Fixed(PeerProcess):
+        def __init__(self, rate: float) -> None:
+            self.rate = rate
+
+        def measure(self, shape: Shape, size: int = 0) -> Result:
+            asked.append(size)
+            notes = {PROCESSOR: self.rate / 10}
+            return Result(words=4, labels=2, rate=self.rate, how="gliner", entities=7, size=size or 16, notes=notes)
+
+    found = measure_together([Fixed(10.0), Fixed(30.0)], Shape(4, 2))
+    assert asked == [0, 16, 16]
+    assert (found.rate, found.how, found.entities) == (40.0, "gliner, 2 processes", 7)
+    assert found.notes == {PROCESSOR: 2.0, "% slower the slowest process": 200.0}
 
 
 def test_a_large_request_is_as_large_as_may_be() -> None:
