@@ -101,30 +101,6 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
     assert failed[0]["name"] == "minilm"
 
 
-@pytest.mark.fault(
-    "a watch is silently dead (packets are dropped)",
-    "/healthz fails",
-    "the next resync detects it, and the kubelet restarts the operator",
-)
-def test_a_silent_watch_is_healed_by_the_resync_and_fails_liveness(
-    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
-) -> None:
-    scene.apply_model()
-    behind.start()
-    behind.wait_ready()
-    scene.wait_current("Ready", seconds=90)
-    proxy.silent = True
-    scene.patch_serving({"replicas": 2})
-    wait_for("the edit done", lambda: (scene.deployment() or {})["spec"]["replicas"] == 2, seconds=60)
-    health = wait_for(
-        "liveness fails", lambda: (lambda found: found if found[0] == 503 else None)(behind.get("healthz")), seconds=90
-    )
-    assert "no watch events" in health[1]
-    proxy.silent = False
-    behind.restart()
-    assert behind.get("healthz")[0] == 200
-
-
 @pytest.mark.fault("the API server restarts", "nothing", "watches reconnect, and reconciles continue")
 @pytest.mark.fault("etcd is compacted while the API server is down (410)", "nothing", "everything is listed again")
 def test_a_restart_with_compaction(

@@ -78,6 +78,29 @@ def test_a_watch_that_is_too_old_lists_again(
 
 
 @pytest.mark.fault(
+    "a watch is silently dead (packets are dropped)",
+    "nothing",
+    "it is reconnected after 70 seconds, and delivers what was missed; the operator is not restarted",
+)
+def test_a_silent_watch_is_reconnected(
+    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    begun(behind, scene)
+    since = len(proxy.requests)
+    proxy.silence()
+    scene.patch_serving({"replicas": 2})
+    # neither the resync nor an error of the connection helps: the proxy keeps every watch open
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=240)
+    # no list either: the new watches continue where the silent ones ended
+    assert resources(proxy, "GET", 200, since) & {"encodermodels"} == set()
+    wait_for("every watch begun again", lambda: resources(proxy, "WATCH", 200, since) == WATCHED, seconds=240)
+    scene.wait_current("Ready", seconds=60)
+    assert behind.get("healthz")[0] == 200
+    assert not behind.dead
+    assert untraced(behind) == []
+
+
+@pytest.mark.fault(
     "the operator is shut down while the API server does not respond",
     "nothing",
     "it exits within 5 seconds, and its Lease expires",

@@ -234,16 +234,6 @@ def test_a_service_monitor_finds_the_operators_through_their_service(helm: Helm)
     assert selected == ["encoder-operator-metrics"]
 
 
-def test_a_scrape_comes_before_the_kubelet_ends_an_operator_whose_watch_is_silent(helm: Helm) -> None:
-    objects = helm.render(EVERYTHING)
-    (container,) = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]["containers"]
-    probe = container["livenessProbe"]
-    (endpoint,) = chart.find(objects, "PodMonitor", "encoder-operator")["spec"]["podMetricsEndpoints"]
-    seconds = int(endpoint["interval"].removesuffix("s"))
-    # the first probe that fails may come at once; the alert about it has nothing else to see
-    assert (probe["failureThreshold"] - 1) * probe["periodSeconds"] >= seconds
-
-
 @pytest.mark.complaint(23)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_chart_installs_no_webhook(helm: Helm, shape: str) -> None:

@@ -40,7 +40,6 @@ class FaultProxy:
 
     Attributes:
         fault: called with each request (its method, which is WATCH for a watch, and its path); None lets it pass.
-        silent: while true, watches bring nothing, and stay open as if nothing were wrong.
         requests: each request and its answer: method, path, status.
         held: what waits.
         url: its address.
@@ -50,12 +49,12 @@ class FaultProxy:
         self._upstream = upstream
         self._context = ssl.create_default_context(cafile=str(ca_file))
         self.fault: Callable[[str, str], Fault | None] = lambda method, path: None
-        self.silent = False
         self.requests: list[tuple[str, str, int]] = []
         self.held: list[tuple[str, str]] = []
         self.url = ""
         # what is passed on, and from where
         self._watches: dict[web.StreamResponse, aiohttp.ClientResponse] = {}
+        self._silent: set[web.StreamResponse] = set()
 
     def send(self, event: dict[str, object]) -> None:
         """Put an event into every watch, as if it had come from the API server."""
@@ -66,6 +65,14 @@ class FaultProxy:
                 await watch.write(line)
 
         asyncio.run_coroutine_threadsafe(write(), self._loop).result(10)
+
+    def silence(self) -> None:
+        """Drop what comes on every watch that is open now. They stay open as if nothing were wrong; later ones work."""
+
+        async def drop() -> None:
+            self._silent.update(self._watches)
+
+        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(10)
 
     def cut(self) -> None:
         """End every watch: a client has to watch again."""
@@ -113,12 +120,13 @@ class FaultProxy:
         try:
             with suppress(aiohttp.ClientError):
                 async for chunk in answer.content.iter_any():
-                    if self.silent:
-                        # from now on as if every packet were dropped: this connection never brings anything again
+                    if response in self._silent:
+                        # as if every packet were dropped: this connection never brings anything again
                         await asyncio.sleep(3600)
                     await response.write(chunk)
         finally:
             del self._watches[response]
+            self._silent.discard(response)
         return response
 
     def _refused(self, method: str, request: web.Request, fault: Fault) -> web.Response:

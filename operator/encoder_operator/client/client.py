@@ -83,8 +83,12 @@ class Client:
             transport=transport,
             timeout=httpx2.Timeout(15.0),
         )
+        # private API, for requests that lightkube has no arguments for; lightkube is pinned to one minor version, and a
+        # test checks the requests
+        self._requests: Any = self._lightkube._client
+        self._http: httpx2.AsyncClient = self._requests._client
         self._clock_skew = timedelta()
-        self._lightkube._client._client.event_hooks = {"response": [self._measure_clock_skew]}
+        self._http.event_hooks = {"response": [self._measure_clock_skew]}
         self._leadership = leadership or Leadership()
         # every connection uses memory on both sides
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
@@ -181,8 +185,9 @@ class Client:
         """Return the last lines of a pod's log, or an empty string if it cannot be read."""
 
         async def read() -> str:
+            # lightkube's `log` has no limit in bytes, and a user's image may print lines of any length
             path = f"api/v1/namespaces/{namespace}/pods/{pod}/log"
-            answer = await self._lightkube._client._client.get(path, params={"tailLines": lines, "limitBytes": 65536})
+            answer = await self._http.get(path, params={"tailLines": lines, "limitBytes": 65536})
             answer.raise_for_status()
             return str(answer.text)
 
@@ -196,7 +201,7 @@ class Client:
         """Return whether the API server serves a resource."""
 
         async def read() -> Json:
-            answer = await self._lightkube._client._client.get(f"apis/{group}/{version}")
+            answer = await self._http.get(f"apis/{group}/{version}")
             if answer.status_code == 404:
                 return {}
             answer.raise_for_status()
@@ -209,7 +214,7 @@ class Client:
         """Return the OpenAPI schema of a kind, or an empty one if the API server has none."""
 
         async def read() -> Json:
-            answer = await self._lightkube._client._client.get(f"openapi/v3/apis/{group}/{version}")
+            answer = await self._http.get(f"openapi/v3/apis/{group}/{version}")
             answer.raise_for_status()
             return dict(answer.json())
 
@@ -229,7 +234,7 @@ class Client:
                 "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": attributes},
             }
-            answer = await self._lightkube._client._client.post(path, json=review)
+            answer = await self._http.post(path, json=review)
             answer.raise_for_status()
             return dict(answer.json())
 
@@ -385,7 +390,7 @@ class Client:
         accept: str | None = None,
     ) -> Json:
         """Send a request that lightkube has no arguments for: preconditions of a delete, metadata-only lists."""
-        client: Any = self._lightkube._client
+        client = self._requests
         request = client.prepare_request(method, KINDS[kind], name=name, namespace=namespace, params=query)
         if body is not None:
             request.data = body

@@ -1,55 +1,43 @@
 """Credentials and content negotiation for Kopf's requests: metadata-only lists and watches.
 
-An event only has to identify an EncoderModel, for which name, labels and resourceVersion are enough. The items of a
-list are passed on directly, and Kopf receives an empty list: otherwise it would create a queue and a task and call a
-handler per object, which took a fifth of the start-up time with a thousand models.
+An event only has to identify an EncoderModel, for which name, labels and resourceVersion are enough.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
 import kopf
-import msgspec
 
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA_WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _RETRY_SECONDS = 5.0
 
 
-def _response_class(listed: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> type[aiohttp.ClientResponse]:
-    class Answer(aiohttp.ClientResponse):
-        """A response as Kopf expects it. Items of a list of watched resources are passed to a callback and removed."""
+class _Response(aiohttp.ClientResponse):
+    """A response whose list Kopf can iterate: a metadata-only list without items has null items, unlike other empty lists."""
 
-        async def json(self, **options: Any) -> Any:
-            found = await super().json(**options, loads=msgspec.json.decode)
-            callback = listed.get(self.url.name)
-            if callback is not None and isinstance(found, dict) and "items" in found:
-                # an empty metadata list has null items, unlike other empty lists
-                for entry in found["items"] or ():
-                    callback(entry["metadata"])
-                found["items"] = []
-            return found
-
-    return Answer
+    async def json(self, **options: Any) -> Any:
+        found = await super().json(**options)
+        if isinstance(found, dict) and "items" in found and found["items"] is None:
+            found["items"] = []
+        return found
 
 
 class KopfLogin:
     """Provides Kopf's session.
 
     Args:
-        listed: Callbacks by plural name of each watched resource. They receive the metadata of each object in a list.
+        plurals: Plural names of the resources that are requested as metadata only.
         again: Seconds until rejected credentials are used again. An API server that cannot reach its authenticator
             rejects all credentials for a while.
     """
 
-    def __init__(
-        self, listed: Mapping[str, Callable[[Mapping[str, Any]], None]], *, again: float = _RETRY_SECONDS
-    ) -> None:
-        self._listed = listed
+    def __init__(self, plurals: Collection[str], *, again: float = _RETRY_SECONDS) -> None:
+        self._plurals = frozenset(plurals)
         self._again = again
         self._last: kopf.ConnectionInfo | None = None
 
@@ -67,7 +55,7 @@ class KopfLogin:
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(self._request_metadata,),
-            response_class=_response_class(self._listed),
+            response_class=_Response,
         )
         return kopf.AiohttpSession(
             server=info.server,
@@ -80,6 +68,6 @@ class KopfLogin:
     async def _request_metadata(
         self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        if request.method == "GET" and request.url.name in self._listed:
+        if request.method == "GET" and request.url.name in self._plurals:
             request.headers["Accept"] = _METADATA_WATCH if "watch" in request.url.query else _METADATA_LIST
         return await send(request)

@@ -28,6 +28,8 @@ from encoder_operator.status.messages import plural
 # more memory than everything else in the operator
 UNFINISHED_PREP_JOBS = {naming.COMPONENT: "prep"}, {"status.successful": "0"}
 _ENDED = ("Succeeded", "Failed")
+# namespaces whose last turn is remembered; one that is forgotten had its turn before all others
+_MAX_TURNS = 1000
 
 
 class PrepSlots:
@@ -47,7 +49,7 @@ class PrepSlots:
         self._reserved: set[NamespacedName] = set()
         # by namespace, in order of arrival
         self._waiting: dict[str, dict[NamespacedName, None]] = {}
-        # number of the last slot that each namespace was given
+        # number of the last slot that each namespace was given, in ascending order
         self._last_turn: dict[str, int] = {}
         self._enqueue: Callable[[NamespacedName], None] = lambda key: None
 
@@ -78,7 +80,11 @@ class PrepSlots:
     def reserve(self, key: NamespacedName) -> None:
         """Reserve a slot for a Job that is about to be created. The other namespaces have the next turns."""
         self._reserved.add(key)
-        self._last_turn[key.namespace] = max(self._last_turn.values(), default=0) + 1
+        turn = next(reversed(self._last_turn.values()), 0) + 1
+        self._last_turn.pop(key.namespace, None)
+        self._last_turn[key.namespace] = turn
+        if len(self._last_turn) > _MAX_TURNS:
+            del self._last_turn[next(iter(self._last_turn))]
         self.leave(key)
         self._export()
 

@@ -17,7 +17,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected
 from encoder_operator.controller.automatic_updates import AutomaticUpdates
 from encoder_operator.controller.prep_slots import PrepSlots, holds_slot, is_finished
-from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
+from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
 from encoder_operator.metrics.condition_gauge import ConditionGauge
@@ -119,9 +119,6 @@ class Reconciler:
 
     def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
         self._watch_progress.record_read(key, snapshot.versions)
-        for kind in WATCHED_KINDS:
-            found = [snapshot.live] if kind == naming.KIND else snapshot.children[kind]
-            self._watch_progress.expect(kind, (entry["metadata"] for entry in found))
         jobs: dict[bool, list[str]] = {True: [], False: []}
         for job in _with_component(snapshot.children["Job"], "prep"):
             if not is_finished(job):

@@ -1,16 +1,14 @@
 """Track which resource versions the watches have delivered and the reconciles have read.
 
-This serves two purposes. An event that is not newer than what a reconcile of its model has already read needs no
-further reconcile; after a start, or after a write of the operator's own, that is true of most events. And a watch that
-delivers nothing looks like a quiet cluster, but if a reconcile has read an object that is newer than everything its
-watch has delivered, and the watch stays silent, then the watch is broken.
+An event that is not newer than what a reconcile of its model has already read needs no further reconcile; after a
+start, or after a write of the operator's own, that is true of most events. A watch that delivers nothing is not
+detected here: Kopf reconnects it (`inactivity_timeout` in `watches.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -24,7 +22,6 @@ from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 
 _LOG = structlog.get_logger()
-_GRACE_SECONDS = 30.0
 # models of one batch are read together
 _RESYNC_BATCH = 16
 WATCHED_KINDS = (naming.KIND, "Pod", "Service", "Job", "Deployment")
@@ -33,23 +30,14 @@ WATCHED_KINDS = (naming.KIND, "Pod", "Service", "Job", "Deployment")
 class WatchProgress:
     """Progress of the watches and of the reconciles."""
 
-    def __init__(self, *, grace: float = _GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._grace = grace
-        self._clock = clock
+    def __init__(self) -> None:
         self._read: dict[NamespacedName, tuple[int, ...]] = {}
         # events that arrived since the last read, which a running reconcile may or may not include
         self._unread: dict[NamespacedName, dict[str, int]] = {}
-        # by kind: newest version that the watch has delivered, and the time of its last event
-        self._delivered: dict[str, tuple[int, float]] = {}
-        # by kind: newest version that a reconcile has read, and the time since which the watch is expected to deliver
-        # it
-        self._expected: dict[str, tuple[int, float]] = {}
 
     def record_event(self, key: NamespacedName, kind: str, version: str) -> bool:
         """Record an event; return whether a reconcile is needed for it."""
         number = _parse_version(version)
-        before = self._delivered.get(kind, (0, 0.0))[0]
-        self._delivered[kind] = (max(before, number), self._clock())
         read = self._read.get(key)
         if read is not None and number and number <= read[WATCHED_KINDS.index(kind)]:
             return False
@@ -102,30 +90,10 @@ class WatchProgress:
         if self._unread.get(key) == before:
             del self._unread[key]
 
-    def expect(self, kind: str, objects: Iterable[Json]) -> None:
-        """Record the metadata of objects that were read; the watch of their kind must deliver them as well."""
-        newest = max((_parse_version(meta["resourceVersion"]) for meta in objects), default=0)
-        if newest > max(self._delivered.get(kind, (0, 0.0))[0], self._expected.get(kind, (0, 0.0))[0]):
-            behind = self._expected.get(kind, (0, 0.0))[0] > self._delivered.get(kind, (0, 0.0))[0]
-            since = self._expected[kind][1] if behind else self._clock()
-            self._expected[kind] = (newest, since)
-
     @property
     def models(self) -> frozenset[NamespacedName]:
         """Return the models that reconciles have read and that still existed."""
         return frozenset(self._read)
-
-    @property
-    def behind(self) -> tuple[str, ...]:
-        """Return the kinds whose watch is silent although there are newer objects."""
-        now = self._clock()
-        found = []
-        for kind, (version, since) in self._expected.items():
-            delivered, index = self._delivered.get(kind, (0, 0.0))
-            # a slow watch may still catch up as long as it delivers events; only silence counts
-            if delivered < version and now - max(since, index) > self._grace:
-                found.append(kind)
-        return tuple(found)
 
 
 async def resync(
@@ -138,7 +106,6 @@ async def resync(
     namespaces: Namespaces,
 ) -> None:
     """Enqueue every EncoderModel once per period, in batches, including deleted ones whose event was missed. Runs until cancelled."""
-    known: set[str] = set()
 
     async def read(namespace: str) -> tuple[list[Json], list[Json]]:
         models = await client.list_metadata(naming.KIND, namespace)
@@ -146,10 +113,6 @@ async def resync(
 
     while True:
         await asyncio.sleep(period)
-        behind = set(watch_progress.behind)
-        if behind - known:
-            _LOG.error("a watch is silent", kinds=sorted(behind))
-        known = behind
         try:
             lists = await namespaces.read(read)
         except ApiServerError as error:
@@ -160,7 +123,6 @@ async def resync(
             _LOG.exception("unexpected error during resync")
             continue
         found = [meta for models, _ in lists for meta in models]
-        watch_progress.expect(naming.KIND, found)
         prep_slots.reset((job for _, jobs in lists for job in jobs), namespaces.unreadable)
         keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
         # a watch that starts again does not report what was deleted in the meantime

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import kopf
@@ -50,10 +49,9 @@ def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress) -> kopf.Opera
         if watch_progress.record_event(key, kind, meta["resourceVersion"]):
             queue.enqueue(key)
 
-    listed = {plural: partial(came, kind) for _, _, plural, kind in _CHILDREN}
-    listed[naming.PLURAL] = partial(came, naming.KIND)
+    plurals = (naming.PLURAL, *(plural for _, _, plural, _ in _CHILDREN))
     # a kubeconfig may be read while another process writes it
-    kopf.on.login(id="login", registry=found, backoff=_LOGIN_RETRY_SECONDS)(KopfLogin(listed).login)
+    kopf.on.login(id="login", registry=found, backoff=_LOGIN_RETRY_SECONDS)(KopfLogin(plurals).login)
 
     @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL, id="model_changed", registry=found)
     async def model_changed(meta: Any, **_: Any) -> None:

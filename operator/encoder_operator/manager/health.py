@@ -8,20 +8,15 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.metrics import metrics
 
 
 @asynccontextmanager
-async def serve_health(port: int, watch_progress: WatchProgress, ready: Callable[[], bool]) -> AsyncIterator[int]:
+async def serve_health(port: int, ready: Callable[[], bool]) -> AsyncIterator[int]:
     """Serve until the body ends. Yields the port."""
-    # computed at scrape time: the kubelet restarts an operator with a silent watch, so the last scrape must be accurate
-    metrics.BEHIND.set_function(lambda: len(watch_progress.behind))
 
     async def health(_: web.Request) -> web.Response:
-        behind = watch_progress.behind
-        text = f"no watch events for too long: {', '.join(behind)}" if behind else "ok"
-        return web.Response(text=text + "\n", status=503 if behind else 200)
+        return web.Response(text="ok\n")
 
     async def readiness(_: web.Request) -> web.Response:
         return web.Response(text="ok\n" if ready() else "starting\n", status=200 if ready() else 503)

@@ -69,7 +69,7 @@ async def run(settings: Settings) -> int:
     ready, stop = asyncio.Event(), _StopEvent()
     _stop_on_signals(stop)
     try:
-        async with health.serve_health(settings.port, watch_progress, ready.is_set) as port:
+        async with health.serve_health(settings.port, ready.is_set) as port:
             _LOG.info("started", port=port)
             async with _hold_lease(settings, client, leadership, ready, stop) as lost:
                 failed = not stop.is_set() and not await _run_controller(

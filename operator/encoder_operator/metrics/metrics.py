@@ -39,9 +39,6 @@ UPDATES = Counter(
     registry=REGISTRY,
 )
 QUEUED = Gauge("encoder_queue_depth", "EncoderModels that wait to be reconciled.", registry=REGISTRY)
-BEHIND = Gauge(
-    "encoder_watch_behind", "Kinds whose watch delivers no events although there are changes.", registry=REGISTRY
-)
 # the served namespaces are a setting, so the number of series does not grow with the number of models
 NAMESPACE_UNREADABLE = Gauge(
     "encoder_namespace_unreadable",

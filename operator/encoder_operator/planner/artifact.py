@@ -15,7 +15,7 @@ from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import FIRST_POD_SECONDS, Job, ObservedState, Pod, Revision
 from encoder_operator.status import pod_diagnosis
-from encoder_operator.status.reasons import Reason
+from encoder_operator.status.reasons import PREP_ERRORS, Reason
 
 # the kubelet reports a mount that waits for a Secret only in Events, several seconds late
 _MOUNT_GRACE_SECONDS = 10.0
@@ -304,22 +304,4 @@ def describe(artifact: Artifact) -> str:
     return f"The artifact has {artifact.bytes / 1e6:.1f} MB and the digest {artifact.digest}"
 
 
-# error codes in the report of `encoder-plugins prepare`
-_REASON_BY_CODE = {
-    reason.value: reason
-    for reason in (
-        Reason.AUTH_FAILED,
-        Reason.REPOSITORY_NOT_FOUND,
-        Reason.REVISION_NOT_FOUND,
-        Reason.FILE_NOT_FOUND,
-        Reason.INSUFFICIENT_SPACE,
-        Reason.CHECKSUM_MISMATCH,
-        Reason.UNSUPPORTED,
-        Reason.UNSUPPORTED_FILESYSTEM,
-        Reason.PICKLE_REFUSED,
-        Reason.REMOTE_CODE_REFUSED,
-        Reason.STALLED,
-        Reason.RATE_LIMITED,
-        Reason.DOWNLOAD_FAILED,
-    )
-}
+_REASON_BY_CODE = {reason.value: reason for reason in PREP_ERRORS}

@@ -8,7 +8,7 @@ from encoder_operator.planner.actions import Event
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.status.condition_values import transitions
 from encoder_operator.status.messages import parity_message, plural
-from encoder_operator.status.reasons import EventReason, Reason
+from encoder_operator.status.reasons import PREP_ERRORS, EventReason, Reason
 
 # reasons that need the user's attention
 WARNING_REASONS = frozenset(
@@ -30,19 +30,7 @@ WARNING_REASONS = frozenset(
         Reason.INPUTS_MISSING,
         Reason.TOKEN_SECRET_MISSING,
         Reason.VOLUME_NOT_MOUNTED,
-        Reason.AUTH_FAILED,
-        Reason.REPOSITORY_NOT_FOUND,
-        Reason.REVISION_NOT_FOUND,
-        Reason.FILE_NOT_FOUND,
-        Reason.INSUFFICIENT_SPACE,
-        Reason.CHECKSUM_MISMATCH,
-        Reason.UNSUPPORTED,
-        Reason.UNSUPPORTED_FILESYSTEM,
-        Reason.PICKLE_REFUSED,
-        Reason.REMOTE_CODE_REFUSED,
-        Reason.STALLED,
-        Reason.RATE_LIMITED,
-        Reason.DOWNLOAD_FAILED,
+        *PREP_ERRORS,
         Reason.OUT_OF_MEMORY,
         Reason.DEADLINE_EXCEEDED,
         Reason.PREPARATION_FAILED,

@@ -93,6 +93,26 @@ class Reason(StrEnum):
     READY = "Ready"
 
 
+PREP_ERRORS = frozenset(
+    {
+        Reason.AUTH_FAILED,
+        Reason.REPOSITORY_NOT_FOUND,
+        Reason.REVISION_NOT_FOUND,
+        Reason.FILE_NOT_FOUND,
+        Reason.INSUFFICIENT_SPACE,
+        Reason.CHECKSUM_MISMATCH,
+        Reason.UNSUPPORTED,
+        Reason.UNSUPPORTED_FILESYSTEM,
+        Reason.PICKLE_REFUSED,
+        Reason.REMOTE_CODE_REFUSED,
+        Reason.STALLED,
+        Reason.RATE_LIMITED,
+        Reason.DOWNLOAD_FAILED,
+    }
+)
+"""The reasons that are error codes in the report of `encoder-plugins prepare`."""
+
+
 class EventReason(StrEnum):
     """Reasons of Events that are no reason of a condition."""
 

@@ -80,7 +80,9 @@ class FakeApiServer:
         plural = parts[-1]
         if watch:
             return await self._watch(request, plural)
-        return web.json_response({"items": self.objects.get(plural, []), "metadata": {"resourceVersion": "1"}})
+        # as the API server does, which has null items where a list of metadata is empty
+        empty: list[Json] | None = None if "PartialObjectMetadataList" in request.headers["Accept"] else []
+        return web.json_response({"items": self.objects.get(plural) or empty, "metadata": {"resourceVersion": "1"}})
 
     async def _leased(self, request: web.Request) -> web.Response:
         if request.method != "GET":

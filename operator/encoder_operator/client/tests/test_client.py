@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import httpx2
@@ -10,6 +13,8 @@ import pytest
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected, Unavailable
 from encoder_operator.tests.fake_cluster import FakeCluster
+
+EM = {"group": "encoders.dev", "version": "v1alpha1", "kind": "EncoderModel"}
 
 
 def answering(
@@ -174,3 +179,49 @@ async def test_the_operator_dies_after_the_write_that_the_test_hook_names(monkey
 async def test_an_empty_list_of_metadata_comes_as_null() -> None:
     empty = b'{"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "7"}, "items": null}'
     assert await answering(200, content=empty).list_metadata("EncoderModel", "*") == []
+
+
+async def test_requests_below_lightkubes_interface() -> None:
+    """These use attributes of lightkube that are private."""
+    asked: list[tuple[str, str, dict[str, str], Any]] = []
+    an_hour_ago = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+    answers: dict[str, Any] = {
+        "log": "line",
+        "v1": {"resources": [{"name": "httproutes"}]},
+        "v1alpha1": {"components": {"schemas": {"a": {"x-kubernetes-group-version-kind": [EM]}}}},
+        "selfsubjectaccessreviews": {"status": {"allowed": True}},
+        "encodermodels": {"items": [{"metadata": {"name": "m", "annotations": {"a": "b"}}}], "metadata": {}},
+    }
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        body = json.loads(request.content) if request.content else None
+        asked.append((request.method, request.url.path, dict(request.url.params), body))
+        found = answers.get(request.url.path.rpartition("/")[2], {})
+        content = {"content": found} if isinstance(found, str) else {"json": found}
+        return httpx2.Response(200, headers={"Date": an_hour_ago}, **content)
+
+    cluster = Client(config=FakeCluster.config(), transport=httpx2.MockTransport(answer))
+    assert await cluster.read_log("demo", "p", 5) == "line"
+    assert await cluster.has_resource("gateway.networking.k8s.io", "v1", "httproutes")
+    assert not await cluster.has_resource("gateway.networking.k8s.io", "v1", "grpcroutes")
+    assert await cluster.get_schema("encoders.dev", "v1alpha1", "EncoderModel") == {
+        "x-kubernetes-group-version-kind": [EM]
+    }
+    assert await cluster.can_i({"verb": "get", "resource": "pods"})
+    assert await cluster.list_metadata("EncoderModel", "*") == [{"name": "m"}]
+    await cluster.delete("Job", "demo", "j", {"uid": "u", "resourceVersion": "7"})
+    assert timedelta(minutes=59) < datetime.now(UTC) - cluster.now < timedelta(minutes=61)
+    route = "/apis/gateway.networking.k8s.io/v1"
+    assert [entry[:2] for entry in asked] == [
+        ("GET", "/api/v1/namespaces/demo/pods/p/log"),
+        ("GET", route),
+        ("GET", route),
+        ("GET", "/openapi/v3/apis/encoders.dev/v1alpha1"),
+        ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"),
+        ("GET", "/apis/encoders.dev/v1alpha1/encodermodels"),
+        ("DELETE", "/apis/batch/v1/namespaces/demo/jobs/j"),
+    ]
+    # a user's image prints what it likes
+    assert asked[0][2] == {"tailLines": "5", "limitBytes": "65536"}
+    assert asked[4][3]["spec"] == {"resourceAttributes": {"verb": "get", "resource": "pods"}}
+    assert asked[6][3]["preconditions"] == {"uid": "u", "resourceVersion": "7"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,6 @@ from encoder_operator.client.credentials import KopfLogin
 from encoder_operator.controller import watches
 
 OPTIONS: dict[str, Any] = {"logger": logging.getLogger("test"), "settings": watches.kopf_settings()}
-
-
-def ignore(meta: Mapping[str, Any]) -> None:
-    """Nobody is woken."""
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tuple[str, str, str]]) -> None:
-    info = await KopfLogin({"pods": ignore}).login(**OPTIONS)
+    info = await KopfLogin(["pods"]).login(**OPTIONS)
     assert info is not None
     session, pods = info.aiohttp_session, f"{info.server.rstrip('/')}/api/v1/pods"
     await session.get(pods, params={"limit": "100"})
@@ -63,30 +59,22 @@ async def test_lists_and_watches_of_children_bring_metadata_only(asked: list[tup
     assert {authorization for _, _, authorization in asked} == {"Bearer secret"}
 
 
-@pytest.mark.parametrize(
-    ("path", "limit", "told", "left"),
-    [
-        ("api/v1/pods", "100", ["a", "b"], []),
-        ("api/v1/namespaces/pods/pods", "100", ["a", "b"], []),
-        # metadata alone comes as null where there is nothing, as no other list does
-        ("api/v1/pods", "0", [], []),
-        ("api/v1/namespaces", "100", [], [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]),
-    ],
-)
-async def test_items_of_a_watched_list_are_passed_on_and_kopf_watches_from_its_version(
-    asked: list[tuple[str, str, str]], path: str, limit: str, told: list[str], left: list[Any]
+@pytest.mark.parametrize(("limit", "names"), [("100", ["a", "b"]), ("0", [])], ids=["two items", "null items"])
+async def test_kopf_lists_objects_by_their_metadata_and_an_empty_list_as_well(
+    asked: list[tuple[str, str, str]], limit: str, names: list[str]
 ) -> None:
-    names: list[str] = []
-    info = await KopfLogin({"pods": lambda meta: names.append(meta["name"])}).login(**OPTIONS)
+    info = await KopfLogin(["pods"]).login(**OPTIONS)
     assert info is not None
-    answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/{path}", params={"limit": limit})
-    assert await answer.json() == {"kind": "List", "items": left, "metadata": {"resourceVersion": "7"}}
-    assert names == told
+    # read as Kopf reads it
+    answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/api/v1/pods", params={"limit": limit})
+    found = await answer.json()
+    assert [item["metadata"]["name"] for item in found.get("items", [])] == names
+    assert found["metadata"] == {"resourceVersion": "7"}
     await info.aiohttp_session.close()
 
 
 async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(asked: list[tuple[str, str, str]]) -> None:
-    login = KopfLogin({"pods": ignore}, again=0.2)
+    login = KopfLogin(["pods"], again=0.2)
     loop = asyncio.get_running_loop()
     first = await login.login(**OPTIONS)
     begun = loop.time()
@@ -103,4 +91,4 @@ async def test_credentials_that_were_refused_are_tried_again_but_not_at_once(ask
 async def test_without_credentials_there_is_no_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert await KopfLogin({"pods": ignore}).login(**OPTIONS) is None
+    assert await KopfLogin(["pods"]).login(**OPTIONS) is None

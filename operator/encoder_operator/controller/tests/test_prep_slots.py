@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from encoder_operator.controller import prep_slots as prep_slots_module
 from encoder_operator.controller.prep_slots import PrepSlots, holds_slot
 from encoder_operator.manager.settings import Settings
 from encoder_operator.naming import NamespacedName
@@ -54,6 +55,26 @@ def test_a_free_slot_enqueues_only_the_next_model() -> None:
     assert not slots.may_start(THREE)
     assert start(slots, TWO)
     assert slots.wait_reason(THREE)
+
+
+def test_turns_of_many_namespaces_are_forgotten_oldest_first() -> None:
+    slots, enqueued = prep_slots(1)
+    keys = [NamespacedName(f"tenant-{number}", "m") for number in range(prep_slots_module._MAX_TURNS + 2)]
+    for key in keys:
+        assert start(slots, key)
+        slots.set_jobs(key, [])
+    assert len(slots._last_turn) == prep_slots_module._MAX_TURNS
+    # the first two are forgotten, and come before those that had a turn later
+    previous = ONE
+    assert start(slots, previous)
+    for key in (keys[-1], keys[3], keys[0]):
+        slots.wait(key)
+    for turn in (keys[0], keys[3], keys[-1]):
+        enqueued.clear()
+        slots.set_jobs(previous, [])
+        assert enqueued == [turn]
+        assert start(slots, turn)
+        previous = turn
 
 
 def test_a_model_that_is_reconciled_while_it_waits_keeps_its_place() -> None:

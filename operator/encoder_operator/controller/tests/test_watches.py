@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.client.credentials import KopfLogin
 from encoder_operator.controller import watches
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.controller.workqueue import WorkQueue
@@ -97,27 +96,6 @@ async def test_a_model_deleted_during_a_reconcile_is_reconciled_once_more() -> N
         deleted.set()
         await again.wait()
     await queue.close()
-
-
-def test_list_items_enqueue_models_as_events_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: dict[str, Any] = {}
-
-    class Noted(KopfLogin):
-        def __init__(self, found: Any) -> None:
-            super().__init__(found)
-            listed.update(found)
-
-    monkeypatch.setattr(watches, "KopfLogin", Noted)
-    woken, progress = RecordingQueue(), WatchProgress()
-    watches.kopf_registry(woken, progress)
-    assert set(listed) == {"encodermodels", "pods", "services", "jobs", "deployments"}
-    for plural, tell in listed.items():
-        child = {"name": "a-child", "labels": {"encoders.dev/model": plural}}
-        own = {"name": plural} if plural == "encodermodels" else child
-        for _ in range(2):
-            tell({"namespace": "n", "resourceVersion": "7", **own})
-            progress.record_read(NamespacedName("n", plural), dict.fromkeys(WATCHED_KINDS, "7"))
-    assert woken.keys == [NamespacedName("n", plural) for plural in listed]
 
 
 def test_the_operator_imports_neither_an_engine_nor_typed_kubernetes_models() -> None:

@@ -52,6 +52,17 @@ async def test_it_ends_at_once_where_nothing_hinders_it(fake: FakeApiServer, kub
         assert running.traced == []
 
 
+@pytest.mark.parametrize("plural", sorted(ALL))
+async def test_what_exists_at_the_start_is_reconciled(plural: str, fake: FakeApiServer, kubeconfig: Path) -> None:
+    """Only one list has an object; the others are empty."""
+    meta = {**MODEL["metadata"], "labels": {"encoders.dev/model": "m"}}
+    fake.objects[plural] = [{"metadata": meta}]
+    async with operator(kubeconfig) as running:
+        await until(lambda: fake.watched == ALL)
+        await until(lambda: any("/namespaces/n/" in path for _, path, _ in fake.asked))
+        assert running.traced == []
+
+
 async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: FakeApiServer, kubeconfig: Path) -> None:
     fake.objects["encodermodels"] = [MODEL]
     async with operator(kubeconfig, **LEASE) as running:

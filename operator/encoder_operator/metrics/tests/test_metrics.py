@@ -7,7 +7,6 @@ import copy
 import re
 from pathlib import Path
 
-import aiohttp
 import httpx2
 import pytest
 import yaml
@@ -19,9 +18,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, NotLeader, OperatorError, RequestRejected, Unavailable
 from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
-from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.controller.workqueue import WorkQueue, _Entry
-from encoder_operator.manager import health
 from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 from encoder_operator.tests.fake_cluster import FakeCluster
@@ -322,24 +319,3 @@ async def test_every_request_is_counted_by_its_answer(code: str, monkeypatch: py
         assert code != "200"
     # what is worth asking again at once is asked again at once, and each time counts
     assert counted() == (1 if code in ("200", "403") else 4)
-
-
-async def test_the_metric_and_the_liveness_probe_agree_on_a_silent_watch() -> None:
-    now = 100.0
-    progress = WatchProgress(grace=30, clock=lambda: now)
-    async with health.serve_health(0, progress, lambda: True) as port, aiohttp.ClientSession() as client:
-
-        async def said() -> tuple[int, bool]:
-            async with client.get(f"http://127.0.0.1:{port}/healthz") as answer:
-                status = answer.status
-            async with client.get(f"http://127.0.0.1:{port}/metrics") as page:
-                return status, "encoder_watch_behind 2.0" in (await page.text()).splitlines()
-
-        for kind in ("Pod", "Job"):
-            progress.expect(kind, [{"resourceVersion": "6"}])
-        assert await said() == (200, False)
-        now += 31
-        assert await said() == (503, True)
-        for kind in ("Pod", "Job"):
-            progress.record_event(KEY, kind, "6")
-        assert await said() == (200, False)
