@@ -241,7 +241,7 @@ def test_what_is_there_counts_and_a_tenth_more_is_needed(
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path: Path) -> None:
-    place = staged(tmp_path)
+    place, before = staged(tmp_path), descriptors()
     waiting, released, entered = threading.Event(), threading.Event(), []
 
     def second() -> None:
@@ -253,8 +253,10 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path:
         with staging.locked(place, pytest.fail):
             done = pool.submit(second)
             assert waiting.wait(30)
-            assert not entered
+            with pytest.raises(TimeoutError):
+                done.result(0.3)
             released.set()
         done.result(30)
+    assert descriptors() == before
     assert entered == [True]
     assert not place.lock.exists()

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
 from encoder_plugins.prep.checkpoint import SourceFile
+from encoder_plugins.prep.checksums import check
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.download import Open, receive
 from encoder_plugins.prep.sources.download_ledger import Received
@@ -124,6 +126,32 @@ def test_other_bytes_of_the_same_length_are_removed(tmp_path: Path, file: Source
     with pytest.raises(ChecksumMismatch, match="hashes to"):
         receive(file, tmp_path / "partial", open_at, Retries(RetryPolicy()), Progress(lambda _: None))
     assert not (tmp_path / "partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("promised", "says"),
+    [
+        ({"size": 4}, None),
+        ({"size": -1}, None),
+        ({"size": 5}, "has 4 bytes, expected 5"),
+        ({"size": 3}, "has 4 bytes, expected 3"),
+        # `git hash-object` of the same bytes
+        ({"size": 4, "git_sha1": "30d74d258442c7c65512eafab474568dd706c430"}, None),
+        ({"size": 4, "git_sha1": "0" * 40}, "hashes to 30d74d25"),
+        ({"size": -1, "sha256": hashlib.sha256(b"test").hexdigest(), "git_sha1": "0" * 40}, None),
+        ({"size": -1, "sha256": "0" * 64}, "hashes to 9f86d081"),
+    ],
+)
+def test_a_file_is_compared_with_all_that_its_source_promised(
+    tmp_path: Path, promised: dict[str, Any], says: str | None
+) -> None:
+    (tmp_path / "file").write_bytes(b"test")
+    file = SourceFile(path="file", **promised)
+    if says is None:
+        check(file, tmp_path / "file")
+        return
+    with pytest.raises(ChecksumMismatch, match=says):
+        check(file, tmp_path / "file")
 
 
 class WithoutRanges(BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -49,6 +50,24 @@ def test_what_an_earlier_attempt_left_is_compared_or_removed(requested: Requeste
         path.write_bytes(content)
     assert prepare(request, progress) == sound
     manifest.verify(request.output, sound.digest)
+
+
+def test_a_copy_that_no_hash_identifies_is_taken_anew(
+    requested: Requested, progress: Progress, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FolderSource.listing
+
+    def listing(source: FolderSource, progress: Progress) -> tuple[SourceFile, ...]:
+        # as an object store does
+        return tuple(replace(file, sha256=None, tag="1") for file in honest(source, progress))
+
+    monkeypatch.setattr(FolderSource, "listing", listing)
+    request = requested(str(checkpoint))
+    left = Staging.beside(request.output).published / "vocab.txt"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes((checkpoint / "vocab.txt").stat().st_size))
+    prepare(request, progress)
+    assert (request.output / "model" / "vocab.txt").read_bytes() == (checkpoint / "vocab.txt").read_bytes()
 
 
 @pytest.mark.parametrize("where", ["checkpoint", "further"])
@@ -103,8 +122,42 @@ def test_a_script_beside_the_weights_does_not_reach_the_library(
     (checkpoint / "train.py").write_text("raise SystemExit")
     request = requested(str(checkpoint))
     prepare(request, progress)
-    # everything that was published for the library is what the engine loads
-    assert manifest.read(request.output).source["published"] == manifest.tree_digest(request.output / "model")
+    assert [entry.path for entry in manifest.read(request.output).files if entry.path.endswith(".py")] == []
+
+
+def test_a_file_that_changes_after_it_was_listed_is_refused(
+    requested: Requested, progress: Progress, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FolderSource.listing
+
+    def listing(source: FolderSource, progress: Progress) -> tuple[SourceFile, ...]:
+        files = honest(source, progress)
+        (checkpoint / "vocab.txt").write_bytes(bytes((checkpoint / "vocab.txt").stat().st_size))
+        return files
+
+    monkeypatch.setattr(FolderSource, "listing", listing)
+    request = requested(str(checkpoint))
+    with pytest.raises(errors.ChecksumMismatch, match=r"vocab\.txt"):
+        prepare(request, progress)
+    assert not request.output.exists()
+    assert list(Staging.beside(request.output).partial.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("auxiliary", "says"),
+    [
+        (Auxiliary("a/b"), "write a/b@<commit>"),
+        (Auxiliary("a/b", "main"), "'main' is not a commit"),
+        (Auxiliary("a/b", "1" * 39), "is not a commit"),
+        (Auxiliary("s3://bucket/b", "1" * 40), "must be on a hub, or a folder"),
+        (Auxiliary("https://host/b", "1" * 40), "must be on a hub, or a folder"),
+    ],
+)
+def test_an_auxiliary_repository_is_pinned_even_where_the_checkpoint_is_not(
+    requested: Requested, progress: Progress, auxiliary: Auxiliary, says: str
+) -> None:
+    with pytest.raises(errors.Unsupported, match=says):
+        prepare(requested(revision="main", allow_mutable_revision=True, auxiliary=(auxiliary,)), progress)
 
 
 class Mirror(BaseHTTPRequestHandler):
