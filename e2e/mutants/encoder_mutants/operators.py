@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 
 from cosmic_ray.operators import binary_operator_replacement, boolean_replacer, break_continue
 from cosmic_ray.operators import comparison_operator_replacement as comparison
-from cosmic_ray.operators.exception_replacer import ExceptionReplacer
 from cosmic_ray.operators.operator import Example, Operator
 from cosmic_ray.operators.zero_iteration_for_loop import ZeroIterationForLoop
 from parso.python.tree import Name
@@ -124,6 +123,45 @@ class Hundredfold(Operator):
     def examples(cls) -> Iterable[Example]:
         """Return examples."""
         return (Example("x = 4", "x = (4 * 100 or 1)"),)
+
+
+class ExceptionReplacer(Operator):
+    """Catches something else; unlike cosmic-ray's own operator, it knows names with a dot."""
+
+    other = "StopAsyncIteration"
+
+    def mutation_positions(self, node: NodeOrLeaf) -> Iterator[Position]:
+        """Return where the exceptions are."""
+        if node.type == "except_clause":
+            for parent, index in self._exceptions(node):
+                yield _position(parent.children[index])
+
+    def mutate(self, node: BaseNode, index: int) -> BaseNode:
+        """Replace an exception."""
+        parent, child = self._exceptions(node)[index]
+        parent.children[child] = _expression(self.other, parent.children[child].get_first_leaf().prefix)
+        return node
+
+    @staticmethod
+    def _exceptions(clause: BaseNode) -> list[tuple[BaseNode, int]]:
+        """Return each exception as its parent and its place there."""
+        caught = clause.children[1]
+        if caught.type != "atom":
+            return [(clause, 1)]
+        inside = caught.children[1]
+        if inside.type != "testlist_comp":
+            return [(caught, 1)]
+        return [(inside, place) for place in range(0, len(inside.children), 2)]
+
+    @classmethod
+    def examples(cls) -> Iterable[Example]:
+        """Return examples."""
+        begin = "try:\n    a\nexcept "
+        return (
+            Example(f"{begin}b.C as c:\n    d", f"{begin}{cls.other} as c:\n    d"),
+            Example(f"{begin}(A, b.C):\n    d", f"{begin}({cls.other}, b.C):\n    d"),
+            Example(f"{begin}(A, b.C):\n    d", f"{begin}(A, {cls.other}):\n    d", occurrence=1),
+        )
 
 
 def _named(module: object, *names: str) -> list[type[Operator]]:

@@ -31,7 +31,7 @@ class Drain:
         self.stopping = False
         self._longest = longest
         self._quiet = quiet
-        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def take_over(self) -> None:
@@ -42,12 +42,11 @@ class Drain:
     def counting(self) -> Iterator[None]:
         """Count one request for as long as the block runs."""
         self.in_flight += 1
-        self._changed.set()
         try:
             yield
         finally:
             self.in_flight -= 1
-            self._changed.set()
+            self._ended.set()
 
     def _stop(self) -> None:
         if not self.stopping:
@@ -65,9 +64,9 @@ class Drain:
     async def quiet(self) -> None:
         """Return when no request has been in flight, and none has come, for a while."""
         while True:
-            self._changed.clear()
+            self._ended.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), self._quiet)
+                await asyncio.wait_for(self._ended.wait(), self._quiet)
             except TimeoutError:
                 if not self.in_flight:
                     return

@@ -7,9 +7,16 @@ from cosmic_ray.mutating import mutate_code
 
 from encoder_mutants import mutants
 from encoder_mutants.mutants import Mutant
-from encoder_mutants.operators import OPERATORS, ConditionIsFalse, ConditionIsTrue, DropStatement, Hundredfold
+from encoder_mutants.operators import (
+    OPERATORS,
+    ConditionIsFalse,
+    ConditionIsTrue,
+    DropStatement,
+    ExceptionReplacer,
+    Hundredfold,
+)
 
-OURS = (ConditionIsFalse, ConditionIsTrue, DropStatement, Hundredfold)
+OURS = (ConditionIsFalse, ConditionIsTrue, DropStatement, ExceptionReplacer, Hundredfold)
 EXAMPLES = [pytest.param(o, e, id=f"{o.__name__}-{n}") for o in OURS for n, e in enumerate(o.examples())]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,8 +148,100 @@ def test_every_file_and_folder_is_on_the_disk_before_the_rename_and_the_parent_b
     assert [Path(place.root, path).resolve() for path in after] == [place.output.parent.resolve()]
 
 
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_a_lock_is_gone_before_it_is_released_and_the_folder_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, before, released, real = staging.Staging.beside(tmp_path / "volume" / "key"), descriptors(), [], os.close
+
+    def close(descriptor: int) -> None:
+        if ".lock" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            # one who waits for this file must not find it to be the lock
+            released.append(place.lock.exists())
+        real(descriptor)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "close", close)
+        with staging.locked(place, pytest.fail):
+            assert place.lock.exists()
+            assert place.root.is_dir()
+            with staging.locked_now(place) as mine:
+                assert not mine
+    # the one that gave up first
+    assert released == [True, False]
+    assert not place.root.parent.exists()
+    assert descriptors() == before
+    with pytest.raises(KeyError), staging.locked(place, pytest.fail):
+        raise KeyError
+    assert not place.root.parent.exists()
+    with staging.locked_now(place) as mine:
+        assert mine
+
+
+def test_a_folder_that_another_writer_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, real = staging.Staging.beside(tmp_path / "volume" / "key"), os.open
+    removed: list[Path] = []
+
+    def open_(path: Any, *rest: Any) -> int:
+        if path == place.lock and not removed:
+            path.parent.rmdir()
+            removed.append(path.parent)
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", open_)
+    with staging.locked(place, pytest.fail):
+        assert removed
+        assert place.lock.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EACCES, "may not write to .*volume: set fsGroup"),
+        (errno.ENOLCK, "volume has no file locks"),
+        (errno.ENOTSUP, "volume has no file locks"),
+        (errno.EROFS, "volume is read-only"),
+        (errno.EIO, None),
+    ],
+)
+def test_a_volume_without_locks_is_refused_by_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, says: str | None
+) -> None:
+    place, before = staging.Staging.beside(tmp_path / "volume" / "key"), descriptors()
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UnsupportedFilesystem if says else OSError, match=says), staging.locked(place, pytest.fail):
+        pytest.fail("it holds no lock")
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("needed", "there", "fits"), [(1000, 0, True), (1001, 0, False), (1100, 110, True), (1101, 110, False)]
+)
+def test_what_is_there_counts_and_a_tenth_more_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: int, there: int, fits: bool
+) -> None:
+    place = staging.Staging.beside(tmp_path / "volume" / "key")
+    place.partial.mkdir(parents=True)
+    (place.partial / "file").write_bytes(bytes(there))
+    # a link is no second copy
+    (place.root / "link").symlink_to(place.partial / "file")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=11, f_frsize=100))
+    if fits:
+        staging.require_space(place, needed)
+        return
+    with pytest.raises(InsufficientSpace, match=f"needs {needed} bytes and 10% more; 1100 are free"):
+        staging.require_space(place, needed)
+
+
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path: Path) -> None:
-    place = staged(tmp_path)
+    place, before = staged(tmp_path), descriptors()
     waiting, released, entered = threading.Event(), threading.Event(), []
 
     def second() -> None:
@@ -159,8 +253,10 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path:
         with staging.locked(place, pytest.fail):
             done = pool.submit(second)
             assert waiting.wait(30)
-            assert not entered
+            with pytest.raises(TimeoutError):
+                done.result(0.3)
             released.set()
         done.result(30)
+    assert descriptors() == before
     assert entered == [True]
     assert not place.lock.exists()

@@ -25,6 +25,13 @@ def test_base64_holds_little_endian_numbers() -> None:
     assert encodings.encode_base64(np.array([[1.0]], np.float32), "float16") == ["ADw="]
     for row, text in zip(ROWS, encodings.encode_base64(ROWS), strict=True):
         np.testing.assert_array_equal(encodings.decode_base64(text), row)
+    with pytest.raises(ValueError, match="base64"):
+        encodings.decode_base64("AAC\nAPw==")
+
+
+def test_a_response_has_the_encoding_that_was_requested() -> None:
+    assert encodings.encoded(ROWS, "base64", "float16") == encodings.encode_base64(ROWS, "float16")
+    assert encodings.encoded(ROWS, "float", "float16") == encodings.json_numbers(ROWS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -33,7 +33,7 @@ def test_texts_beyond_a_limit_are_refused(text: Any, texts: Any, param: str, say
 
 def test_texts_within_the_limits_are_taken_as_they_are() -> None:
     assert texts_of("\t\r\n", None, LIMITS) == ["\t\r\n"]
-    assert texts_of(None, ("b" * 10, "c" * 10), LIMITS) == ("b" * 10, "c" * 10)
+    assert texts_of(None, ("b" * 10, "c" * 9, "d"), LIMITS) == ("b" * 10, "c" * 9, "d")
 
 
 @pytest.mark.parametrize("text", ["", "\0", "a\x0b", "\x1b[0m", "\x1f"])

@@ -1,13 +1,16 @@
 """Which requests are sent, and what the verdict over the answers is."""
 
 import json
+import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.errors import Unmeasurable
 from encoder_plugins.models.sentence_transformer import parity
@@ -16,7 +19,9 @@ from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT, OP
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
 from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.protocol import Variant
 from encoder_plugins.parity.verdict import Finding, Verdict
+from encoder_plugins.serving import limits
 
 MODEL = Checkpoint(
     dimensions=4,
@@ -82,12 +87,29 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
     assert {len(batch.cases) for batch in alone.batches} == {1}
     assert max(len(batch.cases) for batch in together.batches) >= 40
     assert (alone.concurrency, concurrent.concurrency, shuffled.concurrency) == (1, 16, 16)
+    assert max(len(batch.cases) for batch in shuffled.batches) == 8
+    order = [[case["id"] for batch in step.batches for case in batch.cases] for step in (alone, concurrent)]
+    # of each way to express a request, the last case comes first
+    assert order[1][0] == order[0][-1] == CASES[-1]["id"]
     assert plans.plan(parity.PARITY, CASES)[3] == shuffled
     assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
         FLOAT,
         BASE64,
         OPENAI,
     }
+
+
+def test_every_variant_has_a_pass() -> None:
+    class Many(type(parity.PARITY)):  # type: ignore[misc]
+        def variants(self) -> list[Variant]:
+            return [replace(FLOAT, name=f"v{number}") for number in range(6)]
+
+    used = [{batch.variant.name for batch in step.batches} for step in plans.plan(Many(), CASES)]
+    assert used == [{f"v{number}"} for number in range(6)]
+
+
+def test_a_request_has_no_more_texts_than_every_plugin_takes() -> None:
+    assert min(limits.defaults(plugin)["texts"] for plugin in catalog.plugins().values()) >= plans.MAX_TEXTS >= 40
 
 
 def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
@@ -156,6 +178,18 @@ def test_a_verdict_says_what_was_measured() -> None:
     assert found.message == "1 of 2 comparisons are outside the tolerance (max |Δ| 0.2, limit 1e-05)"
 
 
+def test_the_worst_cases_are_named_wrong_ones_first_then_the_nearest_to_the_first_threshold() -> None:
+    measured = {"a": (1.0, 3e-6), "b": (0.999_995, 1e-6), "c": (0.999_998, 2e-6), "d": (1.0, 0.5)}
+    findings = [
+        Finding(case=name, sent="alone", metrics=dict(zip(("cosine", "max_abs_error"), numbers, strict=True)))
+        for name, numbers in measured.items()
+    ]
+    findings.append(Finding(case="e", sent="alone", wrong="no vector"))
+    assert verdicts.judge(findings[:3], TOLERANCE, reference(a=[1]), {}).worst == ("b", "c", "a")
+    findings.append(Finding(case=verdicts.POOLED, sent="alone", metrics={"cosine": 0.1}))
+    assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).worst == ("e", "d", "b", "c", "a")
+
+
 def test_no_finding_never_passes() -> None:
     assert verdicts.judge([], TOLERANCE, reference(a=[1]), {}).result == "Inconclusive"
 
@@ -176,11 +210,19 @@ def test_a_reference_that_is_not_finite_cannot_be_compared_with(value: float) ->
         verdicts.require_finite(reference(a=[1, 0], b=[0, value]))
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("metric", ["cosine", "max_abs_error"])
-def test_a_metric_that_is_not_finite_never_passes(metric: str) -> None:
-    metrics = {"cosine": 1.0, "max_abs_error": 0.0, metric: float("nan")}
-    finding = Finding(case="a", sent="alone", metrics=metrics)
-    assert verdicts.judge([finding], TOLERANCE, reference(a=[1]), {}).result == "Failed"
+def test_a_metric_that_is_not_finite_never_passes_and_is_the_worst(metric: str, value: float) -> None:
+    good = {"cosine": 1.0, "max_abs_error": 0.0}
+    findings = [
+        Finding(case="b", sent="alone", metrics=good),
+        Finding(case="a", sent="alone", metrics=good | {metric: value}),
+        Finding(case="c", sent="alone", metrics=good | {metric: 0.5}),
+    ]
+    for ordered in (findings, findings[::-1]):
+        found = verdicts.judge(ordered, TOLERANCE, reference(a=[1]), {})
+        assert found.result == "Failed"
+        assert {entry["name"]: entry["value"] for entry in found.metrics}[metric] == f"{value:g}"
 
 
 def test_rounding_is_measured_in_what_the_library_loses() -> None:
@@ -215,6 +257,9 @@ def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
     text = verdicts.judge([finding], TOLERANCE, reference(a=[1]), {"uid": "x" * 500}).encode()
     assert len(text.encode()) <= 2048
     assert json.loads(text)["binding"] == {"uid": "x" * 500}
+    # no more of the message is cut than must be
+    finding = Finding(case="a", sent="alone", wrong="x" * 5_000)
+    assert len(verdicts.judge([finding], TOLERANCE, reference(a=[1]), {}).encode()) == 2048
 
 
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from encoder_plugins import errors
 from encoder_plugins.artifact import manifest
+from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
+from encoder_plugins.prep.sources.local import FolderSource
 
 Requested = Callable[..., Request]
 
@@ -100,13 +102,22 @@ def test_code_of_the_repository_is_refused(
 
 
 def test_the_plugin_refuses_before_the_weights_are_fetched(
-    requested: Requested, progress: Progress, checkpoint: Path, lines: list[dict[str, object]]
+    requested: Requested, progress: Progress, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fetch, fetched = FolderSource.fetch, []
+
+    def noted(source: FolderSource, file: SourceFile, partial: Path, progress: Progress) -> None:
+        fetched.append(file.path)
+        fetch(source, file, partial, progress)
+
+    monkeypatch.setattr(FolderSource, "fetch", noted)
     (checkpoint / "1_Pooling" / "config.json").write_text(
         json.dumps({"word_embedding_dimension": 8, "pooling_mode": "max"})
     )
     request = requested(str(checkpoint))
     with pytest.raises(errors.Unsupported, match="pooling_mode"):
         prepare(request, progress)
+    assert "config.json" in fetched
+    assert "model.safetensors" not in fetched
     assert not request.output.exists()
     assert not (request.output.parent / ".staging").exists()

@@ -122,8 +122,9 @@ async def test_work_is_done_inline_where_it_is_short_and_else_in_a_thread() -> N
     engine = engine_of(FakeClient())
     own = threading.current_thread().name
     assert await engine.compute(lambda: threading.current_thread().name, size=INLINE_MICROSECONDS) == own
-    other = await engine.compute(lambda: threading.current_thread().name, size=INLINE_MICROSECONDS + 1)
-    assert other.startswith("compute")
+    # 10 ms on the event loop would be seen by every other request
+    for size in (INLINE_MICROSECONDS + 1, 10_000):
+        assert (await engine.compute(lambda: threading.current_thread().name, size=size)).startswith("compute")
 
 
 @pytest.fixture

@@ -40,14 +40,20 @@ async def test_a_stop_does_not_wait_for_ever(interrupted: asyncio.Event) -> None
 
 
 async def test_a_second_signal_changes_nothing(interrupted: asyncio.Event) -> None:
-    drain = Drain(longest=60, quiet=0.05)
+    drain = Drain(longest=60, quiet=0.2)
     drain.take_over()
     for _ in range(3):
         signal.raise_signal(signal.SIGTERM)
+        # each would be passed on at a time of its own
+        await asyncio.sleep(0.1)
     await asyncio.wait_for(interrupted.wait(), 10)
     interrupted.clear()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(interrupted.wait(), 0.3)
+        await asyncio.wait_for(interrupted.wait(), 1)
+
+
+async def test_a_server_without_requests_is_quiet_at_once() -> None:
+    await asyncio.wait_for(Drain().quiet(), 30)
 
 
 async def test_what_comes_during_the_quiet_starts_it_anew() -> None:

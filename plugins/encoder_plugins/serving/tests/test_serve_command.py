@@ -1,6 +1,7 @@
 """How the engine is called: decided from values, so tested from values."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ import pytest
 from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
-from encoder_plugins.errors import BadArgument, NotServable
+from encoder_plugins.errors import BadArgument, ChecksumMismatch, NotServable
 from encoder_plugins.plugin import REQUEST_LIMITS, resolve
 from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
-from encoder_plugins.serving import entrypoint, host, limits, settings
+from encoder_plugins.serving import entrypoint, host, limits, settings, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS
 from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.tuning import Tuning
 
 PLUGIN = catalog.get("sentence_transformer")
+GIB = 1 << 30
 CHECKPOINT = EngineSettings(
     max_model_len=256, batch_tokens=256, arguments=("--no-enable-prefix-caching",), hf_overrides={"a": 1}
 )
@@ -55,6 +57,7 @@ def test_the_engine_serves_the_model_of_the_artifact_by_its_name() -> None:
     assert value_of(command, "--scheduling-policy") == "priority"
     assert resolve(value_of(command, "--middleware").replace(".Application", ":Application"))
     assert not {"--io-processor-plugin", "--enable-lora"} & set(command)
+    assert {"--disable-fastapi-docs", "--disable-uvicorn-access-log"} <= set(command)
 
 
 def test_the_checkpoint_decides_what_the_user_does_not() -> None:
@@ -107,7 +110,17 @@ def test_the_environment_is_completed_and_never_overruled() -> None:
     assert found["OMP_NUM_THREADS"] == "7"
     assert found["HOME"] == "/tmp"
     assert found["HF_HUB_OFFLINE"] == "1"
-    assert serve.environment({}, service(), SINGLE, 2, SETTINGS)["OMP_NUM_THREADS"] == "2"
+    ours = serve.environment({}, service(), SINGLE, 2, SETTINGS)
+    assert ours["OMP_NUM_THREADS"] == "2"
+    # neither a request to a hub, nor usage statistics, nor plugins of other packages
+    quiet = {"TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"}
+    assert {name for name in quiet if ours[name] == "1"} == quiet
+    assert ours["VLLM_PLUGINS"] == "encoder"
+    # longer than load balancers keep a connection, so that they are the ones to close it
+    assert 60 < int(ours["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) <= 120
+    users = dict.fromkeys(ours, "the user's")
+    changed = serve.environment(users, service(), SINGLE, 2, SETTINGS)
+    assert {name for name in ours if changed[name] != "the user's"} == {settings.VARIABLE}
     assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, 2, SETTINGS)
 
 
@@ -127,8 +140,8 @@ def test_threads_follow_the_quota(affinity: int, cpu_max: str, threads: int) -> 
 
 
 def test_limits_have_their_defaults_or_what_the_user_sets() -> None:
-    found = limits.parse(PLUGIN, ["texts=3", "body_bytes=10", "texts=4"])
-    assert found == {**limits.defaults(PLUGIN), "texts": 4, "body_bytes": 10}
+    found = limits.parse(PLUGIN, ["texts=3", "body_bytes=1", "texts=4"])
+    assert found == {**limits.defaults(PLUGIN), "texts": 4, "body_bytes": 1}
     assert {limit.name for limit in REQUEST_LIMITS} < set(found)
 
 
@@ -164,7 +177,8 @@ def test_list_shows_every_declaration(capsys: pytest.CaptureFixture[str]) -> Non
 def test_several_processes_are_given_time_to_stop() -> None:
     command = serve.command(service(accelerator="nvidia"), PLUGIN, CHECKPOINT, SEVERAL, "python")
     assert value_of(command, "--api-server-count") == "3"
-    assert int(value_of(command, "--shutdown-timeout")) > LONGEST_SECONDS
+    # the operator gives a pod 90 s, of which 5 pass before SIGTERM
+    assert LONGEST_SECONDS < int(value_of(command, "--shutdown-timeout")) <= 85
     assert value_of(command, "--max-num-batched-tokens") == "512"
     assert value_of(command, "--max-num-seqs") == "64"
     assert value_of(command, "--gpu-memory-utilization") == "0.45"
@@ -292,6 +306,109 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert serving is not None
     assert (serving.limits["in_flight"], serving.limits["texts"]) == (7, 3)
     assert serving.digest == manifest.read(prepared).digest
+
+
+class BecameError(Exception):
+    """Stands for the program that took this process's place."""
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a serving process did to become the engine."""
+    events: list[Any] = []
+
+    def execve(path: str, command: list[str], environment: dict[str, str]) -> None:
+        events.append((path, command, environment))
+        raise BecameError
+
+    monkeypatch.setattr(os, "execve", execve)
+    for name in ("end_on_sigterm", "hold_sigterm"):
+        monkeypatch.setattr(signals, name, lambda name=name: events.append(name))
+    return events
+
+
+def test_what_was_verified_becomes_the_engine(
+    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = service(artifact=prepared, engines=1, api_servers=1)
+    digest = manifest.read(prepared).digest
+    with pytest.raises(BecameError):
+        entrypoint.run(wanted, digest)
+    (path, command, environment) = became.pop()
+    # a signal is neither lost before the engine's own handlers are there, nor does it wait for the check of the weights
+    assert became == ["end_on_sigterm", "hold_sigterm"]
+    assert (path, value_of(command, "--model")) == (command[0], f"{prepared}/model")
+    read = settings.read(environment)
+    assert read is not None
+    assert (read.plugin, read.digest, environment["PATH"]) == (PLUGIN.name, digest, os.environ["PATH"])
+    became.clear()
+    with pytest.raises(ChecksumMismatch):
+        entrypoint.run(wanted, f"sha256:{'0' * 64}")
+    with monkeypatch.context() as disabled:
+        disabled.setenv("ENCODER_PLUGINS_DISABLED", PLUGIN.name)
+        with pytest.raises(NotServable, match="disabled"):
+            entrypoint.run(wanted, digest)
+    (prepared / "model" / "config.json").write_bytes(bytes((prepared / "model" / "config.json").stat().st_size))
+    with pytest.raises(ChecksumMismatch, match=r"config\.json"):
+        entrypoint.run(wanted, digest)
+    assert became == ["end_on_sigterm"] * 3
+
+
+def test_several_engines_are_supervised_and_leave_nothing(
+    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    class FakeSupervisor:
+        def __init__(self, commands: Any, environment: dict[str, str], listening: Any) -> None:
+            read = settings.read(environment)
+            assert read is not None
+            assert read.counters is not None
+            seen["folders"] = [Path(read.counters.path), Path(environment["PROMETHEUS_MULTIPROC_DIR"])]
+            seen["commands"], self._listening = commands, listening
+
+        def run(self) -> int:
+            assert all(path.exists() for path in seen["folders"])
+            assert (self._listening(0), self._listening(1)) == (True, False)
+            return 7
+
+    monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)
+    assert entrypoint.run(service(artifact=prepared, engines=2, api_servers=2), None) == 7
+    assert len(seen["commands"]) == 2
+    assert became == ["end_on_sigterm"]
+    assert not any(path.exists() for path in seen["folders"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "batch_tokens", "changes", "expected"),
+    [
+        ([GIB], 512, {}, (4, 3, 32_768)),
+        # all files together
+        ([GIB, GIB], 512, {}, (2, 3, 32_768)),
+        ([5 * GIB], 512, {}, (1, 4, 32_768)),
+        ([GIB], 40_000, {}, (4, 3, 40_000)),
+        ([GIB], 40_000, {"max_model_len": 36_000}, (4, 3, 36_000)),
+        ([GIB], 40_000, {"max_model_len": 100, "arguments": ("--max-model-len", "36000")}, (4, 3, 36_000)),
+        ([GIB], 512, {"engines": 3, "arguments": ("--api-server-count=5",)}, (3, 5, 32_768)),
+        ([GIB], 512, {"engines": 1, "api_servers": 2}, (1, 2, 32_768)),
+    ],
+)
+def test_weights_and_the_longest_prompt_decide_how_a_model_is_served(
+    tmp_path: Path,
+    weights: list[int],
+    batch_tokens: int,
+    changes: dict[str, Any],
+    expected: tuple[int, int, int],
+) -> None:
+    for number, size in enumerate(weights):
+        path = tmp_path / "model" / str(number) / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.truncate(size)
+    checkpoint = EngineSettings(max_model_len=batch_tokens, batch_tokens=batch_tokens, batch_sequences=64)
+    wanted = service(artifact=tmp_path, accelerator="nvidia", **changes)
+    found = entrypoint.tuning_of(wanted, checkpoint, host.Host(cores=16))
+    assert (found.engines, found.api_servers, found.batch_tokens, found.batch_sequences) == (*expected, 64)
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two"])

@@ -57,9 +57,9 @@ def test_engines_that_share_a_port_have_two_api_servers_at_least() -> None:
 
 
 def test_a_batch_holds_the_longest_text() -> None:
-    found = choose("nvidia", Host(cores=8), weights=1, longest=32_768)
-    assert found.batch_tokens == 32_768
-    assert found.graph_sizes[-1] == 32_768
+    for longest, tokens in ((8_192, tuning.BATCH_TOKENS), (40_000, 40_000)):
+        found = choose("nvidia", Host(cores=8), weights=1, longest=longest)
+        assert found.batch_tokens == found.graph_sizes[-1] == tokens
 
 
 @pytest.mark.parametrize("most", [16, 100, 512, 8_192, 16_384, 20_000])

@@ -26,6 +26,11 @@ def test_parts_end_with_sentences_and_begin_with_them() -> None:
     # an overlap that reaches back to the beginning of a sentence takes it along
     planned = chunks.plan([1] * 100, most_words=34, most_tokens=1000, overlap=5, most_parts=9, borders=borders)
     assert planned == [(0, 30), (20, 50), (40, 70), (60, 90), (80, 100)]
+    # the end of a sentence in a part's first half would leave too little of it
+    planned = chunks.plan([1] * 60, most_words=34, most_tokens=1000, overlap=4, most_parts=9, borders=[10, 17])
+    assert planned == [(0, 34), (30, 60)]
+    planned = chunks.plan([1] * 60, most_words=34, most_tokens=1000, overlap=4, most_parts=9, borders=[18])
+    assert planned == [(0, 18), (14, 48), (44, 60)]
 
 
 def test_without_sentences_parts_are_as_long_as_the_model_takes() -> None:

@@ -114,6 +114,18 @@ def test_an_entity_that_nothing_explains_needs_a_large_move() -> None:
     assert parity.shift(wanted, both, scores) == math.inf
 
 
+@pytest.mark.parametrize("score", [0.001, 0.3, 0.49])
+def test_an_entity_below_the_threshold_needs_its_distance(score: float) -> None:
+    logits = np.full((WORDS, WIDTH, len(LABELS)), -9.0, np.float32)
+    logits[2, 1, 0] = np.log(score / (1 - score))
+    scores = parity._sigmoid(logits)
+    # nothing else is in its way, and the library has nothing that is missing
+    assert parity.shift(case(), [(2, 1, 0)], scores) == pytest.approx(0.5 - score, abs=1e-6)
+    _, verdict = findings(case(), logits, {"entities": [entity((2, 1, 0), score)]})
+    assert verdict.result == "Failed"
+    assert "shift that explains the entities" in verdict.message
+
+
 @pytest.mark.parametrize("words", [1, 3, 4, 9, 13])
 def test_the_families_hold_every_span_once_and_none_that_cross(words: int) -> None:
     bounds = [[3 * number, 3 * number + 2] for number in range(words)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner import request
+from encoder_plugins.families.gliner import processor, request
 from encoder_plugins.families.gliner.limits import LIMITS as LIMITS_OF_PLUGINS
 from encoder_plugins.families.gliner.request import GlinerLimits, Request
 from encoder_plugins.inputs import body as bodies
@@ -100,6 +104,19 @@ def test_labels_count_once_at_their_first_place() -> None:
     assert check(per_text)[1] == [("y", "x"), ()]
     assert request.label_path(per_text, 0, "x") == "data.labels_per_text[0][1]"
     assert request.label_path(Request(text="a", labels=["x", "x", "y"]), 0, "y") == "data.labels[2]"
+
+
+@pytest.mark.parametrize(
+    ("about", "limit"),
+    [({}, None), ({"model_max_length": 512, "truncation_side": "right"}, 512), ({"model_max_length": 10**30}, None)],
+)
+def test_a_tokenizer_cuts_at_the_right_or_is_refused(tmp_path: Path, about: dict[str, Any], limit: int | None) -> None:
+    Tokenizer(WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+    assert processor.read_tokenizer(tmp_path)[1] == limit
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about | {"truncation_side": "left"}))
+    with pytest.raises(ValueError, match="at the left"):
+        processor.read_tokenizer(tmp_path)
 
 
 def test_texts_may_be_empty_and_hold_anything() -> None:

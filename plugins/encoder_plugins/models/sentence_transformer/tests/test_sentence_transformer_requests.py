@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,39 @@ def test_tokens_are_those_of_the_reference() -> None:
     expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
     for case, ids in zip(cases, expected, strict=True):
         assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str, lower: bool) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(model_folder()), truncation_side=side)
+    about = replace(checkpoint.read(model_folder()), max_tokens=6, lower_case=lower)
+    own, text = processor.exact_tokenizer(tokenizer, about), "One two three four five six seven"
+    assert own.encode(text).ids == tokenizer(text, truncation=True, max_length=6)["input_ids"]
+    # transformers leaves its switches on for the next caller
+    assert [len(found.ids) for found in own.encode_batch_fast(["one", text])] == [3, 6]
+    with pytest.raises(ValueError, match="only fast tokenizers"):
+        processor.exact_tokenizer(object(), about)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "tokenizer_limit", "positions", "expected"),
+    [
+        (5, 512, 128, 5),
+        (None, 512, 128, 128),
+        (None, 64, 128, 64),
+        (None, 512, None, 512),
+        (None, 10**30, 128, 128),
+        (None, 10**30, None, None),
+    ],
+)
+def test_a_text_is_cut_after_the_tokens_that_the_library_keeps(
+    max_tokens: int | None, tokenizer_limit: int, positions: int | None, expected: int | None
+) -> None:
+    about = replace(checkpoint.read(model_folder()), max_tokens=max_tokens, max_positions=positions)
+    assert processor.token_limit(about, tokenizer_limit) == expected
 
 
 def test_every_request_of_the_parity_check_is_accepted() -> None:
