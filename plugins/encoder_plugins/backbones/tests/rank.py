@@ -26,6 +26,8 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
     from transformers import (
         DebertaV2Config,
         DebertaV2Model,
+        Gemma3TextConfig,
+        Gemma3TextModel,
         ModernBertConfig,
         ModernBertModel,
         MT5Config,
@@ -35,6 +37,8 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
     from encoder_plugins.backbones import (
         deberta_v2,
         deberta_v2_settings,
+        gemma3,
+        gemma3_settings,
         modernbert,
         modernbert_settings,
         mt5,
@@ -63,6 +67,18 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
             ModernBertModel(ModernBertConfig(**sizes, **tokens, pad_token_id=0, local_attention=32)),
             modernbert.ModernBertEncoder,
             modernbert_settings,
+        ),
+        # one head of keys, which both ranks need
+        "gemma3": (
+            Gemma3TextModel(
+                Gemma3TextConfig(
+                    **{**sizes, "num_hidden_layers": 6, "num_key_value_heads": 1, "head_dim": 32},
+                    sliding_window=32,
+                    use_bidirectional_attention=True,
+                )
+            ),
+            gemma3.Gemma3Encoder,
+            gemma3_settings,
         ),
         "mt5": (
             T5EncoderModel(MT5Config(vocab_size=211, d_model=128, d_kv=32, d_ff=96, num_layers=2, num_heads=4)),

@@ -1,13 +1,7 @@
-"""The checkpoint format of sentence-transformers: what is read of it, refused, and written for the engine.
-
-vLLM reads the same files, but skips what it does not know: a pooling mode becomes another one, a residual connection or an
-activation is left out, and nothing is logged. So everything that decides the result is checked here, by prep and again by the
-processor. Neither torch nor vLLM is imported.
-"""
+"""Which encoders are served, and what is written for the engine. Neither torch nor vLLM is imported."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,25 +9,16 @@ from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
-from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.backbones.post_norm_settings import (
     distilbert_layout,
     mpnet_layout,
     read_distilbert,
     read_mpnet,
 )
-from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.plugin import Accelerator
-from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
-from encoder_plugins.prep.checkpoint_files import (
-    MODULES,
-    in_folder,
-    is_pickle,
-    module_folders,
-    select_folders,
-)
-from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, shown
-from encoder_plugins.prep.tensor_file import read_header
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture
+from encoder_plugins.prep.checkpoint_json import read_object, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +53,11 @@ def _encoders() -> dict[str, Encoder]:
         )
     }
     found["XLMRobertaModel"] = Encoder(architecture="XLMRobertaModel")
-    for name, architecture, read, layout in (
+    for name, served, read, layout in (
         ("DistilBertModel", "SentenceDistilBertModel", read_distilbert, distilbert_layout),
         ("MPNetModel", "SentenceMPNetModel", read_mpnet, mpnet_layout),
     ):
-        found[name] = found[architecture] = Encoder(architecture=architecture, read=read, layout=layout)
+        found[name] = found[served] = Encoder(architecture=served, read=read, layout=layout)
     # with a head for masked words, as pretrained checkpoints have it
     for name, encoder, prefix in (
         ("BertForMaskedLM", "BertModel", "bert."),
@@ -88,351 +73,45 @@ def _encoders() -> dict[str, Encoder]:
 
 ENCODERS: Mapping[str, Encoder] = MappingProxyType(_encoders())
 
-CONFIG = "config.json"
 
-# module types by the names that checkpoints have for them, those that vLLM 0.32 knows
-TRANSFORMER = frozenset(
-    {
-        "sentence_transformers.models.Transformer",
-        "sentence_transformers.base.modules.transformer.Transformer",
-        "sentence_transformers.sentence_transformer.modules.transformer.Transformer",
-    }
-)
-POOLING = frozenset(
-    {"sentence_transformers.models.Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"}
-)
-DENSE = frozenset({"sentence_transformers.models.Dense", "sentence_transformers.base.modules.dense.Dense"})
-NORMALIZE = frozenset(
-    {
-        "sentence_transformers.models.Normalize",
-        "sentence_transformers.base.modules.normalize.Normalize",
-        "sentence_transformers.sentence_transformer.modules.normalize.Normalize",
-    }
-)
+class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
+    """Checkpoints on one of ``ENCODERS``."""
 
-POOLING_MODES = frozenset({"cls", "mean", "lasttoken"})
-LEGACY_POOLING_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+    # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 cannot read a RoBERTa without it;
+    # `read` refuses checkpoints that have another one
+    hf_overrides = MappingProxyType({"position_embedding_type": "absolute"})
 
-# what vLLM finds under the last part of a class path of torch
-ACTIVATIONS = frozenset({"Identity", "Tanh", "GELU", "ReLU", "SiLU", "Sigmoid"})
-
-TRANSFORMER_CONFIGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-# settings of the Transformer module that change the result and that are not done here, with the value that changes nothing
-TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "transformer_task": ("feature-extraction",),
-    "processing_kwargs": ({},),
-    "model_args": ({},),
-    "model_kwargs": ({},),
-    "config_args": ({},),
-    "config_kwargs": ({},),
-    "tokenizer_args": ({},),
-    "processor_kwargs": ({},),
-    "tokenizer_name_or_path": (),
-    "module_output_name": ("token_embeddings",),
-    "query_expansion": (),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What decides, beside weights and tokenizer, which vector a text gets.
-
-    Attributes:
-        dimensions: Numbers in a vector, before any truncation.
-        normalize: Whether the last module makes vectors of length 1.
-        max_tokens: Tokens kept of a text, special ones included; None leaves that to the tokenizer's own configuration.
-        max_positions: Positions that the encoder has; None where it says nothing.
-        padding_token: The token that a text must not hold, because the library counts positions without it,
-            and vLLM with it; None where it makes no difference.
-        lower_case: Whether text is lower-cased before anything else.
-        prompts: Text to put before a text, by name.
-        default_prompt: The name of the prompt for a request that names none; None for no prompt.
-    """
-
-    dimensions: int
-    normalize: bool
-    max_tokens: int | None
-    max_positions: int | None
-    padding_token: int | None
-    lower_case: bool
-    prompts: dict[str, str]
-    default_prompt: str | None
-
-    def prompt(self, name: str | None) -> str:
-        """Return the text to put before a text. Raises KeyError for an unknown name."""
-        wanted = self.default_prompt if name is None else name
-        return "" if wanted is None else self.prompts[wanted]
-
-
-class SentenceTransformerCheckpoint:
-    """Checkpoints in sentence-transformers format; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
-
-    # sentence-transformers can be configured to run the code of a checkpoint; the modules that are served stay those above
-    runs_code = True
-
-    def files(self, listing: Listing) -> Selection:
-        """Select the root's files and those of each module's folder.
+    def read(self, folder: Path) -> EmbeddingConfig:
+        """Read and check the configuration of the checkpoint in ``folder``.
 
         Raises:
-            SourceFileNotFound: modules.json is missing.
-            Unsupported: The checkpoint is of another format, or has only ONNX weights, or an adapter.
+            Unsupported: It needs something that vLLM does not do; the message names file and field.
+            SourceFileNotFound: A file of the format is missing.
         """
-        files = list(listing)
-        paths = {file.path for file in files}
-        modules = listing.read(MODULES)
-        if modules is None:
-            raise _other_format(paths)
-        root = in_folder(files, "")
-        if any(file.path.startswith("adapter_") for file in root):
-            raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
-        loadable = any(file.path.endswith(".safetensors") or is_pickle(file) for file in files)
-        if not loadable and (onnx := sorted(path for path in paths if path.endswith(".onnx"))):
-            raise Unsupported(f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is model.safetensors")
-        return select_folders(files, module_folders(modules))
-
-    def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
-        """Refuse a checkpoint that would be served differently from what sentence-transformers computes."""
-        if auxiliary:
+        config = read_object(folder, CONFIG)
+        encoder = ENCODERS.get(architecture(config))
+        if encoder is None:
+            supported = ", ".join(sorted(ENCODERS))
             raise Unsupported(
-                f"a sentence-transformers checkpoint needs no auxiliary repository: {', '.join(auxiliary)}"
+                f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {supported}"
             )
-        read(folder)
+        if encoder.read is not None:
+            encoder.read(config)
+        if config.get("position_embedding_type", "absolute") != "absolute":
+            raise Unsupported(
+                f"{CONFIG}: position_embedding_type is {shown(config['position_embedding_type'])}; supported: absolute"
+            )
+        return super().read(folder)
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Give the engine the published files; what the library leaves out (a head for masked words) is left out here, too."""
-        del auxiliary
-        link_files(folder, target)
+        super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
-        encoder = ENCODERS[_architecture(config)]
+        encoder = ENCODERS[architecture(config)]
         if encoder.prefix or encoder.layout:
             from encoder_plugins.models.sentence_transformer.conversion import write_encoder
 
             write_encoder(folder, target, config, encoder)
 
-    def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
-        """Return what an artifact's model folder decides about the engine.
-
-        Raises:
-            NotServable: vLLM's attention has no kernel for the head size on this accelerator.
-        """
-        check_head_size(head_size(read_object(folder, CONFIG)), accelerator)
-        settings = read(folder)
-        known = [limit for limit in (settings.max_tokens, settings.max_positions) if limit is not None]
-        longest = min(known, default=None)
-        return EngineSettings(
-            max_model_len=longest,
-            batch_tokens=longest or 0,
-            arguments=("--no-enable-prefix-caching",),
-            # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 cannot read a RoBERTa without it;
-            # `read` refuses checkpoints that have another one
-            hf_overrides={"position_embedding_type": "absolute"},
-        )
-
 
 CHECKPOINT = SentenceTransformerCheckpoint()
-
-
-def read(folder: Path) -> Checkpoint:
-    """Read and check the configuration of the checkpoint in ``folder``.
-
-    Raises:
-        Unsupported: It needs something that vLLM does not do; the message names file and field.
-        SourceFileNotFound: A file of the format is missing.
-    """
-    config = read_object(folder, CONFIG)
-    encoder = ENCODERS.get(_architecture(config))
-    if encoder is None:
-        supported = ", ".join(sorted(ENCODERS))
-        raise Unsupported(f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {supported}")
-    if encoder.read is not None:
-        encoder.read(config)
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise Unsupported(
-            f"{CONFIG}: position_embedding_type is {shown(config['position_embedding_type'])}; supported: absolute"
-        )
-    _require_heads(config)
-    modules = [_module(entry) for entry in _modules(folder)]
-    kinds = [kind for kind, _ in modules]
-    dense = kinds.count("Dense")
-    if kinds not in (expected := _order(dense), [*expected, "Normalize"]):
-        raise Unsupported(
-            f"{MODULES}: {' > '.join(kinds)}; supported: Transformer > Pooling [> Dense ...] [> Normalize]"
-        )
-    if modules[0][1]:
-        raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
-    transformer = _transformer(folder)
-    prompts, default_prompt = _prompts(folder)
-    dimensions = _pooling(folder, modules[1][1], prompts)
-    for kind, path in modules[2:]:
-        if kind == "Dense":
-            dimensions = _dense(folder, path, dimensions)
-    return Checkpoint(
-        dimensions=dimensions,
-        normalize=kinds[-1] == "Normalize",
-        max_tokens=transformer.get("max_seq_length"),
-        max_positions=_positions(config),
-        padding_token=_padding_token(config),
-        lower_case=bool(transformer.get("do_lower_case", False)),
-        prompts=prompts,
-        default_prompt=default_prompt,
-    )
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    """Return the only architecture of a config.json; empty where there are several or none."""
-    architectures = config.get("architectures") or []
-    return str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
-
-
-def _require_heads(config: dict[str, Any]) -> None:
-    """Refuse sizes that no model can have."""
-    for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
-        if name in config:
-            integer(CONFIG, config, name)
-    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if hidden and heads and "head_dim" not in config and hidden % heads:
-        raise Unsupported(f"{CONFIG}: num_attention_heads is {heads}, which does not divide hidden_size {hidden}")
-
-
-def _other_format(paths: set[str]) -> Unsupported | SourceFileNotFound:
-    """Return the error for a checkpoint without modules.json, naming its format where that is known."""
-    if "gliner_config.json" in paths:
-        return Unsupported(
-            "gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such"
-        )
-    return SourceFileNotFound(f"{MODULES} is missing: the checkpoint is not in sentence-transformers format")
-
-
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    modules = read_json(folder, MODULES)
-    if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
-        raise Unsupported(f"{MODULES} is not a list of modules")
-    return modules
-
-
-def _order(dense: int) -> list[str]:
-    return ["Transformer", "Pooling", *["Dense"] * dense]
-
-
-def _module(entry: dict[str, Any]) -> tuple[str, str]:
-    kind, path = str(entry.get("type")), str(entry.get("path", ""))
-    for name, types in (("Transformer", TRANSFORMER), ("Pooling", POOLING), ("Dense", DENSE), ("Normalize", NORMALIZE)):
-        if kind in types:
-            return name, path
-    if kind.startswith("pylate."):
-        raise Unsupported(
-            f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; no plugin serves it yet"
-        )
-    if kind.endswith(".StaticEmbedding"):
-        raise Unsupported(
-            f"{MODULES}: {kind} looks vectors up and has no encoder; that needs no engine, and is not supported"
-        )
-    if not kind.startswith("sentence_transformers."):
-        raise RemoteCodeRefused(
-            f"{MODULES}: {kind} is code of the repository; only modules of sentence-transformers are supported"
-        )
-    raise Unsupported(f"{MODULES}: the module {kind} is not supported")
-
-
-def _transformer(folder: Path) -> dict[str, Any]:
-    name = next((name for name in TRANSFORMER_CONFIGS if (folder / name).is_file()), None)
-    if name is None:
-        return {}
-    config = read_object(folder, name)
-    for field, neutral in TRANSFORMER_DEFAULTS.items():
-        value = config.get(field)
-        if value is not None and value not in neutral:
-            raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not supported")
-    if config.get("max_seq_length") is not None:
-        integer(name, config, "max_seq_length")
-    modalities = config.get("modality_config")
-    if modalities is not None and set(modalities) != {"text"}:
-        raise Unsupported(
-            f"{name}: modality_config has {', '.join(modalities)}; only text, without a chat template, is served"
-        )
-    return config
-
-
-def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
-    name = f"{path}/config.json"
-    config = read_object(folder, name)
-    modes = config.get("pooling_mode")
-    if modes is None:
-        modes = [mode for field, mode in LEGACY_POOLING_MODES.items() if config.get(field)] or ["mean"]
-    elif isinstance(modes, str):
-        modes = [modes]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise Unsupported(f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}")
-    if not config.get("include_prompt", True) and any(prompts.values()):
-        raise Unsupported(
-            f"{name}: include_prompt is false and there are prompts; pooling around a prompt is not supported"
-        )
-    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
-    if not isinstance(width, int):
-        raise Unsupported(f"{name}: embedding_dimension is missing")
-    return width
-
-
-def _dense(folder: Path, path: str, width: int) -> int:
-    name = f"{path}/config.json"
-    config = read_object(folder, name)
-    for field, neutral in (
-        ("use_residual", (False, None)),
-        ("module_input_name", ("sentence_embedding", None)),
-        ("module_output_name", ("sentence_embedding", None)),
-    ):
-        if config.get(field) not in neutral:
-            raise Unsupported(f"{name}: {field} is {config[field]!r}, which is not supported")
-    # sentence-transformers takes Tanh where the field is missing, vLLM no activation
-    activation = str(config.get("activation_function"))
-    if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-        raise Unsupported(
-            f"{name}: activation_function is {activation}; supported are torch's {', '.join(sorted(ACTIVATIONS))}"
-        )
-    if config.get("in_features") != width:
-        raise Unsupported(f"{name}: in_features is {config.get('in_features')}, and the module before has {width}")
-    out = config.get("out_features")
-    if not isinstance(out, int):
-        raise Unsupported(f"{name}: out_features is missing")
-    weights = f"{path}/model.safetensors"
-    shapes = read_header(folder, weights, missing="vLLM would leave out the module without a warning").shapes
-    expected = {"linear.weight": (out, width)} | ({"linear.bias": (out,)} if config.get("bias", True) else {})
-    if shapes != expected:
-        raise Unsupported(f"{weights}: holds {shown(shapes)}; expected is {shown(expected)}")
-    return out
-
-
-def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    name = "config_sentence_transformers.json"
-    config = read_object(folder, name) if (folder / name).is_file() else {}
-    # sentence-transformers knows these two even where the checkpoint does not
-    prompts = {"query": "", "document": ""} | {key: text or "" for key, text in (config.get("prompts") or {}).items()}
-    default = config.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise Unsupported(f"{name}: default_prompt_name is {default!r}, and there is no such prompt")
-    return prompts, default
-
-
-def _positions(config: dict[str, Any]) -> int | None:
-    positions = config.get("max_position_embeddings")
-    if not isinstance(positions, int) or positions < 1:
-        return None
-    padding = _padding_token(config)
-    return positions if padding is None else positions - padding - 1
-
-
-def _padding_token(config: dict[str, Any]) -> int | None:
-    """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
-    return (
-        int(config.get("pad_token_id", 1)) if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else None
-    )

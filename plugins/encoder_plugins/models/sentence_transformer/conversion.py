@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.models.sentence_transformer.checkpoint import CONFIG, Encoder
+from encoder_plugins.families.embedding.format import CONFIG
+from encoder_plugins.models.sentence_transformer.checkpoint import Encoder
 
 WEIGHTS = "model.safetensors"
 

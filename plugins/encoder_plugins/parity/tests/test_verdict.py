@@ -13,9 +13,10 @@ import pytest
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.errors import Unmeasurable
-from encoder_plugins.models.sentence_transformer import parity
-from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
-from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT, OPENAI
+from encoder_plugins.families.embedding.cases import cases
+from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.embedding.parity import BASE64, FLOAT, OPENAI
+from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
 from encoder_plugins.parity.plan import Batch
@@ -23,7 +24,7 @@ from encoder_plugins.parity.protocol import Variant
 from encoder_plugins.parity.verdict import Finding, Verdict
 from encoder_plugins.serving import limits
 
-MODEL = Checkpoint(
+MODEL = EmbeddingConfig(
     dimensions=4,
     normalize=True,
     max_tokens=256,
@@ -33,8 +34,8 @@ MODEL = Checkpoint(
     prompts={"query": "q: ", "document": "", "other": "o: "},
     default_prompt=None,
 )
-CASES = parity.cases(MODEL)
-TOLERANCE = parity.PARITY.tolerances["float32"]
+CASES = cases(MODEL)
+TOLERANCE = PARITY.tolerances["float32"]
 
 
 def reference(**expected: list[float]) -> Reference:
@@ -54,9 +55,7 @@ def reference(**expected: list[float]) -> Reference:
 def verdict(found: Reference, *answers: Any) -> Verdict:
     batch = Batch(found.cases, FLOAT)
     contents = [json.dumps({"data": answer}).encode() for answer in answers]
-    findings = [
-        finding for content in contents for finding in verdicts.examine(parity.PARITY, found, "alone", batch, content)
-    ]
+    findings = [finding for content in contents for finding in verdicts.examine(PARITY, found, "alone", batch, content)]
     return verdicts.judge(findings, TOLERANCE, found, {"uid": "u"})
 
 
@@ -76,14 +75,14 @@ def test_the_longest_case_is_far_beyond_a_short_limit_and_bounded_for_a_long_one
 
 @pytest.mark.parametrize("position", range(4))
 def test_every_pass_sends_every_case_once_and_never_mixes_settings(position: int) -> None:
-    step = plans.plan(parity.PARITY, CASES)[position]
+    step = plans.plan(PARITY, CASES)[position]
     sent = [case["id"] for batch in step.batches for case in batch.cases]
     assert sorted(sent) == sorted(case["id"] for case in CASES)
-    assert all(len({parity.PARITY.group(case, batch.variant) for case in batch.cases}) == 1 for batch in step.batches)
+    assert all(len({PARITY.group(case, batch.variant) for case in batch.cases}) == 1 for batch in step.batches)
 
 
 def test_the_passes_differ_in_order_company_and_concurrency() -> None:
-    alone, together, concurrent, shuffled = plans.plan(parity.PARITY, CASES)
+    alone, together, concurrent, shuffled = plans.plan(PARITY, CASES)
     assert {len(batch.cases) for batch in alone.batches} == {1}
     assert max(len(batch.cases) for batch in together.batches) >= 40
     assert (alone.concurrency, concurrent.concurrency, shuffled.concurrency) == (1, 16, 16)
@@ -91,7 +90,7 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
     order = [[case["id"] for batch in step.batches for case in batch.cases] for step in (alone, concurrent)]
     # of each way to express a request, the last case comes first
     assert order[1][0] == order[0][-1] == CASES[-1]["id"]
-    assert plans.plan(parity.PARITY, CASES)[3] == shuffled
+    assert plans.plan(PARITY, CASES)[3] == shuffled
     assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
         FLOAT,
         BASE64,
@@ -100,7 +99,7 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
 
 
 def test_every_variant_has_a_pass() -> None:
-    class Many(type(parity.PARITY)):  # type: ignore[misc]
+    class Many(type(PARITY)):  # type: ignore[misc]
         def variants(self) -> list[Variant]:
             return [replace(FLOAT, name=f"v{number}") for number in range(6)]
 
@@ -116,20 +115,20 @@ def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
     def neighbours(batches: Any) -> set[tuple[str, str]]:
         return {(one["id"], two["id"]) for batch in batches for one, two in pairwise(batch.cases)}
 
-    _, together, _, shuffled = plans.plan(parity.PARITY, CASES)
+    _, together, _, shuffled = plans.plan(PARITY, CASES)
     kept = neighbours(together.batches) & neighbours(shuffled.batches)
     assert len(kept) < len(neighbours(shuffled.batches)) / 4
 
 
 def test_a_case_that_a_variant_cannot_express_is_sent_in_the_first_one() -> None:
-    concurrent = plans.plan(parity.PARITY, CASES)[2]
+    concurrent = plans.plan(PARITY, CASES)[2]
     by_variant: dict[Any, list[Any]] = {batch.variant: [] for batch in concurrent.batches}
     for batch in concurrent.batches:
         by_variant[batch.variant] += batch.cases
     assert all(case["prompt_name"] or case["normalize"] is not None for case in by_variant[FLOAT])
-    assert all("normalize" not in parity.PARITY.body([case], OPENAI) for case in by_variant[OPENAI])
+    assert all("normalize" not in PARITY.body([case], OPENAI) for case in by_variant[OPENAI])
     half = next(case for case in by_variant[OPENAI] if case["id"] == "dimensions-half")
-    assert parity.PARITY.body([half], OPENAI) == {"input": [half["text"]], "encoding_format": "base64", "dimensions": 2}
+    assert PARITY.body([half], OPENAI) == {"input": [half["text"]], "encoding_format": "base64", "dimensions": 2}
 
 
 def test_equal_answers_pass_with_their_numbers() -> None:
@@ -231,16 +230,16 @@ def test_rounding_is_measured_in_what_the_library_loses() -> None:
     expected = {"vector": exact, "vector_bfloat16": rounded}
     as_much = exact.copy()
     as_much[1::2] += 0.02
-    ratio = parity.PARITY.compare({}, as_much, expected).metrics["noise_ratio"]
+    ratio = PARITY.compare({}, as_much, expected).metrics["noise_ratio"]
     assert ratio == pytest.approx(1.0, abs=0.01)
-    ratio = parity.PARITY.compare({}, exact + 0.06, expected).metrics["noise_ratio"]
-    assert not parity.PARITY.tolerances["bfloat16"][2].holds(ratio)
+    ratio = PARITY.compare({}, exact + 0.06, expected).metrics["noise_ratio"]
+    assert not PARITY.tolerances["bfloat16"][2].holds(ratio)
 
 
 def test_thresholds_replace_the_plugins_own() -> None:
-    moved = verdicts.tolerance_of(parity.PARITY, "bfloat16", {"cosine": "0.5"})
+    moved = verdicts.tolerance_of(PARITY, "bfloat16", {"cosine": "0.5"})
     assert (moved[0].metric, moved[0].at_least, moved[0].limit) == ("cosine", 0.5, 0.5)
-    assert moved[1] == parity.PARITY.tolerances["bfloat16"][1]
+    assert moved[1] == PARITY.tolerances["bfloat16"][1]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_thresholds_replace_the_plugins_own() -> None:
 )
 def test_thresholds_that_say_nothing_are_refused(dtype: str, overrides: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"dtype|metric|finite|float"):
-        verdicts.tolerance_of(parity.PARITY, dtype, overrides)
+        verdicts.tolerance_of(PARITY, dtype, overrides)
 
 
 def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
@@ -263,7 +262,5 @@ def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
 
 
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:
-    found = parity.PARITY.compare(
-        {}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)}
-    )
+    found = PARITY.compare({}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)})
     assert found.metrics["max_abs_error"] == pytest.approx(6e-6, rel=0.1)

@@ -13,12 +13,12 @@ import pytest
 from encoder_plugins.artifact import cases as inputs
 from encoder_plugins.cli.prepare import _auxiliary
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
-from encoder_plugins.models.sentence_transformer import parity
-from encoder_plugins.models.sentence_transformer.checkpoint import Checkpoint
+from encoder_plugins.families.embedding import cases as embedding_cases
+from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.prep import progress
 from encoder_plugins.prep.request import Auxiliary
 
-MODEL = Checkpoint(
+MODEL = EmbeddingConfig(
     dimensions=4,
     normalize=True,
     max_tokens=256,
@@ -82,11 +82,11 @@ def test_equal_cases_have_one_name_however_they_are_written() -> None:
 )
 def test_a_case_that_a_sentence_transformer_has_no_answer_to_is_refused(case: dict[str, Any], named: str) -> None:
     with pytest.raises(Unsupported, match=named):
-        parity.user_cases([case], parity.cases(MODEL), MODEL)
+        embedding_cases.user_cases([case], embedding_cases.cases(MODEL), MODEL)
 
 
 def test_a_users_case_of_a_sentence_transformer_means_what_a_request_means() -> None:
-    (plain, full) = parity.user_cases(
+    (plain, full) = embedding_cases.user_cases(
         [{"text": "a"}, {"text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False, "id": "b"}],
         [],
         MODEL,

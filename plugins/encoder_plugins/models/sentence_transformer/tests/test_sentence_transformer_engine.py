@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from encoder_checkpoints.original import original
+from encoder_plugins.families.embedding import cases as embedding_cases
+from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.tests import tiny
 
@@ -23,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-ORACLE = "encoder_plugins.models.sentence_transformer.tests.oracle"
+ORACLE = "encoder_plugins.families.embedding.tests.oracle"
 
 
 def by_library(function: str, folder: Path, *arguments: Any) -> Any:
@@ -92,7 +94,7 @@ def test_an_encoder_gives_the_vectors_of_the_library(
     checkpoint.CHECKPOINT.check(source, {})
     checkpoint.CHECKPOINT.convert(source, {}, model)
     answer = engine(model)
-    cases = parity.cases(checkpoint.read(model))
+    cases = embedding_cases.cases(checkpoint.CHECKPOINT.read(model))
     worst = 0.0
     for case, expected in zip(cases, by_library("vectors", source, cases), strict=True):
         data = {key: value for key, value in case.items() if key != "id"}
@@ -109,7 +111,7 @@ def test_an_encoder_gives_the_vectors_of_the_library(
 
 def test_another_pooling_gives_other_vectors(engine: Callable[..., Answer], tmp_path: Path) -> None:
     model = tiny.build("bert", tmp_path)
-    case = parity.cases(checkpoint.read(model))[2]
+    case = embedding_cases.cases(checkpoint.CHECKPOINT.read(model))[2]
     found = np.array(
         engine(model, pooler_config={"pooling_type": "CLS"})(text=case["text"])["embeddings"][0], np.float32
     )
@@ -121,9 +123,9 @@ def test_another_pooling_gives_other_vectors(engine: Callable[..., Answer], tmp_
 def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:
     from vllm.transformers_utils import config
 
-    assert config._ST_POOLING_MODULE_TYPES == checkpoint.POOLING
-    assert config._ST_NORMALIZE_MODULE_TYPES == checkpoint.NORMALIZE
-    assert config._DENSE_MODULE_TYPES - {"pylate.models.Dense.Dense"} == checkpoint.DENSE
+    assert config._ST_POOLING_MODULE_TYPES == POOLING
+    assert config._ST_NORMALIZE_MODULE_TYPES == NORMALIZE
+    assert config._DENSE_MODULE_TYPES - {"pylate.models.Dense.Dense"} == DENSE
 
 
 def test_the_architectures_that_are_checked_are_those_that_were_compared() -> None:

@@ -14,9 +14,13 @@ import pytest
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
+from encoder_plugins.families.embedding import cases as embedding_cases
+from encoder_plugins.families.embedding import tokenization
+from encoder_plugins.families.embedding.processor import Parsed
 from encoder_plugins.inputs import body as bodies
-from encoder_plugins.models.sentence_transformer import checkpoint, parity, processor
-from encoder_plugins.models.sentence_transformer.processor import Parsed, SentenceTransformerProcessor
+from encoder_plugins.models.sentence_transformer.checkpoint import CHECKPOINT
+from encoder_plugins.models.sentence_transformer.parity import PARITY
+from encoder_plugins.models.sentence_transformer.processor import SentenceTransformerProcessor
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Response, ServingContext
@@ -137,11 +141,11 @@ def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position() -> Non
 
 
 def test_tokens_the_engine_would_see_differently_are_refused() -> None:
-    assert processor.token_problem([0, 5, 2], 3, None) is None
-    assert processor.token_problem([0, 1, 2], 3, None) is None
-    assert "padding token" in str(processor.token_problem([0, 1, 2], 3, 1))
-    assert "4 tokens; this server takes 1 to 3" in str(processor.token_problem([0, 5, 5, 2], 3, 1))
-    assert "0 tokens" in str(processor.token_problem([], 3, None))
+    assert tokenization.token_problem([0, 5, 2], 3, None) is None
+    assert tokenization.token_problem([0, 1, 2], 3, None) is None
+    assert "padding token" in str(tokenization.token_problem([0, 1, 2], 3, 1))
+    assert "4 tokens; this server takes 1 to 3" in str(tokenization.token_problem([0, 5, 5, 2], 3, 1))
+    assert "0 tokens" in str(tokenization.token_problem([], 3, None))
 
 
 def test_answers_keep_the_order_and_count_the_tokens(small: SentenceTransformerProcessor) -> None:
@@ -173,8 +177,8 @@ def test_a_binary_answer_is_its_numbers(small: SentenceTransformerProcessor) -> 
 
 
 def test_tokens_are_those_of_the_reference() -> None:
-    own, cases = served(), parity.cases(checkpoint.read(model_folder()))
-    oracle = "encoder_plugins.models.sentence_transformer.tests.oracle:token_ids"
+    own, cases = served(), embedding_cases.cases(CHECKPOINT.read(model_folder()))
+    oracle = "encoder_plugins.families.embedding.tests.oracle:token_ids"
     expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
     for case, ids in zip(cases, expected, strict=True):
         assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]
@@ -214,9 +218,9 @@ def test_a_text_is_cut_after_the_tokens_that_the_library_keeps(
 
 
 def test_every_request_of_the_parity_check_is_accepted() -> None:
-    own, cases = served(), parity.cases(checkpoint.read(model_folder()))
+    own, cases = served(), embedding_cases.cases(CHECKPOINT.read(model_folder()))
     routes = {route.path: route for route in PLUGIN.routes}
-    for step in plans.plan(parity.PARITY, cases):
+    for step in plans.plan(PARITY, cases):
         for batch in step.batches:
-            body = json.dumps({"model": "minilm", **parity.PARITY.body(batch.cases, batch.variant)}).encode()
+            body = json.dumps({"model": "minilm", **PARITY.body(batch.cases, batch.variant)}).encode()
             assert len(own.parse(routes[batch.variant.route], body).token_ids) == len(batch.cases)

@@ -17,7 +17,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-from encoder_plugins.models.sentence_transformer.parity import TEXTS
+from encoder_plugins.families.embedding.cases import TEXTS
 
 # heads of 32 are the smallest that vLLM's CPU attention has
 WIDTH, HEADS, LAYERS, VOCABULARY = 64, 2, 2, 600

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from encoder_plugins.models.sentence_transformer import reference
+from encoder_plugins.families.embedding import reference
 
 Array = NDArray[np.float32]
 

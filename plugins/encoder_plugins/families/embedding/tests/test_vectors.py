@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from encoder_plugins.models.sentence_transformer import vectors
-from encoder_plugins.models.sentence_transformer.vectors import Vectors
+from encoder_plugins.families.embedding import vectors
+from encoder_plugins.families.embedding.vectors import Vectors
 
 POOLED: Vectors = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32) * 3
 

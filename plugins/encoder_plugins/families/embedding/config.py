@@ -1,0 +1,36 @@
+"""What a checkpoint in sentence-transformers format decides about its vectors. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingConfig:
+    """What decides, beside weights and tokenizer, which vector a text gets.
+
+    Attributes:
+        dimensions: Numbers in a vector, before any truncation.
+        normalize: Whether the last module makes vectors of length 1.
+        max_tokens: Tokens kept of a text, special ones included; None leaves that to the tokenizer's own configuration.
+        max_positions: Positions that the encoder has; None where it says nothing.
+        padding_token: The token that a text must not hold, because the library counts positions without it,
+            and vLLM with it; None where it makes no difference.
+        lower_case: Whether text is lower-cased before anything else.
+        prompts: Text to put before a text, by name.
+        default_prompt: The name of the prompt for a request that names none; None for no prompt.
+    """
+
+    dimensions: int
+    normalize: bool
+    max_tokens: int | None
+    max_positions: int | None
+    padding_token: int | None
+    lower_case: bool
+    prompts: dict[str, str]
+    default_prompt: str | None
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text to put before a text. Raises KeyError for an unknown name."""
+        wanted = self.default_prompt if name is None else name
+        return "" if wanted is None else self.prompts[wanted]

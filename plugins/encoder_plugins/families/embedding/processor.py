@@ -1,0 +1,186 @@
+"""Requests for text embeddings: texts to token ids, and pooled vectors to responses.
+
+Tokens are made exactly as sentence-transformers makes them; the engine only ever gets ids. It pools without normalising, so that each
+request can choose; ``vectors`` does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
+
+import msgspec
+import numpy as np
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.embedding import vectors
+from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.embedding.format import EmbeddingCheckpoint
+from encoder_plugins.families.embedding.request import Answer, EmbeddingsRequest, EmbeddingsResponse, Request
+from encoder_plugins.families.embedding.tokenization import exact_tokenizer, token_problem
+from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs import encodings
+from encoder_plugins.inputs.body import Envelope
+from encoder_plugins.inputs.text import TextLimits, check_texts, texts_of
+from encoder_plugins.plugin import Route
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema, ServingContext
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# numbers that are normalised and written in a microsecond
+NUMBERS_PER_MICROSECOND = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """A checked request.
+
+    Attributes:
+        openai: Whether it came by OpenAI's route, and is answered in that shape.
+        token_ids: Those of each text.
+        dimensions: Numbers to keep of each vector; None keeps all.
+        normalize: As in ``vectors.finish``.
+        encoding: How the vectors are written.
+        dtype: Their numbers, where they are written in binary.
+        lora: The adapter; None for none.
+    """
+
+    openai: bool = False
+    token_ids: Sequence[list[int]]
+    dimensions: int | None
+    normalize: bool | None = None
+    encoding: Literal["float", "base64", "bytes"]
+    dtype: encodings.Dtype = "float32"
+    lora: str | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(map(len, self.token_ids))
+
+
+class EmbeddingProcessor:
+    """Serves the embeddings of one checkpoint.
+
+    Attributes:
+        checkpoint: The plugin's format.
+        schemas: Request and response types by the name that a route gives.
+    """
+
+    checkpoint: ClassVar[EmbeddingCheckpoint]
+
+    schemas: ClassVar[Mapping[str, Schema]] = {
+        "pooling": Schema(Envelope[Request], Answer, binary=True),
+        "openai": Schema(EmbeddingsRequest, EmbeddingsResponse),
+    }
+
+    def __init__(self, context: ServingContext) -> None:
+        from transformers import AutoTokenizer
+
+        self.limits = limits.typed(TextLimits, context.limits)
+        self._context = context
+        self._config = self.checkpoint.read(context.model)
+        self._tokenizer = exact_tokenizer(AutoTokenizer.from_pretrained(str(context.model)), self._config)
+
+    def parse(self, route: Route, body: bytes) -> Parsed:
+        """Check the request, put the prompt before its texts, and tokenise them."""
+        return self._parse_openai(body) if route.schema == "openai" else self._parse_pooling(body)
+
+    def _parse_pooling(self, body: bytes) -> Parsed:
+        envelope = bodies.decode(body, Envelope[Request])
+        bodies.check_model(envelope.model, self._context.names)
+        bodies.check_adapter(envelope.lora, self._context.adapters)
+        data = envelope.data
+        texts = texts_of(data.text, data.texts, self.limits)
+        check_dimensions(data.dimensions, self._config.dimensions, "data.dimensions")
+        prompt = prompt_of(data.prompt_name, self._config)
+        return Parsed(
+            token_ids=self._tokens(texts, prompt, "data.text" if data.texts is None else "data.texts[{}]"),
+            dimensions=data.dimensions,
+            normalize=data.normalize,
+            encoding=data.encoding,
+            dtype=data.dtype,
+            lora=envelope.lora,
+        )
+
+    def _parse_openai(self, body: bytes) -> Parsed:
+        data = bodies.decode(body, EmbeddingsRequest)
+        bodies.check_model(data.model, self._context.names)
+        single = isinstance(data.input, str)
+        texts = [data.input] if isinstance(data.input, str) else data.input
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidRequest("token ids are not served; send texts", param=f"input[{position}]")
+        checked = check_texts(cast("list[str]", texts), self.limits, path="input", single=single)
+        check_dimensions(data.dimensions, self._config.dimensions, "dimensions")
+        return Parsed(
+            openai=True,
+            token_ids=self._tokens(checked, prompt_of(None, self._config), "input" if single else "input[{}]"),
+            dimensions=data.dimensions,
+            encoding=data.encoding_format,
+        )
+
+    def _tokens(self, texts: Sequence[str], prompt: str, path: str) -> Sequence[list[int]]:
+        """Return the token ids of each text; ``path`` is the field of the text at a position."""
+        encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts] if prompt else list(texts))
+        token_ids = [encoding.ids for encoding in encoded]
+        for position, ids in enumerate(token_ids):
+            if problem := token_problem(ids, self._context.max_model_len, self._config.padding_token):
+                raise InvalidRequest(problem, param=path.format(position))
+        return token_ids
+
+    async def run(self, request: Parsed, engine: Engine) -> Response:
+        """Answer with the embeddings in the order of the texts."""
+        # the engine pools as the last module before Normalize does
+        prompts = [Prompt(token_ids=ids, use_activation=False) for ids in request.token_ids]
+        pooled = await engine.encode(prompts, lora=request.lora)
+        size = sum(row.numel() for row in pooled) // NUMBERS_PER_MICROSECOND
+        return await engine.compute(self._response, request, pooled, size=size)
+
+    def _response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
+        found = vectors.finish(
+            np.stack([row.float().numpy() for row in pooled]),  # [texts, width]
+            checkpoint_normalizes=self._config.normalize,
+            dimensions=request.dimensions,
+            normalize=request.normalize,
+        )
+        tokens = request.prompt_tokens
+        if request.encoding == "bytes":
+            content, headers = encodings.encode_bytes(found, request.dtype)
+            return Response(body=content, media_type=encodings.BINARY, prompt_tokens=tokens, headers=headers)
+        written = encodings.encoded(found, request.encoding, request.dtype)
+        if request.openai:
+            body = {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)
+                ],
+                "model": self._context.names[0],
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+            return Response(body=msgspec.json.encode(body), prompt_tokens=tokens)
+        data = {
+            "embeddings": written,
+            "dimensions": found.shape[1],
+            "encoding": request.encoding,
+            "usage": {"prompt_tokens": tokens},
+        }
+        return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
+
+
+def check_dimensions(dimensions: int | None, available: int, param: str) -> None:
+    """Refuse more dimensions than the checkpoint's vectors have."""
+    if dimensions is not None and dimensions > available:
+        raise InvalidRequest(f"{dimensions} is more than the model's {available}", param=param)
+
+
+def prompt_of(name: str | None, model: EmbeddingConfig) -> str:
+    """Return the text of a prompt, or refuse its name."""
+    try:
+        return model.prompt(name)
+    except KeyError:
+        known = ", ".join(sorted(model.prompts))
+        raise InvalidRequest(f"no prompt {str(name)[:200]!r}; there is: {known}", param="data.prompt_name") from None

@@ -1,0 +1,98 @@
+"""The shapes of requests for one vector per text, and of their answers: those of ``/pooling`` and of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from encoder_plugins.inputs.body import Data, DtypeField, EncodingField
+
+Dimensions = Annotated[int, Meta(ge=1)]
+
+
+class Request(Data, frozen=True):
+    """One text or several, and what their vectors should be like."""
+
+    text: Annotated[str | None, Meta(description="One text. Either this or `texts`.")] = None
+    texts: Annotated[list[str] | None, Meta(description="Several texts; the answer keeps their order.")] = None
+    prompt_name: Annotated[
+        str | None,
+        Meta(
+            description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."
+        ),
+    ] = None
+    dimensions: Annotated[
+        Dimensions | None,
+        Meta(description="Numbers to keep of each vector (Matryoshka embeddings); null keeps all."),
+    ] = None
+    normalize: Annotated[
+        bool | None,
+        Meta(
+            description="true: vectors of length 1. false: without the checkpoint's Normalize module. null: as the"
+            " checkpoint is configured."
+        ),
+    ] = None
+    encoding: EncodingField = "float"
+    dtype: DtypeField = "float32"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a request cost."""
+
+    prompt_tokens: int
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """The vectors of a request, in the order of its texts."""
+
+    embeddings: list[list[float] | str]
+    dimensions: int
+    encoding: EncodingField
+    usage: Usage
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The body of a response."""
+
+    data: Embeddings
+
+
+class EmbeddingsRequest(Data, frozen=True):
+    """OpenAI's request for embeddings."""
+
+    input: Annotated[
+        str | list[str | int | list[int]], Meta(description="One text or a list of texts; token ids are refused.")
+    ]
+    model: Annotated[str | None, Meta(description="What the server calls the model.")] = None
+    dimensions: Annotated[Dimensions | None, Meta(description="Numbers to keep of each vector; null keeps all.")] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"],
+        Meta(description="float: lists of numbers. base64: each vector's little-endian float32 numbers in base64."),
+    ] = "float"
+    user: Annotated[str | None, Meta(description="Accepted; without effect.")] = None
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """One vector of OpenAI's response."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class OpenAIUsage(msgspec.Struct, frozen=True):
+    """What a request cost, in OpenAI's words."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(msgspec.Struct, frozen=True):
+    """OpenAI's response."""
+
+    data: list[Embedding]
+    model: str
+    usage: OpenAIUsage
+    object: Literal["list"] = "list"
