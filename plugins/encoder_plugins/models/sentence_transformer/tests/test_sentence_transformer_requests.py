@@ -190,13 +190,13 @@ def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str, lower: bool) 
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(model_folder()), truncation_side=side)
-    about = replace(checkpoint.read(model_folder()), max_tokens=6, lower_case=lower)
-    own, text = processor.exact_tokenizer(tokenizer, about), "One two three four five six seven"
+    about = replace(CHECKPOINT.read(model_folder()), max_tokens=6, lower_case=lower)
+    own, text = tokenization.exact_tokenizer(tokenizer, about), "One two three four five six seven"
     assert own.encode(text).ids == tokenizer(text, truncation=True, max_length=6)["input_ids"]
     # transformers leaves its switches on for the next caller
     assert [len(found.ids) for found in own.encode_batch_fast(["one", text])] == [3, 6]
     with pytest.raises(ValueError, match="only fast tokenizers"):
-        processor.exact_tokenizer(object(), about)
+        tokenization.exact_tokenizer(object(), about)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_a_long_text_is_cut_where_the_tokenizer_cuts_it(side: str, lower: bool) 
 def test_a_text_is_cut_after_the_tokens_that_the_library_keeps(
     max_tokens: int | None, tokenizer_limit: int, positions: int | None, expected: int | None
 ) -> None:
-    about = replace(checkpoint.read(model_folder()), max_tokens=max_tokens, max_positions=positions)
-    assert processor.token_limit(about, tokenizer_limit) == expected
+    about = replace(CHECKPOINT.read(model_folder()), max_tokens=max_tokens, max_positions=positions)
+    assert tokenization.token_limit(about, tokenizer_limit) == expected
 
 
 def test_every_request_of_the_parity_check_is_accepted() -> None:
