@@ -72,6 +72,7 @@ BAD = [
         {"serving": GPU | gpus(1) | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}},
         "a limit of nvidia.com both request GPUs",
     ),
+    ({"serving": GPU | {"limits": {"in_flight": 8}, "maxInFlight": 8}}, "in_flight set the same limit: remove one"),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "cannot both be 0"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
     ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations with the prefix encoders.dev"),
@@ -88,6 +89,7 @@ BAD = [
 ]
 # refused by the API server with the sentence, by the operator with its own words
 BAD_FIELDS = [
+    ({"serving": GPU | {"limits": {"texts": 0}}}, "greater than or equal to 1"),
     ({"serving": GPU | {"args": ["--port=9"]}}, "reserved for the operator"),
     ({"serving": GPU | {"args": ["-tp=9"]}}, "reserved for the operator"),
     ({"serving": GPU | {"env": [{"name": "A"}, {"name": "VLLM_PLUGINS"}]}}, "env contains a variable that is reserved"),
@@ -103,6 +105,7 @@ GOOD: list[Body] = [
     {"source": {"s3": {"uri": "s3://models/a/b", "credentialsSecretRef": {"name": "s"}}}},
     {"source": {"http": {"url": "http://web/m.tar", "sha256": "2" * 64}}},
     {"serving": GPU | {"enginesPerAccelerator": 1}},
+    {"serving": GPU | {"limits": {"texts": 512, "body_bytes": 1048576}, "maxInFlight": 8}},
     {"serving": GPU | {"tensorParallelSize": 4}},
     {"serving": GPU | gpus("4") | {"tensorParallelSize": 4}},
     # one GPU of several wastes the others, and always could

@@ -69,6 +69,8 @@ def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -
             ["--accelerator", serving.accelerator, "--dtype", model.dtype],
             pod_defaults.option_arguments("--max-model-len", serving.max_model_len),
             pod_defaults.option_arguments("--max-in-flight", serving.max_in_flight),
+            # sorted, so that the order in the spec makes no revision
+            *(["--limit", f"{name}={value}"] for name, value in sorted(serving.limits.items())),
             pod_defaults.option_arguments("--engines", _engines(serving)),
             pod_defaults.option_arguments("--api-servers", serving.api_server_count),
             ["--", *further] if further else [],

@@ -26,6 +26,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     """
     tenancy.check(spec, settings)
     _check_accelerator(spec.serving, plugin)
+    _check_limits(spec.serving, plugin)
     _check_arguments(spec)
     _check_loading(spec)
     if spec.serving.trust_remote_code and not settings.allow_trust_remote_code:
@@ -141,6 +142,16 @@ def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
             f"spec.serving.accelerator: plugin {plugin.name} has no default dtype for {serving.accelerator};"
             f" it supports {', '.join(dict(plugin.dtypes))}",
         )
+
+
+def _check_limits(serving: Serving, plugin: Plugin) -> None:
+    known = [limit.name for limit in plugin.limits]
+    for name in sorted(serving.limits):
+        if name not in known:
+            raise NotAccepted(
+                Reason.INVALID_SPEC,
+                f"spec.serving.limits.{name}: plugin {plugin.name} has no such limit; it has {', '.join(known)}",
+            )
 
 
 def _check_arguments(spec: Spec) -> None:

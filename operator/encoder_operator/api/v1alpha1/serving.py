@@ -136,6 +136,11 @@ class Serving(ApiType):
             ),
         ),
         Rule(
+            "!has(self.maxInFlight) || !has(self.limits) || !('in_flight' in self.limits)",
+            "serving.maxInFlight and serving.limits.in_flight set the same limit: remove one of them",
+            lambda part: part.max_in_flight is None or "in_flight" not in part.limits,
+        ),
+        Rule(
             "self.loadFormat != 'tensorizer'",
             "serving.loadFormat tensorizer is not supported, because artifacts contain only safetensors",
             None,
@@ -173,6 +178,12 @@ class Serving(ApiType):
     """Number of engines per GPU behind the pod's port; chosen by the entry point by default. The pod is ready when all engines are."""
     max_in_flight: Annotated[int, Field(ge=1, le=100000)] | None = None
     """Maximum number of concurrent requests per pod. Further requests are answered with status 503 and Retry-After."""
+    limits: Annotated[
+        dict[Annotated[str, StringConstraints(max_length=63)], Annotated[int, Field(ge=1, le=2147483647)]],
+        Field(max_length=32),
+    ] = Field(default_factory=dict)
+    """Limits on requests by name, for instance `texts: 512`; the plugin's page lists them with their defaults. The parity
+    check sends up to 256 texts in one request, and fails if a limit rejects its requests."""
     trust_remote_code: bool = False
     """Run Python code from the checkpoint's repository. Requires the operator's setting allowTrustRemoteCode. Pods get
     the label encoders.dev/trust-remote-code, and the condition Accepted reports it."""

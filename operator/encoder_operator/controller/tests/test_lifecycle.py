@@ -36,6 +36,7 @@ async def test_a_long_report_is_cut_to_what_the_status_allows_and_is_a_warning()
     assert max(len(entry["message"]) for entry in harness.status["conditions"]) == 1024
     (event,) = [found for found in harness.fake.of("events") if found["reason"] == "ChecksumMismatch"]
     assert event["type"] == "Warning"
+    assert len(event["message"]) == 1024
 
 
 async def test_an_edit_that_is_not_accepted_keeps_what_clients_and_autoscalers_read() -> None:

@@ -73,6 +73,19 @@ def test_a_failed_update_goes_back_to_the_newest_verified_revision_if_none_serve
     assert plan(observed, failed).deployed == newer
 
 
+@pytest.mark.parametrize("newer_failed", [True, False], ids=["failed", "never verified"])
+def test_a_failed_update_goes_back_to_no_revision_that_may_not_serve(newer_failed: bool) -> None:
+    model, (verified, newer, failed) = parsed_model(), [revision(number) for number in (1, 2, 3)]
+    verdicts = [verdict(model, verified, passed=True), verdict(model, failed, passed=False)]
+    verdicts += [verdict(model, newer, passed=False)] if newer_failed else []
+    observed = ObservedState(now=NOW, revisions=(verified, newer, failed), verdicts=tuple(verdicts))
+    found = plan(observed, failed)
+    assert (found.deployed, found.replicas) == (verified, 1)
+    # nothing is deployed where no revision may serve
+    nothing = plan(ObservedState(now=NOW, revisions=(newer, failed), verdicts=tuple(verdicts[1:])), failed)
+    assert (nothing.deployed, nothing.replicas, nothing.active) == (failed, 0, None)
+
+
 def test_a_suspended_model_keeps_its_template_so_that_resuming_starts_no_rollout() -> None:
     model, (deployed, verified) = parsed_model(), [revision(number) for number in (1, 2)]
     verdicts = tuple(verdict(model, found, passed=True) for found in (deployed, verified))

@@ -200,6 +200,7 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("serving.apiServerCount", None, 2),
     **one("serving.enginesPerAccelerator", None, 2, serving={"apiServerCount": 2}),
     **one("serving.maxInFlight", None, 8),
+    **one("serving.limits", {}, {"texts": 8}),
     **one("serving.trustRemoteCode", False, True),
     **one("serving.resources.requests", {"cpu": 1}, {"cpu": 2}),
     **one("serving.resources.limits", {"cpu": 1}, {"cpu": 2}),

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from encoder_operator.resources import serving_pod_template
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.harness import Harness, encoder_model
+from encoder_operator.tests.harness import SETTINGS, Harness, encoder_model, parsed_model
+from encoder_plugins.__main__ import _parser
+from encoder_plugins.serving import limits
 
 # held to what the operator renders by test_golden_manifests.py
 GOLDEN = sorted(
@@ -41,6 +44,20 @@ def test_nothing_kills_an_engine_that_is_still_loading(file: Path) -> None:
         assert "initialDelaySeconds" not in probe
     liveness = probes["livenessProbe"]
     assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 30
+
+
+def test_limits_reach_the_command_of_the_engine_and_their_order_changes_no_pod() -> None:
+    wanted = {"texts": 8, "body_bytes": 1 << 20}
+    one, other = (
+        serving_pod_template.build(
+            parsed_model({"spec.serving.limits": dict(entries)}), "key", "sha256:1", shared=True, settings=SETTINGS
+        )
+        for entries in (wanted.items(), reversed(wanted.items()))
+    )
+    assert one == other
+    arguments = _parser("serve").parse_args(one["spec"]["containers"][0]["args"])
+    plugin = parsed_model().plugin
+    assert limits.parse(plugin, arguments.limit) == limits.defaults(plugin) | wanted
 
 
 @pytest.mark.complaint(7)

@@ -34,6 +34,7 @@ BASE = parsed_model()
         {"metadata.annotations": {"encoders.dev/retry": "1"}},
         {"spec.serving.args": []},
         {"spec.serving.dtype": None},
+        {"spec.serving.limits": {}},
         # a default that a person writes down
         {
             "spec.serving.tensorParallelSize": 1,
@@ -58,6 +59,7 @@ def test_what_no_pod_depends_on_makes_no_revision(change: dict[str, Any]) -> Non
         {"spec.serving.env": [{"name": "A", "value": "1"}]},
         {"spec.serving.resources": {"limits": {"cpu": "2"}}},
         {"spec.serving.maxInFlight": 4},
+        {"spec.serving.limits": {"texts": 4}},
         {"spec.source.huggingFace.revision": "2" * 40},
         {"spec.storage": {"claimName": "other"}},
         {"spec.prepare": {"allowPickle": True}},

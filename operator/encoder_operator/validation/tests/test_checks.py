@@ -38,6 +38,17 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         ),
         ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
         ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
+        (
+            {"spec.serving.limits": {"texts": 8, "text": 8}},
+            Reason.INVALID_SPEC,
+            "spec.serving.limits.text: plugin sentence_transformer has no such limit; it has body_bytes,",
+        ),
+        (
+            {"spec.serving.limits": {"in_flight": 8}, "spec.serving.maxInFlight": 8},
+            Reason.INVALID_SPEC,
+            "serving.maxInFlight and serving.limits.in_flight set the same limit",
+        ),
+        ({"spec.serving.limits": {"texts": 0}}, Reason.INVALID_SPEC, "spec.serving.limits.texts"),
         ({"spec.serving.trustRemoteCode": True}, Reason.REMOTE_CODE_DENIED, "allowTrustRemoteCode"),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),

@@ -131,6 +131,7 @@ REFUSED = [
         "metadata.annotations[container.apparmor.security.beta.kubernetes.io/engine]",
     ),
     ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext.runAsUser"),
+    ({"spec": {"securityContext": {"runAsGroup": 0}}}, "spec.securityContext.runAsGroup"),
     ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "spec.securityContext.runAsNonRoot"),
     ({"spec": {"securityContext": {"sysctls": []}}}, "spec.securityContext.sysctls"),
     ({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}, "spec.securityContext.seccompProfile"),
@@ -171,6 +172,10 @@ REFUSED = [
     (
         engine_with(volumeMounts=[{"name": "cache", "mountPath": "/opt/encoder"}]),
         "spec.containers[engine].volumeMounts[/opt/encoder]",
+    ),
+    (
+        engine_with(volumeMounts=[{"name": "cache", "mountPath": "/dev/shm"}]),
+        "spec.containers[engine].volumeMounts[/dev/shm]",
     ),
     (
         engine_with(volumeMounts=[{"name": "artifacts", "mountPath": "/w"}]),
