@@ -19,7 +19,7 @@ from encoder_plugins.models.sentence_transformer.parity import BASE64, FLOAT, OP
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
 from encoder_plugins.parity.plan import Batch
-from encoder_plugins.parity.protocol import Variant
+from encoder_plugins.parity.protocol import Threshold, Variant
 from encoder_plugins.parity.verdict import Finding, Verdict
 from encoder_plugins.serving import limits
 
@@ -251,6 +251,18 @@ def test_rounding_is_measured_in_what_the_library_loses() -> None:
     assert ratio == pytest.approx(1.0, abs=0.01)
     ratio = parity.PARITY.compare({}, exact + 0.06, expected).metrics["noise_ratio"]
     assert not parity.PARITY.tolerances["bfloat16"][2].holds(ratio)
+
+
+@pytest.mark.parametrize(("side", "better", "worse"), [("at_least", 0.6, 0.4), ("at_most", 0.4, 0.6)])
+def test_a_threshold_holds_at_its_limit_and_moves_on_its_side(side: str, better: float, worse: float) -> None:
+    def of(value: float) -> Threshold:
+        return Threshold("m", at_least=value) if side == "at_least" else Threshold("m", at_most=value)
+
+    limit = of(0.5)
+    assert (limit.holds(0.5), limit.holds(better), limit.holds(worse)) == (True, True, False)
+    assert limit.badness(math.nan) > limit.badness(worse) > limit.badness(better)
+    assert limit.moved(worse) == of(worse)
+    assert limit.moved(worse).limit == worse
 
 
 def test_thresholds_replace_the_plugins_own() -> None:

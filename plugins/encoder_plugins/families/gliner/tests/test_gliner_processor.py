@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,9 +196,18 @@ def test_truncated_texts_are_the_library_s_and_say_so(library: Library) -> None:
         assert answer["usage"]["words"] == sent
 
 
-def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library) -> None:
-    served = processor(one)
-    served._builder.limit = served._most_tokens = 40
+def limited(library: Library, folder: Path) -> GlinerProcessor:
+    """Return a processor whose tokenizer takes 40 tokens."""
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(library.folder / name, folder)
+    about = json.loads((library.folder / "tokenizer_config.json").read_bytes()) | {"model_max_length": 40}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    values = {limit.name: limit.default for limit in LIMITS}
+    return GlinerProcessor(ServingContext(model=folder, max_model_len=4096, names=("ner",), limits=values))
+
+
+def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library, tmp_path: Path) -> None:
+    served = limited(one, tmp_path)
     before, one.tokenizer.model_max_length = one.tokenizer.model_max_length, 40
     try:
         options = {"threshold": 0.1, "flat_ner": False}
@@ -256,6 +267,17 @@ def test_a_text_that_fits_is_the_same_in_parts(library: Library) -> None:
     assert [result["entities"] for result in parts["results"]] == [result["entities"] for result in whole["results"]]
     assert [result["chunks"] for result in parts["results"]] == [1, 1, 1, 1, 1, 0, 0]
     assert parts["usage"] == whole["usage"]
+
+
+def test_a_tokenizer_s_own_limit_bounds_texts_and_parts(one: Library, tmp_path: Path) -> None:
+    served = limited(one, tmp_path)
+    data: dict[str, Any] = {"text": "word " * 60, "labels": ["x"]}
+    assert "the model takes 40." in refusal(served, **data)[1]
+    (prompt,) = parsed(served, **data, overflow="truncate").prompts
+    assert len(prompt.token_ids) == 40
+    parts = parsed(served, **data, overflow="chunk").parts
+    assert len(parts) > 1
+    assert max(len(part.tokens) for part in parts) <= 40
 
 
 def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
@@ -368,7 +390,8 @@ def test_with_a_low_threshold_the_pairs_are_counted(one: Library) -> None:
 
 
 def test_an_answer_holds_at_most_its_limit_of_entities(one: Library) -> None:
-    data: dict[str, Any] = {"texts": TEXTS[:2], "labels": LABELS, "threshold": 0.1}
+    # neither of them alone has too many
+    data: dict[str, Any] = {"texts": TEXTS[:1] * 2, "labels": LABELS, "threshold": 0.1}
     count = sum(len(result["entities"]) for result in answered(one, processor(one), **data)["results"])
     answered(one, processor(one, entities=count), **data)
     with pytest.raises(InvalidRequest, match=f"more than {count - 1} entities") as caught:
