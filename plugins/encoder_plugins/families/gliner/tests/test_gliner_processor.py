@@ -281,9 +281,16 @@ def test_a_tokenizer_s_own_limit_bounds_texts_and_parts(one: Library, tmp_path: 
 
 
 def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
+    longest = {}
+    for engine_tokens in range(64, 59, -1):
+        served = processor(one, engine_tokens=engine_tokens)
+        prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
+        longest[engine_tokens] = max(len(part.tokens) for part in prepared.parts)
+    # however many tokens a word has, one of them is used up to the last
+    assert {most - used for most, used in longest.items()} >= {0}
+    assert all(used <= most for most, used in longest.items())
     served = processor(one, engine_tokens=64)
     prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
-    assert all(len(part.tokens) <= 64 for part in prepared.parts)
     assert all(len(prompt.token_ids) <= 64 for prompt in prepared.prompts)
     assert len(prepared.prompts) > 1
     path, says = refusal(served, text="a " + "x" * 500, labels=["x"], overflow="chunk")
