@@ -293,10 +293,14 @@ def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
     prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
     assert all(len(prompt.token_ids) <= 64 for prompt in prepared.prompts)
     assert len(prepared.prompts) > 1
+    # an entity as wide as the model finds lies within a part as a whole
+    borders = list(pairwise(prepared.texts[0].chunks))
+    assert {before.end - behind.begin for before, behind in borders} == {served._config.max_width}
     path, says = refusal(served, text="a " + "x" * 500, labels=["x"], overflow="chunk")
     assert (path, "the words 0 to 1 are" in says) == ("data.text", True)
     path, says = refusal(served, text="word " * 30_000, labels=["x"], overflow="chunk")
-    assert (path, "1024 parts, the limit" in says) == ("data.text", True)
+    # refused by the plan, before 30 000 words become prompts
+    assert (path, "1024 parts, the limit, hold" in says) == ("data.text", True)
     path, says = refusal(served, texts=["word " * 8_000] * 2, labels=["x"], overflow="chunk")
     assert (path, "1024 parts, the limit" in says) == ("data.texts[1]", True)
 
