@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
 
 # the library and torch warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -332,6 +332,24 @@ def test_nothing_to_find_needs_no_engine(one: Library, data: dict[str, Any]) -> 
     assert answer["usage"]["prompt_tokens"] == 0
     results = answer["results"] if "texts" in data else [answer]
     assert all(result["entities"] == [] for result in results)
+
+
+async def test_a_large_answer_is_not_decoded_on_the_event_loop(one: Library) -> None:
+    sizes: list[int] = []
+
+    class SizesEngine(ManualEngine):
+        async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
+            return [pooled(one, prompt) for prompt in prompts]
+
+        async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
+            sizes.append(size)
+            return function(*arguments)
+
+    served = processor(one)
+    for texts, threshold in ((["a"], 0.9), (["a"] * 64, 0.9), (TEXTS[4:5] * 4, 0)):
+        await served.run(parsed(served, texts=texts, labels=LABELS, threshold=threshold), SizesEngine())
+    # a millisecond is the most that other requests can wait
+    assert sizes[0] <= 1_000 < min(sizes[1:])
 
 
 def test_usage_counts_tokens_and_words(one: Library) -> None:
