@@ -98,6 +98,8 @@ def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None
 def test_the_dtype_is_the_plugins_unless_it_is_set(accelerator: str, dtype: str | None, expected: str) -> None:
     command = serve.command(service(accelerator=accelerator, dtype=dtype), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert value_of(command, "--dtype") == expected
+    # graphs are for GPUs
+    assert ("--enforce-eager" in command) == (accelerator == "cpu")
 
 
 def test_the_users_arguments_come_last_and_win() -> None:

@@ -74,8 +74,11 @@ async def test_a_server_is_healthy_when_all_its_processes_listen() -> None:
     ],
 )
 async def test_a_refused_request_names_its_field(body: bytes, status: int, kind: str, param: str) -> None:
-    found = error(await Server().post(body))
+    response = await Server().post(body)
+    found = error(response)
     assert (found["code"], found["type"], found["param"]) == (status, kind, param)
+    # the same request would be refused again
+    assert "retry-after" not in response.headers
     assert found["message"].startswith(f"{param}: ")
 
 
