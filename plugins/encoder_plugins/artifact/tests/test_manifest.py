@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,55 @@ def test_a_path_that_leaves_the_artifact_is_refused(sound: Path, path: str) -> N
     raw["files"] = [{"path": path, "size": 0, "sha256": "0" * 64}]
     (sound / artifact.MANIFEST).write_bytes(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode())
     with pytest.raises(ChecksumMismatch):
+        artifact.verify(sound)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files[::-1],
+        lambda files: [files[0], *files],
+        lambda files: [{"path": artifact.MANIFEST, "size": 0, "sha256": "0" * 64}, *files],
+    ],
+)
+def test_a_list_of_files_has_one_order_and_no_file_twice(sound: Path, change: Callable[[list[Any]], list[Any]]) -> None:
+    raw = json.loads((sound / artifact.MANIFEST).read_bytes())
+    (sound / artifact.MANIFEST).write_bytes(artifact.canonical_json(raw | {"files": change(raw["files"])}))
+    with pytest.raises(ChecksumMismatch, match="not canonical"):
+        artifact.verify(sound)
+
+
+def replace_by_a_link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("swap", [replace_by_a_link, replace_by_a_pipe])
+def test_what_takes_a_files_place_after_the_listing_is_not_hashed(
+    sound: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path], object]
+) -> None:
+    listed = artifact._walk
+
+    def walk(root: Path) -> tuple[list[str], list[str]]:
+        found = listed(root)
+        swap(root / "model" / "model.safetensors")
+        return found
+
+    monkeypatch.setattr(artifact, "_walk", walk)
+    with pytest.raises((ChecksumMismatch, OSError), match=r"not a regular file|symbolic link"):
+        artifact.verify(sound)
+
+
+def test_a_message_names_three_files_and_counts_the_others(sound: Path) -> None:
+    for number in range(5):
+        (sound / "model" / f"added{number}").touch()
+    surplus = "model/added0, model/added1, model/added2 and 2 more is not in MANIFEST.json"
+    with pytest.raises(ChecksumMismatch, match=surplus):
         artifact.verify(sound)
 
 

@@ -61,6 +61,12 @@ def test_outputs_that_do_not_belong_to_the_cases_are_a_mistake_of_the_recorder(t
         sealed(tmp_path, outputs)
 
 
+def test_two_cases_of_one_name_are_a_mistake_of_the_recorder(tmp_path: Path) -> None:
+    twice = Recording(cases=[{"id": "one"}] * 2, outputs={"one": OUTPUTS["one"]}, about={})
+    with pytest.raises(ValueError, match="distinct id"):
+        reference.write(twice, tmp_path)
+
+
 @pytest.mark.parametrize("name", [manifest.CASES, manifest.EXPECTED, manifest.ABOUT])
 def test_a_reference_that_was_changed_is_not_read(tmp_path: Path, name: str) -> None:
     path = sealed(tmp_path) / name
@@ -72,6 +78,16 @@ def test_a_reference_that_was_changed_is_not_read(tmp_path: Path, name: str) -> 
 def test_a_reference_without_cases_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch, match="no cases"):
         reference.read(sealed_without_cases(tmp_path))
+
+
+@pytest.mark.parametrize("cases", [CASES[:1], [*CASES, {"id": "third"}]])
+def test_a_reference_whose_cases_and_outputs_differ_is_not_read(tmp_path: Path, cases: list[dict[str, str]]) -> None:
+    reference.write(Recording(cases=CASES, outputs=OUTPUTS, about={}), tmp_path)
+    (tmp_path / manifest.CASES).write_bytes(manifest.canonical_json(cases))
+    made = manifest.build(tmp_path, key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"})
+    (tmp_path / manifest.MANIFEST).write_bytes(made.encode())
+    with pytest.raises(ChecksumMismatch, match="cases without expected outputs"):
+        reference.read(tmp_path)
 
 
 def sealed_without_cases(folder: Path) -> Path:

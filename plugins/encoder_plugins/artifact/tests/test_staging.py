@@ -148,6 +148,31 @@ def test_every_file_and_folder_is_on_the_disk_before_the_rename_and_the_parent_b
     assert [Path(place.root, path).resolve() for path in after] == [place.output.parent.resolve()]
 
 
+def test_a_damaged_artifact_makes_room_for_the_next_even_where_one_was_set_aside_before(tmp_path: Path) -> None:
+    place = staged(tmp_path)
+    for content in ("first", "second"):
+        place.output.mkdir()
+        (place.output / "file").write_text(content)
+        place.set_aside()
+        assert not place.output.exists()
+    place.publish()
+    assert (place.output / "model" / "weights").read_bytes() == b"x"
+    place.discard()
+    assert not place.root.exists()
+
+
+def test_a_link_is_removed_and_not_what_it_names(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    (tmp_path / "link").symlink_to("folder")
+    for name in ("link", "folder/file", "missing"):
+        assert (tmp_path / "folder").is_dir()
+        staging.discard(tmp_path / name)
+        assert not os.path.lexists(tmp_path / name)
+    staging.discard(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
 def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 

@@ -16,7 +16,10 @@ from safetensors.numpy import save
 
 from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest as artifact
+from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER
+from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.parity import client
+from encoder_plugins.parity import plan as plans
 
 Answer = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
 CASES = [
@@ -141,6 +144,90 @@ async def test_a_request_to_a_full_server_is_repeated(prepared: Path) -> None:
         return await right(data, count) if count % 2 else web.Response(status=503, headers={"Retry-After": "0"})
 
     assert (await verdict(prepared, full))[0] == 0
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("0", 0), ("3", 3), ("3600", 5), ("-1", 1), ("soon", 1), ("²", 1)])
+def test_a_full_server_is_waited_for_as_it_says_but_never_long(given: str, seconds: float) -> None:
+    assert client._seconds(given) == seconds
+
+
+async def test_503_without_retry_after_is_a_failure_of_the_server(prepared: Path) -> None:
+    async def down(data: dict[str, Any], count: int) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    status, found = await verdict(prepared, down)
+    assert (status, "503" in found["message"]) == (2, True)
+
+
+async def test_an_answer_that_is_too_large_fails_before_it_is_read(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 200_000)
+
+    async def endless(data: dict[str, Any], count: int) -> web.StreamResponse:
+        return web.Response(body=bytes(10_000_000))
+
+    status, found = await verdict(prepared, endless)
+    assert (status, found["result"]) == (1, "Failed")
+    assert "larger than 200000 bytes" in found["message"]
+
+
+async def test_only_the_later_passes_have_requests_at_the_same_time(prepared: Path) -> None:
+    one_by_one = sum(len(step.batches) for step in plans.plan(PARITY, CASES)[:2])
+    in_flight, most, two = 0, 0, asyncio.Event()
+
+    async def watched(data: dict[str, Any], count: int) -> web.StreamResponse:
+        nonlocal in_flight, most
+        in_flight += 1
+        try:
+            if count <= one_by_one:
+                most = max(most, in_flight)
+                # a request that should have waited would come now
+                await asyncio.sleep(0.02)
+            elif in_flight == 2:
+                two.set()
+            elif count == one_by_one + 1:
+                await two.wait()
+            return await right(data, count)
+        finally:
+            in_flight -= 1
+
+    status, _ = await verdict(prepared, watched, "--timeout", "60")
+    assert (status, most, two.is_set()) == (0, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (
+            {"body": b'{"version": "0.32.0"}', "headers": {PLUGIN_VERSION_HEADER: "1.0"}},
+            {"vllm": "0.32.0", "plugin": "1.0"},
+        ),
+        ({"body": b'{"version": "0.32.0"}'}, {"vllm": "0.32.0"}),
+        ({"body": b'{"version": "' + b"1" * 100 + b'"}'}, {"vllm": "1" * 64}),
+        ({"body": b'{"version": 32}'}, {}),
+        ({"body": b"[]"}, {}),
+        ({"body": b"<html>"}, {}),
+        ({"body": b'{"version": "0.32.0"}' + b" " * 5000}, {"vllm": "0.32.0"}),
+        ({"body": b'{"version": "0.32.0"}', "status": 404}, {}),
+        ({"status": 302, "headers": {"Location": "/pooling"}}, {}),
+    ],
+)
+async def test_versions_are_those_that_the_server_reports(response: dict[str, Any], expected: dict[str, str]) -> None:
+    async def version(request: web.Request) -> web.StreamResponse:
+        return web.Response(**response)
+
+    application = web.Application()
+    application.router.add_get("/version", version)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        assert await client.versions(f"http://127.0.0.1:{runner.addresses[0][1]}/pooling") == expected
+    finally:
+        await runner.cleanup()
+    assert await client.versions("http://127.0.0.1:9") == {}
 
 
 async def test_a_server_that_stalls_is_no_evidence(prepared: Path) -> None:

@@ -20,7 +20,7 @@ from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
 from encoder_plugins.parity.plan import Batch
-from encoder_plugins.parity.protocol import Variant
+from encoder_plugins.parity.protocol import Threshold, Variant
 from encoder_plugins.parity.verdict import Finding, Verdict
 from encoder_plugins.serving import limits
 
@@ -85,13 +85,14 @@ def test_the_passes_differ_in_order_company_and_concurrency() -> None:
     alone, together, concurrent, shuffled = plans.plan(PARITY, CASES)
     assert {len(batch.cases) for batch in alone.batches} == {1}
     assert max(len(batch.cases) for batch in together.batches) >= 40
-    assert (alone.concurrency, concurrent.concurrency, shuffled.concurrency) == (1, 16, 16)
+    steps = (alone, together, concurrent, shuffled)
+    assert [step.concurrency for step in steps] == [1, 1, 16, 16]
     assert max(len(batch.cases) for batch in shuffled.batches) == 8
     order = [[case["id"] for batch in step.batches for case in batch.cases] for step in (alone, concurrent)]
     # of each way to express a request, the last case comes first
     assert order[1][0] == order[0][-1] == CASES[-1]["id"]
     assert plans.plan(PARITY, CASES)[3] == shuffled
-    assert {batch.variant for step in (alone, together, concurrent, shuffled) for batch in step.batches} == {
+    assert {batch.variant for step in steps for batch in step.batches} == {
         FLOAT,
         BASE64,
         OPENAI,
@@ -107,8 +108,23 @@ def test_every_variant_has_a_pass() -> None:
     assert used == [{f"v{number}"} for number in range(6)]
 
 
+def test_cases_that_a_variant_cannot_express_are_not_mixed_either() -> None:
+    class Two(type(PARITY)):  # type: ignore[misc]
+        def variants(self) -> list[Variant]:
+            return [FLOAT, OPENAI]
+
+    _, together, _, shuffled = plans.plan(Two(), CASES)
+    for batch in (*together.batches, *shuffled.batches):
+        assert len({parity.PARITY.group(case, batch.variant) for case in batch.cases}) == 1
+    groups = {parity.PARITY.group(case, OPENAI) for case in CASES} - {None}
+    assert len([batch for batch in together.batches if batch.variant == OPENAI]) == len(groups)
+
+
 def test_a_request_has_no_more_texts_than_every_plugin_takes() -> None:
     assert min(limits.defaults(plugin)["texts"] for plugin in catalog.plugins().values()) >= plans.MAX_TEXTS >= 40
+    for count, requests in ((plans.MAX_TEXTS, 1), (plans.MAX_TEXTS + 1, 2)):
+        same = [CASES[0] | {"id": str(number)} for number in range(count)]
+        assert len(plans.plan(PARITY, same)[1].batches) == requests
 
 
 def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
@@ -234,6 +250,18 @@ def test_rounding_is_measured_in_what_the_library_loses() -> None:
     assert ratio == pytest.approx(1.0, abs=0.01)
     ratio = PARITY.compare({}, exact + 0.06, expected).metrics["noise_ratio"]
     assert not PARITY.tolerances["bfloat16"][2].holds(ratio)
+
+
+@pytest.mark.parametrize(("side", "better", "worse"), [("at_least", 0.6, 0.4), ("at_most", 0.4, 0.6)])
+def test_a_threshold_holds_at_its_limit_and_moves_on_its_side(side: str, better: float, worse: float) -> None:
+    def of(value: float) -> Threshold:
+        return Threshold("m", at_least=value) if side == "at_least" else Threshold("m", at_most=value)
+
+    limit = of(0.5)
+    assert (limit.holds(0.5), limit.holds(better), limit.holds(worse)) == (True, True, False)
+    assert limit.badness(math.nan) > limit.badness(worse) > limit.badness(better)
+    assert limit.moved(worse) == of(worse)
+    assert limit.moved(worse).limit == worse
 
 
 def test_thresholds_replace_the_plugins_own() -> None:

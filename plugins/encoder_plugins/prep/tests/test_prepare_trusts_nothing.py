@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from encoder_plugins import errors
+from encoder_plugins import catalog, errors
 from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.staging import Staging, discard
 from encoder_plugins.prep.checkpoint import SourceFile
@@ -114,6 +115,30 @@ def test_code_of_an_auxiliary_repository_is_refused(
     with pytest.raises(errors.RemoteCodeRefused, match="auto_map"):
         prepare(request, progress)
     assert recorder == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("plugin", catalog.get("deberta_gliner")),
+        ("revision", "0" * 40),
+        ("auxiliary", (Auxiliary("a/b", "1" * 40),)),
+        ("inputs", [{"text": "a"}]),
+        ("trust_remote_code", True),
+        ("output", Path("other")),
+    ],
+)
+def test_an_artifact_of_another_request_is_not_taken_for_this_one(
+    requested: Requested, progress: Progress, name: str, value: Any
+) -> None:
+    request = requested()
+    prepare(request, progress)
+    changed = replace(request, **{name: value})
+    if isinstance(value, Path):
+        changed = replace(request, output=request.output.rename(request.output.with_name(value.name)))
+    differing = {"output": "key"}.get(name, name)
+    with pytest.raises(errors.Unsupported, match=rf"holds another artifact \({differing}: .*\): choose another output"):
+        prepare(changed, progress)
 
 
 def test_a_script_beside_the_weights_does_not_reach_the_library(

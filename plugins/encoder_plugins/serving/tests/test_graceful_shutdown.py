@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from encoder_plugins.serving.graceful_shutdown import Drain
+from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS, Drain
 
 
 @pytest.fixture
@@ -50,6 +50,11 @@ async def test_a_second_signal_changes_nothing(interrupted: asyncio.Event) -> No
     interrupted.clear()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(interrupted.wait(), 1)
+
+
+def test_a_stop_fits_into_the_time_that_a_pod_has() -> None:
+    # the operator gives a pod 90 s, of which 5 pass before SIGTERM; vLLM needs 10 to end
+    assert 30 <= LONGEST_SECONDS <= 75
 
 
 async def test_a_server_without_requests_is_quiet_at_once() -> None:

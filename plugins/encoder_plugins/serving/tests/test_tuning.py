@@ -36,6 +36,9 @@ def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
         (16, 8 * GIB, GIB, (1, 2)),
         (16, 20 * GIB, GIB, (2, 3)),
         (16, 64 * GIB, GIB, (4, 3)),
+        # two engines with two API servers each take 12 GiB, and the weights twice
+        (16, 18 * GIB, 3 * GIB, (2, 3)),
+        (16, 17 * GIB, 3 * GIB, (1, 4)),
         (64, None, 14 * GIB, (1, 4)),
     ],
 )

@@ -65,13 +65,13 @@ def by_us(
 
 
 @pytest.mark.parametrize(("flat", "multi_label"), SWITCHES)
-@pytest.mark.parametrize("threshold", [0, 0.0, 0.3, 0.5, 1, 1.0])
+@pytest.mark.parametrize("threshold", [0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_entities_are_the_library_s(
     shape: tuple[int, int, int], threshold: float, flat: bool, multi_label: bool
 ) -> None:
     options: dict[str, Any] = {"threshold": threshold, "flat": flat, "multi_label": multi_label}
-    for seed in range(12):
+    for seed in range(6):
         # every second table has many ties
         logits = (
             spread(seed, *shape) if seed % 2 else torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2

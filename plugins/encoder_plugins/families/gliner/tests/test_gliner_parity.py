@@ -121,8 +121,11 @@ def test_an_entity_below_the_threshold_needs_its_distance(score: float) -> None:
     scores = parity._sigmoid(logits)
     # nothing else is in its way, and the library has nothing that is missing
     assert parity.shift(case(), [(2, 1, 0)], scores) == pytest.approx(0.5 - score, abs=1e-6)
-    _, verdict = findings(case(), logits, {"entities": [entity((2, 1, 0), score)]})
+    finding, verdict = findings(case(), logits, {"entities": [entity((2, 1, 0), score)]})
     assert verdict.result == "Failed"
+    # in units of what the library loses, or of the least that counts
+    lost = np.abs(parity._sigmoid(expected(logits)["logits_bfloat16"]) - scores).max()
+    assert finding.metrics["noise_shift"] == pytest.approx((0.5 - score) / max(lost, 1e-3), rel=1e-4)
     assert "shift that explains the entities" in verdict.message
 
 
@@ -185,6 +188,23 @@ def test_the_librarys_own_answer_passes() -> None:
     assert finding.metrics["score_max"] < 1e-6
 
 
+def test_entities_that_begin_with_the_same_word_are_in_order() -> None:
+    logits = np.full((WORDS, WIDTH, len(LABELS)), -9.0, np.float32)
+    logits[2, 0, :2] = logits[2, 2, 2] = 3.0
+    wanted = case(multi_label=True, flat_ner=False)
+    answer = right_answer(wanted, logits)
+    assert len(answer) == 3
+    assert findings(wanted | {"entities": answer}, logits, {"entities": answer})[1].result == "Passed"
+
+
+def test_cases_with_scores_share_a_request_whatever_their_options_and_others_do_not() -> None:
+    scores = case(measures="scores")
+    for option in ({"threshold": 0.3}, {"flat_ner": False}, {"multi_label": True}, {"overflow": "truncate"}):
+        assert PARITY.group(scores | option, POOLING) == PARITY.group(scores, POOLING)
+        assert PARITY.group(case(**option), POOLING) != PARITY.group(case(), POOLING)
+    assert PARITY.group(scores, POOLING) != PARITY.group(case(), POOLING)
+
+
 def test_a_score_that_is_off_fails_with_its_number() -> None:
     logits = drawn(3)
     answer = right_answer(case(), logits)
@@ -233,6 +253,8 @@ def test_what_is_no_entity_of_the_text_is_wrong(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("answer", [None, {}, {"entities": None}, {"entities": 3}, {"results": []}, []])
 def test_an_answer_without_entities_is_wrong(answer: Any) -> None:
     assert findings(case(), drawn(3), answer)[0].wrong
+    with pytest.raises(WrongAnswer):
+        PARITY.outputs(b"no JSON", [case()], POOLING)
 
 
 def test_entities_twice_or_in_another_order_are_wrong() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
 
 # the library and torch warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -194,9 +196,18 @@ def test_truncated_texts_are_the_library_s_and_say_so(library: Library) -> None:
         assert answer["usage"]["words"] == sent
 
 
-def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library) -> None:
-    served = processor(one)
-    served._builder.limit = served._most_tokens = 40
+def limited(library: Library, folder: Path) -> GlinerProcessor:
+    """Return a processor whose tokenizer takes 40 tokens."""
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(library.folder / name, folder)
+    about = json.loads((library.folder / "tokenizer_config.json").read_bytes()) | {"model_max_length": 40}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    values = {limit.name: limit.default for limit in LIMITS}
+    return GlinerProcessor(ServingContext(model=folder, max_model_len=4096, names=("ner",), limits=values))
+
+
+def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library, tmp_path: Path) -> None:
+    served = limited(one, tmp_path)
     before, one.tokenizer.model_max_length = one.tokenizer.model_max_length, 40
     try:
         options = {"threshold": 0.1, "flat_ner": False}
@@ -258,16 +269,38 @@ def test_a_text_that_fits_is_the_same_in_parts(library: Library) -> None:
     assert parts["usage"] == whole["usage"]
 
 
+def test_a_tokenizer_s_own_limit_bounds_texts_and_parts(one: Library, tmp_path: Path) -> None:
+    served = limited(one, tmp_path)
+    data: dict[str, Any] = {"text": "word " * 60, "labels": ["x"]}
+    assert "the model takes 40." in refusal(served, **data)[1]
+    (prompt,) = parsed(served, **data, overflow="truncate").prompts
+    assert len(prompt.token_ids) == 40
+    parts = parsed(served, **data, overflow="chunk").parts
+    assert len(parts) > 1
+    assert max(len(part.tokens) for part in parts) <= 40
+
+
 def test_parts_are_bounded_by_tokens_and_in_number(one: Library) -> None:
+    longest = {}
+    for engine_tokens in range(64, 59, -1):
+        served = processor(one, engine_tokens=engine_tokens)
+        prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
+        longest[engine_tokens] = max(len(part.tokens) for part in prepared.parts)
+    # however many tokens a word has, one of them is used up to the last
+    assert {most - used for most, used in longest.items()} >= {0}
+    assert all(used <= most for most, used in longest.items())
     served = processor(one, engine_tokens=64)
     prepared = parsed(served, text="word " * 200, labels=["x"], overflow="chunk")
-    assert all(len(part.tokens) <= 64 for part in prepared.parts)
     assert all(len(prompt.token_ids) <= 64 for prompt in prepared.prompts)
     assert len(prepared.prompts) > 1
+    # an entity as wide as the model finds lies within a part as a whole
+    borders = list(pairwise(prepared.texts[0].chunks))
+    assert {before.end - behind.begin for before, behind in borders} == {served._config.max_width}
     path, says = refusal(served, text="a " + "x" * 500, labels=["x"], overflow="chunk")
     assert (path, "the words 0 to 1 are" in says) == ("data.text", True)
     path, says = refusal(served, text="word " * 30_000, labels=["x"], overflow="chunk")
-    assert (path, "1024 parts, the limit" in says) == ("data.text", True)
+    # refused by the plan, before 30 000 words become prompts
+    assert (path, "1024 parts, the limit, hold" in says) == ("data.text", True)
     path, says = refusal(served, texts=["word " * 8_000] * 2, labels=["x"], overflow="chunk")
     assert (path, "1024 parts, the limit" in says) == ("data.texts[1]", True)
 
@@ -299,6 +332,24 @@ def test_nothing_to_find_needs_no_engine(one: Library, data: dict[str, Any]) -> 
     assert answer["usage"]["prompt_tokens"] == 0
     results = answer["results"] if "texts" in data else [answer]
     assert all(result["entities"] == [] for result in results)
+
+
+async def test_a_large_answer_is_not_decoded_on_the_event_loop(one: Library) -> None:
+    sizes: list[int] = []
+
+    class SizesEngine(ManualEngine):
+        async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
+            return [pooled(one, prompt) for prompt in prompts]
+
+        async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
+            sizes.append(size)
+            return function(*arguments)
+
+    served = processor(one)
+    for texts, threshold in ((["a"], 0.9), (["a"] * 64, 0.9), (TEXTS[:1], 0)):
+        await served.run(parsed(served, texts=texts, labels=LABELS, threshold=threshold), SizesEngine())
+    # a millisecond is the most that other requests can wait
+    assert sizes[0] <= 1_000 < min(sizes[1:])
 
 
 def test_usage_counts_tokens_and_words(one: Library) -> None:
@@ -368,7 +419,8 @@ def test_with_a_low_threshold_the_pairs_are_counted(one: Library) -> None:
 
 
 def test_an_answer_holds_at_most_its_limit_of_entities(one: Library) -> None:
-    data: dict[str, Any] = {"texts": TEXTS[:2], "labels": LABELS, "threshold": 0.1}
+    # neither of them alone has too many
+    data: dict[str, Any] = {"texts": TEXTS[:1] * 2, "labels": LABELS, "threshold": 0.1}
     count = sum(len(result["entities"]) for result in answered(one, processor(one), **data)["results"])
     answered(one, processor(one, entities=count), **data)
     with pytest.raises(InvalidRequest, match=f"more than {count - 1} entities") as caught:

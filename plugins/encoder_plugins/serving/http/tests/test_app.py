@@ -1,166 +1,17 @@
-"""The application, with a processor and an engine that the test controls."""
+"""Requests to the application."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, ClassVar
-from unittest.mock import AsyncMock
 
-import httpx
 import pytest
-from prometheus_client import REGISTRY
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from encoder_plugins import catalog
-from encoder_plugins.errors import InvalidRequest, UnknownModel
-from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Route
-from encoder_plugins.serving.http import app as application
-from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
-from encoder_plugins.serving.http.app import INLINE_BYTES, Application, Serving
-from encoder_plugins.serving.http.metrics import Counts
+from encoder_plugins.plugin import POOLING, Route
+from encoder_plugins.serving.http.admission import Message
+from encoder_plugins.serving.http.app import INLINE_BYTES
+from encoder_plugins.serving.http.tests.fake_server import JSON, OTHER, Server, chunks, error
 from encoder_plugins.serving.http.worker_counters import SingleProcess
-from encoder_plugins.serving.limits import RequestLimits
-from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema
-
-JSON = {"content-type": "application/json"}
-OTHER = Route(path="/v1/embeddings", schema="openai", summary="Another route.")
-
-
-class FakeEngine:
-    """Answers when it is let, and knows how many wait for it."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = asyncio.Semaphore(0)
-        self.encoding = 0
-
-    async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Any]:
-        self.encoding += 1
-        self.waiting.release()
-        try:
-            await self.open.wait()
-        finally:
-            self.encoding -= 1
-        return []
-
-    async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
-        return function(*arguments)
-
-
-class FakeProcessor:
-    """Repeats the body, and notes in which thread it was parsed; some bodies fail in their own ways."""
-
-    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(str, int), "openai": Schema(int, str)}
-
-    def __init__(self, limits: RequestLimits) -> None:
-        self.limits = limits
-        self.threads: list[int] = []
-
-    def parse(self, route: Route, body: bytes) -> tuple[Route, bytes]:
-        self.threads.append(threading.get_ident())
-        if body == b"bad":
-            raise InvalidRequest("it is bad", param="data.text")
-        if body == b"other":
-            raise UnknownModel("it is another", param="model")
-        return route, body
-
-    async def run(self, request: tuple[Route, bytes], engine: Engine) -> Response:
-        await engine.encode([])
-        route, body = request
-        if body == b"much":
-            raise InvalidRequest("the answer is too large", param="data.threshold")
-        if body == b"broken":
-            raise RuntimeError("secret detail")
-        return Response(body=body, media_type="text/x-test", headers={"x-route": route.schema})
-
-
-class Counters(SingleProcess):
-    """Knows whether the process has reported that it listens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened = False
-
-    def open(self) -> None:
-        self.opened = True
-
-
-class Server:
-    """An application with given limits, and a client in front of it."""
-
-    def __init__(self, counters: Any = None, **limits: int) -> None:
-        values = {limit.name: limit.default for limit in REQUEST_LIMITS} | limits
-        self.processor = FakeProcessor(RequestLimits(**values))
-        self.engine = FakeEngine()
-        self.passed: list[str] = []
-        self.died = False
-        # a name of its own, since counters are the process's
-        self.name = secrets.token_hex(4)
-        self.counters = counters or Counters()
-        plugin = replace(catalog.get("deberta_gliner"), name=self.name, routes=(POOLING, OTHER))
-        counts = Counts(self.name, self.processor.limits.in_flight)
-        self.application = Application(
-            self.vllm,
-            Serving(
-                plugin=plugin,
-                processor=self.processor,
-                engine=self.engine,
-                counts=counts,
-                counters=self.counters,
-                engine_died=lambda: self.died,
-            ),
-        )
-        transport = httpx.ASGITransport(app=self.application)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://server")
-
-    async def vllm(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stand for vLLM's application."""
-        self.passed.append(scope["path"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"{}"})
-
-    async def post(
-        self, content: bytes | AsyncIterator[bytes], headers: dict[str, str] = JSON, path: str = "/pooling"
-    ) -> httpx.Response:
-        return await self.client.post(path, content=content, headers=headers)
-
-    async def raw(self, receive: Receive, path: str = "/pooling") -> list[Message]:
-        """Serve one request without a client; return what was sent."""
-        sent: list[Message] = []
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        headers = [(b"content-type", b"application/json")]
-        await self.application({"type": "http", "path": path, "method": "POST", "headers": headers}, receive, send)
-        return sent
-
-    def counted(self) -> dict[str, float]:
-        """The page's numbers of this server, without their prefix."""
-        return {
-            sample.name.removeprefix("encoder_serving_") + sample.labels.get("reason", ""): sample.value
-            for metric in REGISTRY.collect()
-            for sample in metric.samples
-            if sample.labels.get("plugin") == self.name and not sample.name.endswith("_created") and sample.value
-        }
-
-
-def error(response: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = response.json()["error"]
-    assert found.keys() == {"message", "type", "param", "code"}
-    assert found["code"] == response.status_code
-    return found
-
-
-async def chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
 
 
 @pytest.mark.parametrize("route", [POOLING, OTHER])
@@ -223,8 +74,11 @@ async def test_a_server_is_healthy_when_all_its_processes_listen() -> None:
     ],
 )
 async def test_a_refused_request_names_its_field(body: bytes, status: int, kind: str, param: str) -> None:
-    found = error(await Server().post(body))
+    response = await Server().post(body)
+    found = error(response)
     assert (found["code"], found["type"], found["param"]) == (status, kind, param)
+    # the same request would be refused again
+    assert "retry-after" not in response.headers
     assert found["message"].startswith(f"{param}: ")
 
 
@@ -399,94 +253,3 @@ async def test_every_request_and_refusal_is_counted() -> None:
         "requests_total": 6, "in_flight_limit": 7, "rejected_totalinvalid": 1, "rejected_totalunknown_model": 1,
         "rejected_totalfailed": 1, "rejected_totaltoo_large": 1, "rejected_totalcontent_type": 1,
     }  # fmt: skip
-
-
-class FakeVllm:
-    """The state of vLLM's application, with an engine that may die."""
-
-    def __init__(self, errored: bool) -> None:
-        self.state = SimpleNamespace(
-            engine_client=SimpleNamespace(errored=errored),
-            server=SimpleNamespace(should_exit=False, config=SimpleNamespace(http_protocol_class=None)),
-            args=SimpleNamespace(),
-        )
-
-
-async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> None:
-    """Start a server, wait for something, and end it."""
-    monkeypatch.setattr(Application, "failed", False)
-    monkeypatch.setattr(application, "build", lambda *_: server.application._serving)
-    monkeypatch.setattr(application, "guarded", lambda app, _: app)
-    monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
-    switching: list[float] = []
-    monkeypatch.setattr("encoder_plugins.serving.http.app.sys.setswitchinterval", switching.append)
-    ended = asyncio.Event()
-
-    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
-        assert (await receive())["type"] == "lifespan.startup"
-        async with asyncio.timeout(10):
-            while not until():
-                await asyncio.sleep(0.01)
-        ended.set()
-        assert (await receive())["type"] == "lifespan.shutdown"
-
-    messages = iter(["lifespan.startup", "lifespan.shutdown"])
-
-    async def receive() -> Message:
-        return {"type": next(messages)}
-
-    async def send(message: Message) -> None:
-        raise AssertionError(message)
-
-    server.application._app = inner
-    await server.application({"type": "lifespan", "app": vllm}, receive, send)
-    assert ended.is_set()
-    assert switching == [application.SWITCH_SECONDS]
-    assert server.counters.opened
-    # what bounds the headers of every connection
-    assert issubclass(vllm.state.server.config.http_protocol_class, HttpToolsProtocol)
-
-
-async def test_a_dead_engine_ends_the_server_with_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = FakeVllm(errored=True)
-    await lifespan(Server(), vllm, monkeypatch, lambda: vllm.state.server.should_exit)
-    assert Application.failed
-
-
-async def test_a_dead_engine_is_a_failure_when_vllm_notices_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = FakeVllm(errored=False)
-
-    def dies() -> bool:
-        vllm.state.engine_client.errored = True
-        return True
-
-    monkeypatch.setattr(Application, "_watch_engine", AsyncMock())
-    await lifespan(Server(), vllm, monkeypatch, dies)
-    assert Application.failed
-
-
-async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm, server = FakeVllm(errored=True), Server()
-    server.application._drain.stopping = True
-    await lifespan(server, vllm, monkeypatch, lambda: True)
-    assert (Application.failed, vllm.state.server.should_exit) == (False, False)
-
-
-async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Application, "failed", False)
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    async def receive() -> Message:
-        return {"type": "lifespan.startup"}
-
-    def build(*_: object) -> Serving:
-        raise ValueError("no tokenizer")
-
-    monkeypatch.setattr(application, "build", build)
-    await Server().application({"type": "lifespan", "app": None}, receive, send)
-    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
-    assert "no tokenizer" in sent[0]["message"]
-    assert Application.failed
