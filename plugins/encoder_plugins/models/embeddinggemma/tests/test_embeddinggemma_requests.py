@@ -120,8 +120,8 @@ def test_a_bad_request_of_openais_shape_is_refused_by_its_own_fields(
 
 def test_a_prompt_can_be_chosen_in_openais_shape(processor: EmbeddingGemmaProcessor) -> None:
     for choice in ({"input_type": "document"}, {"prompt_name": "Clustering"}, {}):
-        asked = processor.parse(OPENAI, json.dumps({"input": ["a b"], **choice}).encode())
-        assert list(asked.token_ids) == tokens(processor, texts=["a b"], **choice)
+        parsed = processor.parse(OPENAI, json.dumps({"input": ["a b"], **choice}).encode())
+        assert list(parsed.token_ids) == tokens(processor, texts=["a b"], **choice)
 
 
 def test_sizes_are_those_of_the_model_card() -> None:
