@@ -19,7 +19,8 @@ from vllm.model_executor.models.utils import WeightsMapper
 
 from encoder_plugins.backbones.attention import WindowAttention
 from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
-from encoder_plugins.backbones.modernbert_settings import LOCAL, Settings
+from encoder_plugins.backbones.modernbert_settings import Settings
+from encoder_plugins.backbones.rotary_settings import LOCAL
 
 
 class ModernBertEmbeddings(nn.Module):

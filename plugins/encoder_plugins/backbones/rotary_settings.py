@@ -34,7 +34,7 @@ def thetas(fields: ConfigFields, flat: Mapping[str, str]) -> dict[str, float]:
         flat: The fields of the flat form, by layer type.
 
     Raises:
-        UnsupportedConfig: Positions are scaled, or a base is no number above 0.
+        UnsupportedConfig: Positions are scaled, or a base is not a number above 0.
     """
     parameters, scaling = (fields.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
     if not isinstance(parameters, Mapping) or not {GLOBAL, LOCAL}.issuperset(parameters):

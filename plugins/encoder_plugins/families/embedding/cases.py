@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported
@@ -83,15 +83,20 @@ TEXTS: Mapping[str, str] = {
 }
 
 
+def texts_of(model: EmbeddingConfig, *, most_words: int = MOST_WORDS) -> dict[str, str]:
+    """Return the texts of the built-in cases by the case's id; the longest has ``most_words`` words."""
+    limit = model.max_tokens or model.max_positions or most_words
+    # a word is a token at least: the first is cut wherever the limit is lower, the second goes far beyond most limits
+    return {
+        **TEXTS,
+        "long": _words(min(limit, most_words) // 2),
+        "beyond-limit": _words(min(2 * limit, most_words)),
+    }
+
+
 def cases(model: EmbeddingConfig) -> list[Case]:
     """Return the built-in cases of a checkpoint: its texts, its prompts, and every choice a request has."""
-    limit = model.max_tokens or model.max_positions or MOST_WORDS
-    found = [_case(name, text) for name, text in TEXTS.items()]
-    # a word is a token at least: the first is cut wherever the limit is lower, the second goes far beyond most limits
-    found += [
-        _case("long", _words(min(limit, MOST_WORDS) // 2)),
-        _case("beyond-limit", _words(min(2 * limit, MOST_WORDS))),
-    ]
+    found = [_case(name, text) for name, text in texts_of(model).items()]
     prompts = ["query", *sorted(name for name, text in model.prompts.items() if text and name != "query")]
     found += [
         _case(f"prompt-{number}", SENTENCE, prompt_name=name) for number, name in enumerate(prompts[:MOST_PROMPTS])
@@ -109,7 +114,7 @@ def cases(model: EmbeddingConfig) -> list[Case]:
     return found
 
 
-def user_cases(inputs: Inputs, others: Sequence[Case], model: EmbeddingConfig) -> list[Case]:
+def user_cases(inputs: Inputs, others: Sequence[Mapping[str, Any]], model: EmbeddingConfig) -> list[Case]:
     """Return a user's own cases: a text each, and what else a request may say.
 
     Raises:

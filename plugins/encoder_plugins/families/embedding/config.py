@@ -11,6 +11,7 @@ class EmbeddingConfig:
 
     Attributes:
         dimensions: Numbers in a vector, before any truncation.
+        pooling: How the rows of a text become a vector: ``mean``, ``cls`` or ``lasttoken``.
         normalize: Whether the last module makes vectors of length 1.
         max_tokens: Tokens kept of a text, special ones included; None leaves that to the tokenizer's own configuration.
         max_positions: Positions that the encoder has; None where it says nothing.
@@ -22,6 +23,7 @@ class EmbeddingConfig:
     """
 
     dimensions: int
+    pooling: str = "mean"
     normalize: bool
     max_tokens: int | None
     max_positions: int | None
@@ -29,8 +31,3 @@ class EmbeddingConfig:
     lower_case: bool
     prompts: dict[str, str]
     default_prompt: str | None
-
-    def prompt(self, name: str | None) -> str:
-        """Return the text to put before a text. Raises KeyError for an unknown name."""
-        wanted = self.default_prompt if name is None else name
-        return "" if wanted is None else self.prompts[wanted]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.retrieval import dense as dense_modules
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
 from encoder_plugins.prep.checkpoint_files import (
@@ -25,8 +26,7 @@ from encoder_plugins.prep.checkpoint_files import (
     module_folders,
     select_folders,
 )
-from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, shown
-from encoder_plugins.prep.tensor_file import read_header
+from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object
 
 CONFIG = "config.json"
 
@@ -59,9 +59,6 @@ LEGACY_POOLING_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-
-# what vLLM finds under the last part of a class path of torch
-ACTIVATIONS = frozenset({"Identity", "Tanh", "GELU", "ReLU", "SiLU", "Sigmoid"})
 
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
@@ -154,8 +151,12 @@ class EmbeddingCheckpoint:
         )
 
 
-def read(folder: Path) -> EmbeddingConfig:
-    """Read and check the modules of the checkpoint in ``folder``, and the sizes in its config.json.
+def read(folder: Path, *, residual: bool = False) -> EmbeddingConfig:
+    """Read and check the modules of a checkpoint, and the sizes in its config.json.
+
+    Args:
+        folder: The checkpoint.
+        residual: Whether Dense modules may have a residual branch.
 
     Raises:
         Unsupported: It needs something that is not served; the message names file and field.
@@ -163,7 +164,7 @@ def read(folder: Path) -> EmbeddingConfig:
     """
     config = read_object(folder, CONFIG)
     _require_heads(config)
-    modules = [_module(entry) for entry in _modules(folder)]
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     dense = kinds.count("Dense")
     if kinds not in (expected := _order(dense), [*expected, "Normalize"]):
@@ -174,12 +175,13 @@ def read(folder: Path) -> EmbeddingConfig:
         raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
     transformer = _transformer(folder)
     prompts, default_prompt = _prompts(folder)
-    dimensions = _pooling(folder, modules[1][1], prompts)
+    dimensions, pooling = _pooling(folder, modules[1][1], prompts)
     for kind, path in modules[2:]:
         if kind == "Dense":
-            dimensions = _dense(folder, path, dimensions)
+            dimensions = dense_modules.read(folder, path, dimensions, residual=residual).outputs
     return EmbeddingConfig(
         dimensions=dimensions,
+        pooling=pooling,
         normalize=kinds[-1] == "Normalize",
         max_tokens=transformer.get("max_seq_length"),
         max_positions=_positions(config),
@@ -215,11 +217,12 @@ def _other_format(paths: set[str]) -> Unsupported | SourceFileNotFound:
     return SourceFileNotFound(f"{MODULES} is missing: the checkpoint is not in sentence-transformers format")
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
+def read_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return kind and folder of each module; raises Unsupported for kinds that are not served."""
     modules = read_json(folder, MODULES)
     if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
         raise Unsupported(f"{MODULES} is not a list of modules")
-    return modules
+    return [_module(entry) for entry in modules]
 
 
 def _order(dense: int) -> list[str]:
@@ -265,7 +268,7 @@ def _transformer(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
+def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> tuple[int, str]:
     name = f"{path}/config.json"
     config = read_object(folder, name)
     modes = config.get("pooling_mode")
@@ -282,36 +285,7 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> int:
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
         raise Unsupported(f"{name}: embedding_dimension is missing")
-    return width
-
-
-def _dense(folder: Path, path: str, width: int) -> int:
-    name = f"{path}/config.json"
-    config = read_object(folder, name)
-    for field, neutral in (
-        ("use_residual", (False, None)),
-        ("module_input_name", ("sentence_embedding", None)),
-        ("module_output_name", ("sentence_embedding", None)),
-    ):
-        if config.get(field) not in neutral:
-            raise Unsupported(f"{name}: {field} is {config[field]!r}, which is not supported")
-    # sentence-transformers takes Tanh where the field is missing, vLLM no activation
-    activation = str(config.get("activation_function"))
-    if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-        raise Unsupported(
-            f"{name}: activation_function is {activation}; supported are torch's {', '.join(sorted(ACTIVATIONS))}"
-        )
-    if config.get("in_features") != width:
-        raise Unsupported(f"{name}: in_features is {config.get('in_features')}, and the module before has {width}")
-    out = config.get("out_features")
-    if not isinstance(out, int):
-        raise Unsupported(f"{name}: out_features is missing")
-    weights = f"{path}/model.safetensors"
-    shapes = read_header(folder, weights, missing="vLLM would leave out the module without a warning").shapes
-    expected = {"linear.weight": (out, width)} | ({"linear.bias": (out,)} if config.get("bias", True) else {})
-    if shapes != expected:
-        raise Unsupported(f"{weights}: holds {shown(shapes)}; expected is {shown(expected)}")
-    return out
+    return width, modes[0]
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:

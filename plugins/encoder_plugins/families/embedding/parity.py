@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from encoder_plugins.artifact.cases import Inputs
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.families.embedding.cases import OPTIONS, cases, user_cases
+from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.format import EmbeddingCheckpoint
 from encoder_plugins.families.embedding.vectors import Vectors
 from encoder_plugins.inputs.encodings import decode_base64
@@ -56,9 +57,14 @@ class EmbeddingParity:
     of the vector's length where that is above 1. `noise_ratio` says how far the answer is from the library's float32 vector,
     in units of the distance that the library itself has from it in bfloat16.
 
+    Attributes:
+        options: What a case says beside its text, each a field of a request; null is what a request without the field means.
+
     Args:
         checkpoint: The plugin's format.
     """
+
+    options: Mapping[str, Any] = OPTIONS
 
     tolerances: Mapping[str, Tolerance] = {
         "float32": (
@@ -85,8 +91,16 @@ class EmbeddingParity:
     def cases(self, folder: Path, inputs: Inputs) -> list[Case]:
         """Return the built-in cases of the checkpoint in ``folder``, and the user's own."""
         model = self._checkpoint.read(folder)
-        built_in = cases(model)
-        return [*built_in, *user_cases(inputs, built_in, model)]
+        built_in = self.built_in(model)
+        return [*built_in, *self.from_user(inputs, built_in, model)]
+
+    def built_in(self, model: EmbeddingConfig) -> Sequence[Case]:
+        """Return the built-in cases of a checkpoint."""
+        return cases(model)
+
+    def from_user(self, inputs: Inputs, others: Sequence[Case], model: EmbeddingConfig) -> Sequence[Case]:
+        """Return a user's own cases; raises Unsupported for what is none."""
+        return user_cases(inputs, others, model)
 
     def variants(self) -> Sequence[Variant]:
         """Return both encodings of ``/pooling``, and the route of OpenAI's clients."""
@@ -94,9 +108,9 @@ class EmbeddingParity:
 
     def group(self, case: Case, variant: Variant) -> tuple[object, ...] | None:
         """Return what cases must share to be sent in one request; OpenAI's API has no field for prompt and length."""
-        if variant == OPENAI and (case["prompt_name"], case["normalize"]) != (None, None):
+        if variant == OPENAI and any(case[name] is not None for name in self.options if name != "dimensions"):
             return None
-        return (case["prompt_name"], case["dimensions"], case["normalize"])
+        return tuple(case[name] for name in self.options)
 
     def weight(self, case: Case) -> int:
         """Return how many texts of a request a case takes."""
@@ -104,19 +118,12 @@ class EmbeddingParity:
 
     def body(self, together: Sequence[Case], variant: Variant) -> dict[str, Any]:
         """Return the request body for cases of one group."""
-        prompt_name, dimensions, normalize = (together[0][name] for name in OPTIONS)
+        first = together[0]
         if variant == OPENAI:
             body: dict[str, Any] = {"input": [case["text"] for case in together], "encoding_format": variant.encoding}
-            return body if dimensions is None else {**body, "dimensions": dimensions}
+            return body if first["dimensions"] is None else {**body, "dimensions": first["dimensions"]}
         texts = {"text": together[0]["text"]} if len(together) == 1 else {"texts": [case["text"] for case in together]}
-        data = {
-            **texts,
-            "prompt_name": prompt_name,
-            "dimensions": dimensions,
-            "normalize": normalize,
-            "encoding": variant.encoding,
-        }
-        return {"data": data}
+        return {"data": {**texts, **{name: first[name] for name in self.options}, "encoding": variant.encoding}}
 
     def outputs(self, content: bytes, together: Sequence[Case], variant: Variant) -> list[Vectors]:
         """Return the vectors of an answer, in its order.

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import msgspec
 import numpy as np
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding import vectors
-from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.format import EmbeddingCheckpoint
 from encoder_plugins.families.embedding.request import Answer, EmbeddingsRequest, EmbeddingsResponse, Request
 from encoder_plugins.families.embedding.tokenization import exact_tokenizer, token_problem
+from encoder_plugins.families.retrieval.prompts import Prompts
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.body import Envelope
@@ -63,11 +63,11 @@ class Parsed:
 
 
 class EmbeddingProcessor:
-    """Serves the embeddings of one checkpoint.
+    """Serves the embeddings of one checkpoint. A subclass names its format, and may take more in a request.
 
     Attributes:
         checkpoint: The plugin's format.
-        schemas: Request and response types by the name that a route gives.
+        schemas: Request and response types by the name that a route gives; the requests are subclasses of those here.
     """
 
     checkpoint: ClassVar[EmbeddingCheckpoint]
@@ -90,24 +90,24 @@ class EmbeddingProcessor:
         return self._parse_openai(body) if route.schema == "openai" else self._parse_pooling(body)
 
     def _parse_pooling(self, body: bytes) -> Parsed:
-        envelope = bodies.decode(body, Envelope[Request])
+        envelope = bodies.decode(body, self.schemas["pooling"].request)
         bodies.check_model(envelope.model, self._context.names)
         bodies.check_adapter(envelope.lora, self._context.adapters)
         data = envelope.data
         texts = texts_of(data.text, data.texts, self.limits)
-        check_dimensions(data.dimensions, self._config.dimensions, "data.dimensions")
-        prompt = prompt_of(data.prompt_name, self._config)
+        self.check_dimensions(data.dimensions, "data.dimensions")
+        whole = self.with_prompts(data, texts, path="data.")
         return Parsed(
-            token_ids=self._tokens(texts, prompt, "data.text" if data.texts is None else "data.texts[{}]"),
+            token_ids=self._tokens(whole, "data.text" if data.texts is None else "data.texts[{}]"),
             dimensions=data.dimensions,
-            normalize=data.normalize,
+            normalize=self.normalize(data.dimensions, data.normalize),
             encoding=data.encoding,
             dtype=data.dtype,
             lora=envelope.lora,
         )
 
     def _parse_openai(self, body: bytes) -> Parsed:
-        data = bodies.decode(body, EmbeddingsRequest)
+        data = bodies.decode(body, self.schemas["openai"].request)
         bodies.check_model(data.model, self._context.names)
         single = isinstance(data.input, str)
         texts = [data.input] if isinstance(data.input, str) else data.input
@@ -115,17 +115,45 @@ class EmbeddingProcessor:
             if not isinstance(text, str):
                 raise InvalidRequest("token ids are not served; send texts", param=f"input[{position}]")
         checked = check_texts(cast("list[str]", texts), self.limits, path="input", single=single)
-        check_dimensions(data.dimensions, self._config.dimensions, "dimensions")
+        self.check_dimensions(data.dimensions, "dimensions")
+        whole = self.with_prompts(data, checked, path="")
         return Parsed(
             openai=True,
-            token_ids=self._tokens(checked, prompt_of(None, self._config), "input" if single else "input[{}]"),
+            token_ids=self._tokens(whole, "input" if single else "input[{}]"),
             dimensions=data.dimensions,
+            normalize=self.normalize(data.dimensions, None),
             encoding=data.encoding_format,
         )
 
-    def _tokens(self, texts: Sequence[str], prompt: str, path: str) -> Sequence[list[int]]:
+    def with_prompts(self, request: Any, texts: Sequence[str], *, path: str) -> Sequence[str]:
+        """Return the texts of a request with what is put before each.
+
+        Args:
+            request: The request, or the ``data`` in it.
+            texts: Its texts.
+            path: What precedes the names of the request's fields, e.g. ``data.``.
+
+        Raises:
+            InvalidRequest: It wants a prompt that the checkpoint does not have.
+        """
+        prompts = Prompts(texts=self._config.prompts, default=self._config.default_prompt)
+        prompt = prompts.choose(prompt_name=getattr(request, "prompt_name", None), path=path)
+        return [prompt + text for text in texts] if prompt else texts
+
+    def check_dimensions(self, dimensions: int | None, param: str) -> None:
+        """Refuse dimensions that the checkpoint's vectors cannot be cut to."""
+        available = self._config.dimensions
+        if dimensions is not None and dimensions > available:
+            raise InvalidRequest(f"{dimensions} is more than the model's {available}", param=param)
+
+    def normalize(self, dimensions: int | None, normalize: bool | None) -> bool | None:
+        """Return what a request's ``normalize`` means to ``vectors.finish``: here, what it says."""
+        del dimensions
+        return normalize
+
+    def _tokens(self, texts: Sequence[str], path: str) -> Sequence[list[int]]:
         """Return the token ids of each text; ``path`` is the field of the text at a position."""
-        encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts] if prompt else list(texts))
+        encoded = self._tokenizer.encode_batch_fast(list(texts))
         token_ids = [encoding.ids for encoding in encoded]
         for position, ids in enumerate(token_ids):
             if problem := token_problem(ids, self._context.max_model_len, self._config.padding_token):
@@ -169,18 +197,3 @@ class EmbeddingProcessor:
             "usage": {"prompt_tokens": tokens},
         }
         return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
-
-
-def check_dimensions(dimensions: int | None, available: int, param: str) -> None:
-    """Refuse more dimensions than the checkpoint's vectors have."""
-    if dimensions is not None and dimensions > available:
-        raise InvalidRequest(f"{dimensions} is more than the model's {available}", param=param)
-
-
-def prompt_of(name: str | None, model: EmbeddingConfig) -> str:
-    """Return the text of a prompt, or refuse its name."""
-    try:
-        return model.prompt(name)
-    except KeyError:
-        known = ", ".join(sorted(model.prompts))
-        raise InvalidRequest(f"no prompt {str(name)[:200]!r}; there is: {known}", param="data.prompt_name") from None

@@ -27,8 +27,15 @@ from encoder_plugins.errors import Unsupported
 _SMALL = 2 << 30
 
 
-class SentenceTransformerRecorder:
-    """The recorder of sentence-transformers checkpoints."""
+class EmbeddingRecorder:
+    """The recorder of sentence-transformers checkpoints.
+
+    Args:
+        renormalize: Whether a vector that is cut gets length 1 unless a case says otherwise.
+    """
+
+    def __init__(self, *, renormalize: bool = False) -> None:
+        self._renormalize = renormalize
 
     def record(
         self,
@@ -46,9 +53,9 @@ class SentenceTransformerRecorder:
         del auxiliary
         with few_threads(checkpoint):
             library = load(checkpoint, trust_remote_code=trust_remote_code)
-            exact = {str(case["id"]): encode(library, case) for case in cases}
+            exact = {str(case["id"]): self.encode(library, case) for case in cases}
             rounding = library.bfloat16()
-            rounded = {str(case["id"]): encode(rounding, case) for case in cases}
+            rounded = {str(case["id"]): self.encode(rounding, case) for case in cases}
         return Recording(
             cases=cases,
             outputs={name: {"vector": exact[name], "vector_bfloat16": rounded[name]} for name in exact},
@@ -63,8 +70,30 @@ class SentenceTransformerRecorder:
             },
         )
 
+    def encode(self, library: SentenceTransformer, case: Case) -> Array:
+        """Compute the vector of one case, `[dimensions]`, with the library's function for the side of retrieval if it says one."""
+        model = without_normalize(library) if case["normalize"] is False else library
+        function = {None: model.encode, "query": model.encode_query, "document": model.encode_document}[
+            case.get("input_type")
+        ]
+        prompt, title, normalize = case.get("prompt"), case.get("title"), case["normalize"]
+        if title is not None:
+            prompt = f"title: {title} | text: "
+        if normalize is None:
+            normalize = self._renormalize and case["dimensions"] is not None
+        vector: Any = function(
+            case["text"],
+            prompt_name=case["prompt_name"],
+            prompt=prompt,
+            truncate_dim=case["dimensions"],
+            normalize_embeddings=normalize,
+            batch_size=1,
+            show_progress_bar=False,
+        )
+        return np.asarray(vector, dtype=np.float32)
 
-RECORDER = SentenceTransformerRecorder()
+
+RECORDER = EmbeddingRecorder()
 
 
 @contextmanager
@@ -102,20 +131,6 @@ def load(checkpoint: Path, *, trust_remote_code: bool = False) -> SentenceTransf
         # libraries raise anything for files that they cannot make a model of; none of it would pass a second time
         raise Unsupported(f"sentence-transformers cannot load it: {type(error).__name__}: {error}"[:500]) from error
     return library.float().eval()
-
-
-def encode(library: SentenceTransformer, case: Case) -> Array:
-    """Compute the vector of one case, `[dimensions]`."""
-    model = without_normalize(library) if case["normalize"] is False else library
-    vector: Any = model.encode(
-        case["text"],
-        prompt_name=case["prompt_name"],
-        truncate_dim=case["dimensions"],
-        normalize_embeddings=bool(case["normalize"]),
-        batch_size=1,
-        show_progress_bar=False,
-    )
-    return np.asarray(vector, dtype=np.float32)
 
 
 def without_normalize(library: SentenceTransformer) -> SentenceTransformer:

@@ -25,7 +25,7 @@ def library(folder: str) -> SentenceTransformer:
 def vectors(folder: str, cases: Sequence[Mapping[str, Any]]) -> list[Array]:
     """Return the vector of each case."""
     with reference.few_threads(Path(folder)):
-        return [reference.encode(library(folder), case) for case in cases]
+        return [reference.RECORDER.encode(library(folder), case) for case in cases]
 
 
 def encode(folder: str, texts: Sequence[str]) -> Array:

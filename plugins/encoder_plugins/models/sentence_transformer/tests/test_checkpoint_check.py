@@ -101,13 +101,6 @@ def test_a_sound_checkpoint_is_read(folder: Path) -> None:
     )
 
 
-def test_prompts_are_those_of_the_reference(folder: Path) -> None:
-    model = checkpoint.CHECKPOINT.read(folder)
-    assert [model.prompt(name) for name in (None, "query", "document")] == ["passage: ", "query: ", ""]
-    with pytest.raises(KeyError):
-        model.prompt("other")
-
-
 @pytest.mark.parametrize(
     "harmless",
     [

@@ -1,0 +1,1 @@
+"""What plugins for retrieval share: prompts, and the Dense modules behind an encoder."""

@@ -1,0 +1,25 @@
+"""EmbeddingGemma checkpoints."""
+
+from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
+
+PLUGIN = Plugin(
+    name="embeddinggemma",
+    summary="Text embeddings of EmbeddingGemma checkpoints: prompts by task, titles of documents, Matryoshka sizes.",
+    licence_note="The Gemma Terms of Use and their prohibited use policy apply, to fine-tuned checkpoints as well.",
+    task="embed",
+    processor="encoder_plugins.models.embeddinggemma.processor:EmbeddingGemmaProcessor",
+    checkpoint="encoder_plugins.models.embeddinggemma.checkpoint:CHECKPOINT",
+    recorder="encoder_plugins.models.embeddinggemma.reference:RECORDER",
+    parity="encoder_plugins.models.embeddinggemma.parity:PARITY",
+    prep_version=1,
+    reference_library="sentence_transformers",
+    dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    routes=(
+        POOLING,
+        Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
+    ),
+    limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
+    example_model="unsloth/embeddinggemma-300m",
+    # prep writes this name into config.json, since transformers and vLLM know the published one
+    architectures={"SentenceGemma3Model": "encoder_plugins.models.embeddinggemma.model:SentenceGemma3Model"},
+)

@@ -1,0 +1,108 @@
+"""Checkpoints in sentence-transformers format on Gemma 3's bidirectional encoder. Neither torch nor vLLM is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from encoder_plugins.backbones import gemma3_settings
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
+from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture, read, read_modules
+from encoder_plugins.families.retrieval import dense
+from encoder_plugins.families.retrieval.dense import DenseSpec
+from encoder_plugins.prep.checkpoint_json import read_object, shown
+
+PUBLISHED, SERVED = "Gemma3TextModel", "SentenceGemma3Model"
+
+# the field of the artifact's config.json that has the Dense modules
+KEY = "dense_modules"
+# what precedes a Dense module's number in the artifact's weights
+DENSE = "dense."
+# what precedes the encoder's tensors in checkpoints that were saved as a part of a larger model
+_PREFIX = "model."
+
+# the sizes that EmbeddingGemma was trained for (Matryoshka representation learning)
+SIZES = (768, 512, 256, 128)
+
+
+def sizes(dimensions: int) -> tuple[int, ...]:
+    """Return what vectors of ``dimensions`` numbers can be cut to: all of them, and the smaller ones of ``SIZES``."""
+    return (dimensions, *(size for size in SIZES if size < dimensions))
+
+
+class EmbeddingGemmaCheckpoint(EmbeddingCheckpoint):
+    """Checkpoints as google/embeddinggemma-300m is published."""
+
+    def read(self, folder: Path) -> EmbeddingConfig:
+        """Read and check the configuration of the checkpoint in ``folder``, published or prepared.
+
+        Raises:
+            Unsupported: It needs something that is not served; the message names file and field.
+            SourceFileNotFound: A file of the format is missing.
+        """
+        config = read_object(folder, CONFIG)
+        if architecture(config) not in (PUBLISHED, SERVED):
+            raise Unsupported(
+                f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {PUBLISHED}"
+            )
+        check_bidirectional(Settings.read(config))
+        found = read(folder, residual=True)
+        if found.pooling != "mean":
+            raise Unsupported(
+                f"{read_modules(folder)[1][1]}/config.json: pooling_mode is {found.pooling}; supported: mean"
+            )
+        read_chain(folder, config)
+        return found
+
+    def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+        """Give the engine the published files, and beside them the Dense modules' tensors in a file where it finds them."""
+        super().convert(folder, auxiliary, target)
+        from encoder_plugins.models.embeddinggemma.conversion import write_dense
+
+        config = read_object(folder, CONFIG)
+        paths = _dense_paths(folder)
+        served = {
+            **config,
+            "architectures": [SERVED],
+            KEY: [dataclasses.asdict(spec) for spec in read_chain(folder, config)],
+        }
+        write_dense(folder, target, paths, served)
+
+
+CHECKPOINT = EmbeddingGemmaCheckpoint()
+
+
+def read_chain(folder: Path, config: Mapping[str, Any]) -> Sequence[DenseSpec]:
+    """Return the Dense modules of a checkpoint, the first as wide as the encoder.
+
+    Raises:
+        Unsupported: One is not supported, or does not fit the module before it.
+    """
+    return dense.read_chain(folder, _dense_paths(folder), Settings.read(config).hidden_size)
+
+
+def _dense_paths(folder: Path) -> Sequence[str]:
+    return [path for kind, path in read_modules(folder) if kind == "Dense"]
+
+
+def encoder_layout(config: Any) -> CheckpointLayout:
+    """Return the encoder's tensors, which may be below a prefix; raises UnsupportedConfig as ``Settings.read`` does."""
+    layout = gemma3_settings.layout(config)
+    return dataclasses.replace(layout, aliases={_PREFIX + name: name for name in layout.shapes})
+
+
+def served_layout(config: Any, chain: Sequence[DenseSpec]) -> CheckpointLayout:
+    """Return the tensors that the engine loads.
+
+    Args:
+        config: The encoder's configuration.
+        chain: The Dense modules.
+    """
+    return join(
+        encoder_layout(config).under("", "encoder."), dense.layout(chain, DENSE, "pooler.head.projector.layers.")
+    )

@@ -1,0 +1,46 @@
+"""The requests of this plugin: those of its family, with the side of retrieval, titles, and prompts of one's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from encoder_plugins.families.embedding.request import EmbeddingsRequest, Request
+from encoder_plugins.families.retrieval.prompts import InputType
+
+InputTypeField = Annotated[
+    InputType | None,
+    Meta(description="query or document: the prompt that the checkpoint has for this side of retrieval."),
+]
+
+
+class EmbeddingGemmaRequest(Request, frozen=True):
+    """One text or several, what is put before each, and what their vectors should be like."""
+
+    input_type: InputTypeField = None
+    prompt: Annotated[
+        str | None, Meta(description="A prompt of your own, put before each text as it is; may be empty.")
+    ] = None
+    title: Annotated[
+        str | None,
+        Meta(
+            description="The title of the document `text`, where the prompt has a place for one, as that of documents has."
+        ),
+    ] = None
+    titles: Annotated[
+        list[str | None] | None,
+        Meta(description="The title of each document of `texts`; null for one without."),
+    ] = None
+
+
+class EmbeddingGemmaEmbeddingsRequest(EmbeddingsRequest, frozen=True):
+    """OpenAI's request for embeddings, and the choice of a prompt."""
+
+    input_type: InputTypeField = None
+    prompt_name: Annotated[
+        str | None,
+        Meta(
+            description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."
+        ),
+    ] = None
