@@ -115,8 +115,8 @@ def test_cases_that_a_variant_cannot_express_are_not_mixed_either() -> None:
 
     _, together, _, shuffled = plans.plan(Two(), CASES)
     for batch in (*together.batches, *shuffled.batches):
-        assert len({parity.PARITY.group(case, batch.variant) for case in batch.cases}) == 1
-    groups = {parity.PARITY.group(case, OPENAI) for case in CASES} - {None}
+        assert len({PARITY.group(case, batch.variant) for case in batch.cases}) == 1
+    groups = {PARITY.group(case, OPENAI) for case in CASES} - {None}
     assert len([batch for batch in together.batches if batch.variant == OPENAI]) == len(groups)
 
 
