@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Path], None]
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Mutant:
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
 
 
-def weights(edit: Callable[[Tensors], Any], file: str = "model.safetensors") -> Change:
+def weights(edit: Callable[[Tensors], Any], file: str = WEIGHTS) -> Change:
     """Return a change of the weights in ``file``."""
 
     def apply(folder: Path) -> None:
@@ -44,19 +45,19 @@ def weights(edit: Callable[[Tensors], Any], file: str = "model.safetensors") -> 
     return apply
 
 
-def swapped(one: str, other: str, file: str = "model.safetensors") -> Change:
+def swapped(one: str, other: str, file: str = WEIGHTS) -> Change:
     def edit(tensors: Tensors) -> None:
         tensors[one], tensors[other] = tensors[other], tensors[one]
 
     return weights(edit, file)
 
 
-def without(name: str, file: str = "model.safetensors") -> Change:
+def without(name: str, file: str = WEIGHTS) -> Change:
     return weights(lambda tensors: tensors.pop(name), file)
 
 
-def filled(name: str, value: float) -> Change:
-    return weights(lambda tensors: tensors[name].fill_(value))
+def filled(name: str, value: float, file: str = WEIGHTS) -> Change:
+    return weights(lambda tensors: tensors[name].fill_(value), file)
 
 
 def halves_swapped(name: str, dimension: int) -> Change:
@@ -92,19 +93,26 @@ def row_lost(name: str, row: int) -> Change:
 
 def config(**fields: Any) -> Change:
     """Return a change of fields in config.json."""
+    return _json("config.json", lambda whole: whole.update(fields))
 
-    def apply(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
 
-    return apply
+def section(key: str, **changes: Callable[[Any], Any]) -> Change:
+    """Return a change of fields of the plugin's own part of config.json."""
+
+    def edit(whole: dict[str, Any]) -> None:
+        whole[key] |= {name: change(whole[key][name]) for name, change in changes.items()}
+
+    return _json("config.json", edit)
 
 
 def tokenizer(edit: Callable[[dict[str, Any]], Any]) -> Change:
     """Return a change of tokenizer.json."""
+    return _json("tokenizer.json", edit)
 
+
+def _json(name: str, edit: Callable[[dict[str, Any]], Any]) -> Change:
     def apply(folder: Path) -> None:
-        path = folder / "tokenizer.json"
+        path = folder / name
         whole = json.loads(path.read_text(encoding="utf-8"))
         edit(whole)
         path.write_text(json.dumps(whole), encoding="utf-8")

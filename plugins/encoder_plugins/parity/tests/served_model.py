@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,49 +32,63 @@ from encoder_plugins.serving.rounds import ENGINE, Round, advance
 
 
 @dataclass
+class Running:
+    """An engine that tests share.
+
+    Attributes:
+        most_tokens: Tokens of the longest prompt of any of its models; None for those of the first one.
+        engine: The engine; None before its first use, and after one that did not start.
+    """
+
+    most_tokens: int | None = None
+    engine: Any = None
+
+
+@dataclass
 class Served:
     """A plugin's artifact in an engine of this process.
 
     Attributes:
         plugin: The plugin.
-        cases: Ids of the cases that are sent; None for all.
         reference: What the library computed.
         model: The sound model folder.
         folder: Where mistaken ones go.
         dtype: The engine's.
-        running: The engine; None before its first use, and after one that did not start.
+        cases: Ids of the cases that are sent; None for all.
+        running: The engine.
     """
 
     plugin: Plugin
-    cases: Collection[str] | None
     reference: Reference
     model: Path
     folder: Path
     dtype: str
-    running: Any = None
+    cases: Collection[str] | None = None
+    running: Running = field(default_factory=Running)
 
     def engine(self, model: Path) -> Any:
         """Return the engine, with the model of a folder."""
-        if self.running is not None:
-            exchange(self.running, model)
-            return self.running
+        if self.running.engine is not None:
+            exchange(self.running.engine, model)
+            return self.running.engine
         from vllm import LLM
 
         gc.collect()
         settings = resolve(self.plugin.checkpoint).engine_settings(model, "cpu")
-        self.running = LLM(
+        most_tokens = self.running.most_tokens or settings.max_model_len
+        self.running.engine = LLM(
             str(model),
             runner="pooling",
             dtype=self.dtype,
             enforce_eager=True,
             enable_prefix_caching=False,
             enable_chunked_prefill=False,
-            max_model_len=settings.max_model_len,
+            max_model_len=most_tokens,
             # vLLM takes no fewer tokens than prompts
-            max_num_batched_tokens=max(2 * settings.batch_tokens, 512),
+            max_num_batched_tokens=max(2 * max(most_tokens or 0, settings.batch_tokens), 512),
             gpu_memory_utilization=0.2,
         )
-        return self.running
+        return self.running.engine
 
     def verdict(self, model: Path) -> Verdict:
         """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get."""
@@ -106,14 +120,14 @@ class Served:
 
     def result(self, mutant: Mutant) -> tuple[str, str]:
         """Make a mistake, serve it, and return how that ended, and the words."""
-        folder = self.folder / mutant.name.replace(" ", "-")
+        folder = self.folder / mutant.name.replace(" ", "-").replace("/", "-")
         shutil.copytree(self.model, folder)
         mutant.change(folder)
         try:
             found = self.verdict(folder)
         except Exception as error:
             # whatever loading, or the processor's start, ends with; the engine may be left half loaded
-            self.running = None
+            self.running.engine = None
             return "Failed", f"refused: {type(error).__name__}: {error}"
         return found.result, found.message
 
@@ -172,13 +186,12 @@ def environment() -> Iterator[None]:
 
 
 def start(name: str, dtype: str, folder: Path, published: Path, cases: Collection[str] | None = None) -> Served:
-    """Prepare a checkpoint of a plugin's."""
+    """Prepare a published checkpoint for the plugin ``name``; ``cases`` are those that are sent, None for all."""
     plugin = catalog.get(name)
     request = Request(plugin=plugin, source=str(published), output=folder / "artifact")
     prepare(request, Progress(lambda line: None))
-    return Served(
-        plugin, cases, references.read(request.output), request.output / manifest.MODEL, folder / "mutants", dtype
-    )
+    model = request.output / manifest.MODEL
+    return Served(plugin, references.read(request.output), model, folder / "mutants", dtype, cases)
 
 
 def check(served: Served, mutants: Iterable[Mutant]) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
+from encoder_plugins.families.gliner.config import KEY
 from encoder_plugins.parity.tests.mutants import (
-    Change,
     Mutant,
     Tensors,
     config,
@@ -18,6 +15,7 @@ from encoder_plugins.parity.tests.mutants import (
     halves_swapped,
     lower_cased,
     row_lost,
+    section,
     swapped,
     thirds_swapped,
     tokenizer,
@@ -28,18 +26,6 @@ from encoder_plugins.parity.tests.mutants import (
 
 ENCODER = "token_rep_layer.bert_layer.model."
 SPAN = "span_rep_layer.span_rep_layer."
-
-
-def head(**changes: Callable[[Any], Any]) -> Change:
-    """Return a change of GLiNER's own fields in config.json."""
-
-    def apply(folder: Path) -> None:
-        path = folder / "config.json"
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        whole["gliner"] |= {name: change(whole["gliner"][name]) for name, change in changes.items()}
-        path.write_text(json.dumps(whole), encoding="utf-8")
-
-    return apply
 
 
 def common() -> Iterator[Mutant]:
@@ -53,12 +39,12 @@ def common() -> Iterator[Mutant]:
         "the directions of the LSTM swapped", swapped("rnn.lstm.weight_hh_l0", "rnn.lstm.weight_hh_l0_reverse")
     )
     yield Mutant("a tensor of the head missing", without(f"{SPAN}out_project.3.weight"))
-    yield Mutant("the class token's id off by one", head(class_token_id=lambda number: number + 1))
-    yield Mutant("a label read behind its class token", head(embed_class_token=lambda value: not value))
-    yield Mutant("words of a text cut one too early", head(max_words=lambda number: number - 1))
+    yield Mutant("the class token's id off by one", section(KEY, class_token_id=lambda number: number + 1))
+    yield Mutant("a label read behind its class token", section(KEY, embed_class_token=lambda value: not value))
+    yield Mutant("words of a text cut one too early", section(KEY, max_words=lambda number: number - 1))
     yield Mutant("text lower-cased by the tokenizer", tokenizer(lower_cased))
     yield Mutant("special tokens around a prompt lost", tokenizer(lambda whole: whole.update(post_processor=None)))
-    yield Mutant("spans one word shorter", head(max_width=lambda number: number - 1))
+    yield Mutant("spans one word shorter", section(KEY, max_width=lambda number: number - 1))
 
 
 def of_encoder(plugin: str) -> Iterator[Mutant]:
