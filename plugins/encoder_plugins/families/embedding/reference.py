@@ -94,6 +94,8 @@ class EmbeddingRecorder:
 
 
 RECORDER = EmbeddingRecorder()
+# for checkpoints whose vectors are meant to be cut and normalised again
+MATRYOSHKA_RECORDER = EmbeddingRecorder(renormalize=True)
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""The mean of each text's rows and the Dense modules behind it, against torch text by text."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    # vLLM warns of itself when it is imported
+    warnings.simplefilter("ignore")
+    from vllm.pooling_params import PoolingParams
+    from vllm.v1.pool.metadata import PoolingMetadata, PoolingStates
+
+    from encoder_plugins.families.embedding.pooling import mean_pooler
+    from encoder_plugins.families.retrieval.dense import DenseSpec
+    from encoder_plugins.families.retrieval.dense_layers import DenseChain
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LENGTHS = [3, 1, 40, 7]
+
+
+def metadata(lengths: list[int], *, use_activation: bool = False) -> PoolingMetadata:
+    """Return what vLLM's model runner gives a pooler for texts of these lengths."""
+    made = PoolingMetadata(
+        prompt_lens=torch.tensor(lengths),
+        prompt_token_ids=None,
+        prompt_token_ids_cpu=None,
+        pooling_params=[PoolingParams(task="embed", use_activation=use_activation) for _ in lengths],
+        pooling_states=[PoolingStates() for _ in lengths],
+    )
+    made.build_pooling_cursor(np.asarray(lengths), torch.tensor(lengths), torch.device("cpu"))
+    return made
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_vector_is_that_of_its_text_alone(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    chain = DenseChain([DenseSpec(inputs=8, outputs=5, bias=True, activation="Tanh")])
+    pooler = mean_pooler(chain)
+    # rows of padding behind, as a CUDA graph has them
+    rows = torch.randn(sum(LENGTHS) + 9, 8).to(dtype)
+    found = pooler(rows, metadata(LENGTHS))
+    assert found.dtype == torch.float32
+    for vector, text in zip(found, torch.split(rows[: sum(LENGTHS)], LENGTHS), strict=True):
+        torch.testing.assert_close(vector, chain(text.float().mean(0)))
+        (alone,) = pooler(text, metadata([len(text)]))
+        torch.testing.assert_close(vector, alone, rtol=0, atol=1e-6)
+    unit = pooler(rows, metadata(LENGTHS, use_activation=True))
+    torch.testing.assert_close(unit, torch.nn.functional.normalize(found))
+
+
+def test_the_only_task_is_one_vector_per_text() -> None:
+    assert mean_pooler(DenseChain([])).get_supported_tasks() == {"embed"}
