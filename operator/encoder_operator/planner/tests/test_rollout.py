@@ -219,3 +219,12 @@ def test_a_revision_that_was_never_verified_is_kept_only_without_checks_and_in_u
     found = rollout.plan(parsed_model({"spec.parity": {"mode": mode}}), observed, target, "too late")
     back = mode == "Disabled" and kept_by != "nothing"
     assert found.deployed == (first if back else target)
+
+
+def test_while_there_is_no_target_the_verified_revision_stays() -> None:
+    model, (older, verified, other) = parsed_model(), [revision(number) for number in (1, 2, 3)]
+    verdicts = tuple(verdict(model, found, passed=True) for found in (older, verified))
+    observed = ObservedState(now=NOW, revisions=(older, verified, other), verdicts=verdicts)
+    found = rollout.plan(model, observed, None)
+    assert (found.deployed, found.active, found.target_may_serve, found.rejection) == (verified, verified, False, None)
+    assert rollout.plan(model, ObservedState(now=NOW), None).actions == ()
