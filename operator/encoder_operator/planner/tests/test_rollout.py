@@ -228,3 +228,15 @@ def test_while_there_is_no_target_the_verified_revision_stays() -> None:
     found = rollout.plan(model, observed, None)
     assert (found.deployed, found.active, found.target_may_serve, found.rejection) == (verified, verified, False, None)
     assert rollout.plan(model, ObservedState(now=NOW), None).actions == ()
+
+
+def test_the_active_revision_is_the_one_whose_pods_receive_traffic() -> None:
+    model, (older, newer, verified, target) = parsed_model(), [revision(number) for number in (1, 2, 3, 4)]
+    observed = ObservedState(
+        now=NOW, revisions=(older, newer, verified, target), verdicts=(verdict(model, verified, passed=True),)
+    )
+    # not what may serve, but what does
+    assert plan(observed, target).active == verified
+    assert plan(replace(observed, pods=(pod(older),)), target).active == older
+    assert plan(replace(observed, pods=(pod(older), pod(newer))), target).active == newer
+    assert plan(replace(observed, pods=(pod(older), pod(verified, ready=False))), target).active == older

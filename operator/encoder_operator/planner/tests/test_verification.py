@@ -18,8 +18,10 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import (
     FIRST_POD_SECONDS,
+    GateCondition,
     Job,
     ObservedState,
+    PersistentVolumeClaim,
     Platform,
     Pod,
     Revision,
@@ -323,3 +325,64 @@ def test_a_failure_counts_until_there_is_a_new_retry_annotation(annotation: str,
         observed = ObservedState(now=NOW, verdicts=(verdict(of, passed=passed, retry="1"),))
         found = verification.verification_state(model, observed, of.hash, HERE)
         assert found is (state if counts or passed else VerificationState.NONE)
+
+
+@pytest.mark.parametrize(
+    ("reason", "recorded", "platform", "expected"),
+    [
+        ("ParityPassed", HERE, HERE, HERE),
+        # the image has changed since
+        ("ParityPassed", Platform(HERE.product, "sha256:0"), HERE, None),
+        # an older operator recorded no platform; only without parity checks a gate opens before there is one
+        ("ParityPassed", None, HERE, None),
+        ("Disabled", None, HERE, HERE),
+        ("Disabled", None, Platform("", "sha256:1"), None),
+        ("Disabled", None, Platform("NVIDIA-L4", ""), None),
+        ("Disabled", ELSEWHERE, HERE, None),
+    ],
+)
+def test_where_a_gate_is_open(
+    reason: str, recorded: Platform | None, platform: Platform, expected: Platform | None
+) -> None:
+    found = pod(revision(1), platform=platform)
+    opened = GateCondition(open=True, reason=reason, message="", platform=recorded)
+    assert verification.opened_on(replace(found, gate=opened)) == expected
+    for closed in (None, replace(opened, open=False)):
+        assert verification.opened_on(replace(found, gate=closed)) is None
+    assert verification.opened_on(replace(found, gate=opened, deleting=True)) is None
+
+
+def test_an_attempt_under_former_thresholds_delays_nothing() -> None:
+    of = revision(1)
+    former = job(of, pod(of), ended=1, annotations={naming.THRESHOLDS: "former"})
+    found, applied, deleted = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(former,)), of)
+    assert [manifest["metadata"]["name"] for manifest in applied] == ["minilm-r1-parity-2"]
+    assert (deleted, found.inconclusive) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("shared", "name", "free"), [(True, "c", True), (False, "c", False), (True, "another", False), (None, "", False)]
+)
+def test_a_comparison_runs_anywhere_only_if_its_own_volume_can_be_mounted_anywhere(
+    shared: bool | None, name: str, free: bool
+) -> None:
+    of = replace(revision(1), template={"metadata": {"labels": {naming.CLAIM: "c"}}, "spec": {}})
+    pvc = None
+    if shared is not None:
+        pvc = PersistentVolumeClaim(name=name, uid="u", bound=True, shared=shared, message="", live={})
+    _, (manifest,), _ = plan(ObservedState(now=NOW, pvc=pvc, revisions=(of,), pods=(pod(of),)), of)
+    # pods of one volume find each other by this label
+    assert (naming.CLAIM not in manifest["spec"]["template"]["metadata"]["labels"]) is free
+
+
+def test_a_comparison_that_cannot_start_says_why() -> None:
+    of = revision(1)
+    running = job(of, pod(of))
+    stuck = replace(running.pods[0], waiting_reason="ImagePullBackOff", waiting_message="no such image")
+    for current, why in (
+        (replace(running, pods=(stuck,)), "no such image"),
+        (replace(running, pods=(), rejection="exceeded quota"), "exceeded quota"),
+    ):
+        found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(current,)), of)
+        assert found.running.startswith(f"Job {running.name} for pod pod cannot start: ")
+        assert why in found.running
