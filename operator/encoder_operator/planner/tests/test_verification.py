@@ -386,3 +386,27 @@ def test_a_comparison_that_cannot_start_says_why() -> None:
         found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(current,)), of)
         assert found.running.startswith(f"Job {running.name} for pod pod cannot start: ")
         assert why in found.running
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", "ended without a report"), ("over its deadline", "ended without a report: over its deadline")],
+)
+def test_a_comparison_without_a_report_gives_the_jobs_reason(message: str, expected: str) -> None:
+    of = revision(1)
+    ended = replace(job(of, pod(of), ended=1), message=message)
+    found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(ended,)), of)
+    assert found.inconclusive == f"Job {ended.name} {expected}"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", "exit code 137"), ("  Traceback: x\n", "Traceback: x"), ("a" * 5000 + "the end", "a" * 293 + "the end")],
+)
+def test_of_a_comparison_that_crashed_the_end_of_its_output_is_shown(message: str, expected: str) -> None:
+    of = revision(1)
+    ended = job(of, pod(of), said={}, ended=1)
+    terminated = Termination(exit_code=137, reason="Error", message=message, finished_at=NOW)
+    crashed = replace(ended, pods=(replace(ended.pods[0], terminated=terminated),))
+    found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(crashed,)), of)
+    assert found.inconclusive == f"Job {ended.name} was inconclusive: {expected}"
