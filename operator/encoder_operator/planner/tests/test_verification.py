@@ -410,3 +410,26 @@ def test_of_a_comparison_that_crashed_the_end_of_its_output_is_shown(message: st
     crashed = replace(ended, pods=(replace(ended.pods[0], terminated=terminated),))
     found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(crashed,)), of)
     assert found.inconclusive == f"Job {ended.name} was inconclusive: {expected}"
+
+
+def test_a_running_comparison_is_reported_for_its_own_revision() -> None:
+    serving, target = revision(1), revision(2)
+    observed = ObservedState(
+        now=NOW,
+        revisions=(serving, target),
+        pods=(pod(serving, "old"), pod(target, "new")),
+        verdicts=(verdict(serving, passed=True, product=ELSEWHERE.product),),
+    )
+    of_target = plan(replace(observed, parity_jobs=(job(target, pod(target, "new")),)), target)[0]
+    assert (bool(of_target.running), of_target.other) == (True, None)
+    of_serving = plan(replace(observed, parity_jobs=(job(serving, pod(serving, "old")),)), target)[0]
+    assert of_serving.other is not None
+    assert (of_serving.running, of_serving.other.reason) == ("", "ParityRunning")
+
+
+def test_the_pod_with_an_ephemeral_container_is_named_among_others() -> None:
+    of = revision(1)
+    entered = replace(pod(of, "entered", ELSEWHERE), has_ephemeral_containers=True)
+    verified = verdict(of, passed=True)
+    observed = ObservedState(now=NOW, revisions=(of,), pods=(pod(of), entered), verdicts=(verified,))
+    assert plan(observed, of)[0].inconclusive.startswith("Pod entered has an ephemeral container")
