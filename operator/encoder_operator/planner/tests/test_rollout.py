@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -123,3 +124,119 @@ def test_a_retry_removes_the_records_of_failures_only() -> None:
     retried = parsed_model({"metadata.annotations": {"encoders.dev/retry": "1"}})
     assert rollout.prune(model, observed, chosen, failed) == ()
     assert rollout.prune(retried, observed, chosen, failed) == (Delete("ControllerRevision", "minilm-r2-verdict"),)
+
+
+def test_fields_that_others_set_on_the_deployment_are_reported() -> None:
+    (target,) = [revision(1)]
+    fields: dict[str, Any] = {"f:spec": {"f:paused": {}, "f:template": {"f:spec": {"f:hostNetwork": {}}}}}
+    live = {"metadata": {"managedFields": [{"manager": "kubectl", "fieldsV1": fields}]}}
+    there = Deployment(revision=target.hash, replicas=1, replica_failure="", live=live)
+    observed = ObservedState(now=NOW, revisions=(target,))
+    assert plan(observed, target).foreign_fields == ()
+    # paused is the operator's own, and corrected
+    assert plan(replace(observed, deployment=there), target).foreign_fields == ("spec.template.spec.hostNetwork",)
+
+
+def test_one_pod_is_enough_to_verify_a_first_revision_and_an_update_has_all() -> None:
+    model, (first, target) = parsed_model(), [revision(number) for number in (1, 2)]
+    three = {"spec.serving.replicas": 3}
+    alone = ObservedState(now=NOW, revisions=(target,))
+    assert plan(alone, target, three).replicas == 1
+    assert plan(alone, target, {"spec.serving.replicas": 0}).replicas == 0
+    passed = ObservedState(now=NOW, revisions=(target,), verdicts=(verdict(model, target, passed=True),))
+    assert plan(passed, target, three).replicas == 3
+    serving = verdict(model, first, passed=True)
+    beside = ObservedState(now=NOW, revisions=(first, target), verdicts=(serving,), pods=(pod(first),))
+    found = plan(beside, target, three)
+    # the previous revision is the active one until the target may serve
+    assert (found.deployed, found.replicas, found.active, found.target_may_serve) == (target, 3, first, False)
+
+
+def test_a_late_first_revision_may_still_become_ready_and_a_late_update_is_rolled_back() -> None:
+    model, (first, target) = parsed_model(), [revision(number) for number in (1, 2)]
+    alone = rollout.plan(model, ObservedState(now=NOW, revisions=(target,)), target, "too late")
+    assert (alone.deployed, alone.replicas) == (target, 1)
+    beside = ObservedState(now=NOW, revisions=(first, target), verdicts=(verdict(model, first, passed=True),))
+    back = rollout.plan(model, beside, target, "too late")
+    assert (back.deployed, back.replicas, back.active) == (first, 1, first)
+    for found in (alone, back):
+        assert found.rejection is not None
+        assert (found.rejection.reason, found.rejection.message) == ("ProgressDeadlineExceeded", "too late")
+
+
+@pytest.mark.parametrize(
+    ("others", "pods", "gone"),
+    [
+        # of pods that are gone, the newest verdict says enough, and a pass outweighs failures
+        ([(True, "pod:b", 1)], (), True),
+        ([(True, "pod:b", -1)], (), False),
+        ([(False, "pod:b", 1)], (), False),
+        ([(True, "pod:b", 1)], ("a",), False),
+        ([], (), False),
+    ],
+)
+def test_the_verdict_on_a_single_pod_goes_when_another_says_as_much(
+    others: list[tuple[bool, str, int]], pods: tuple[str, ...], gone: bool
+) -> None:
+    model, (target,) = parsed_model(), [revision(1)]
+    ours = replace(verdict(model, target, passed=True), product="pod:a", name="ours")
+    further = [
+        replace(
+            verdict(model, target, passed=passed), product=product, name=product, created=NOW + timedelta(days=later)
+        )
+        for passed, product, later in others
+    ]
+    running = tuple(replace(pod(target), uid=uid) for uid in pods)
+    observed = ObservedState(now=NOW, revisions=(target,), verdicts=(ours, *further), pods=running)
+    chosen = RolloutPlan(deployed=target, replicas=1, active=target, target_may_serve=True, rejection=None, actions=())
+    assert (Delete("ControllerRevision", "ours") in rollout.prune(model, observed, chosen, target)) is gone
+    # the verdict on a product stays
+    stays = replace(observed, verdicts=(replace(ours, product="NVIDIA-L4"), *further))
+    assert Delete("ControllerRevision", "ours") not in rollout.prune(model, stays, chosen, target)
+
+
+def test_the_failure_of_a_pod_that_is_gone_goes_once_another_has_passed() -> None:
+    model, (target,) = parsed_model(), [revision(1)]
+    failed = replace(verdict(model, target, passed=False), product="pod:a", name="failed")
+    passed = replace(verdict(model, target, passed=True), name="passed", created=NOW - timedelta(days=1))
+    former = replace(passed, thresholds="former")
+    chosen = RolloutPlan(deployed=target, replicas=1, active=target, target_may_serve=True, rejection=None, actions=())
+    for other, gone in ((passed, True), (former, False)):
+        observed = ObservedState(now=NOW, revisions=(target,), verdicts=(failed, other))
+        assert (Delete("ControllerRevision", "failed") in rollout.prune(model, observed, chosen, target)) is gone
+
+
+@pytest.mark.parametrize("mode", ["Disabled", "Enforce"])
+@pytest.mark.parametrize("kept_by", ["deployment", "pods", "nothing"])
+def test_a_revision_that_was_never_verified_is_kept_only_without_checks_and_in_use(mode: str, kept_by: str) -> None:
+    (first, target) = [revision(number) for number in (1, 2)]
+    observed = ObservedState(
+        now=NOW,
+        revisions=(first, target),
+        deployment=deployment(first) if kept_by == "deployment" else None,
+        pods=(pod(first),) if kept_by == "pods" else (),
+    )
+    found = rollout.plan(parsed_model({"spec.parity": {"mode": mode}}), observed, target, "too late")
+    back = mode == "Disabled" and kept_by != "nothing"
+    assert found.deployed == (first if back else target)
+
+
+def test_while_there_is_no_target_the_verified_revision_stays() -> None:
+    model, (older, verified, other) = parsed_model(), [revision(number) for number in (1, 2, 3)]
+    verdicts = tuple(verdict(model, found, passed=True) for found in (older, verified))
+    observed = ObservedState(now=NOW, revisions=(older, verified, other), verdicts=verdicts)
+    found = rollout.plan(model, observed, None)
+    assert (found.deployed, found.active, found.target_may_serve, found.rejection) == (verified, verified, False, None)
+    assert rollout.plan(model, ObservedState(now=NOW), None).actions == ()
+
+
+def test_the_active_revision_is_the_one_whose_pods_receive_traffic() -> None:
+    model, (older, newer, verified, target) = parsed_model(), [revision(number) for number in (1, 2, 3, 4)]
+    observed = ObservedState(
+        now=NOW, revisions=(older, newer, verified, target), verdicts=(verdict(model, verified, passed=True),)
+    )
+    # not what may serve, but what does
+    assert plan(observed, target).active == verified
+    assert plan(replace(observed, pods=(pod(older),)), target).active == older
+    assert plan(replace(observed, pods=(pod(older), pod(newer))), target).active == newer
+    assert plan(replace(observed, pods=(pod(older), pod(verified, ready=False))), target).active == older

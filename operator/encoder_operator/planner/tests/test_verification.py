@@ -18,8 +18,10 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import (
     FIRST_POD_SECONDS,
+    GateCondition,
     Job,
     ObservedState,
+    PersistentVolumeClaim,
     Platform,
     Pod,
     Revision,
@@ -323,3 +325,111 @@ def test_a_failure_counts_until_there_is_a_new_retry_annotation(annotation: str,
         observed = ObservedState(now=NOW, verdicts=(verdict(of, passed=passed, retry="1"),))
         found = verification.verification_state(model, observed, of.hash, HERE)
         assert found is (state if counts or passed else VerificationState.NONE)
+
+
+@pytest.mark.parametrize(
+    ("reason", "recorded", "platform", "expected"),
+    [
+        ("ParityPassed", HERE, HERE, HERE),
+        # the image has changed since
+        ("ParityPassed", Platform(HERE.product, "sha256:0"), HERE, None),
+        # an older operator recorded no platform; only without parity checks a gate opens before there is one
+        ("ParityPassed", None, HERE, None),
+        ("Disabled", None, HERE, HERE),
+        ("Disabled", None, Platform("", "sha256:1"), None),
+        ("Disabled", None, Platform("NVIDIA-L4", ""), None),
+        ("Disabled", ELSEWHERE, HERE, None),
+    ],
+)
+def test_where_a_gate_is_open(
+    reason: str, recorded: Platform | None, platform: Platform, expected: Platform | None
+) -> None:
+    found = pod(revision(1), platform=platform)
+    opened = GateCondition(open=True, reason=reason, message="", platform=recorded)
+    assert verification.opened_on(replace(found, gate=opened)) == expected
+    for closed in (None, replace(opened, open=False)):
+        assert verification.opened_on(replace(found, gate=closed)) is None
+    assert verification.opened_on(replace(found, gate=opened, deleting=True)) is None
+
+
+def test_an_attempt_under_former_thresholds_delays_nothing() -> None:
+    of = revision(1)
+    former = job(of, pod(of), ended=1, annotations={naming.THRESHOLDS: "former"})
+    found, applied, deleted = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(former,)), of)
+    assert [manifest["metadata"]["name"] for manifest in applied] == ["minilm-r1-parity-2"]
+    assert (deleted, found.inconclusive) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("shared", "name", "free"), [(True, "c", True), (False, "c", False), (True, "another", False), (None, "", False)]
+)
+def test_a_comparison_runs_anywhere_only_if_its_own_volume_can_be_mounted_anywhere(
+    shared: bool | None, name: str, free: bool
+) -> None:
+    of = replace(revision(1), template={"metadata": {"labels": {naming.CLAIM: "c"}}, "spec": {}})
+    pvc = None
+    if shared is not None:
+        pvc = PersistentVolumeClaim(name=name, uid="u", bound=True, shared=shared, message="", live={})
+    _, (manifest,), _ = plan(ObservedState(now=NOW, pvc=pvc, revisions=(of,), pods=(pod(of),)), of)
+    # pods of one volume find each other by this label
+    assert (naming.CLAIM not in manifest["spec"]["template"]["metadata"]["labels"]) is free
+
+
+def test_a_comparison_that_cannot_start_says_why() -> None:
+    of = revision(1)
+    running = job(of, pod(of))
+    stuck = replace(running.pods[0], waiting_reason="ImagePullBackOff", waiting_message="no such image")
+    for current, why in (
+        (replace(running, pods=(stuck,)), "no such image"),
+        (replace(running, pods=(), rejection="exceeded quota"), "exceeded quota"),
+    ):
+        found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(current,)), of)
+        assert found.running.startswith(f"Job {running.name} for pod pod cannot start: ")
+        assert why in found.running
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", "ended without a report"), ("over its deadline", "ended without a report: over its deadline")],
+)
+def test_a_comparison_without_a_report_gives_the_jobs_reason(message: str, expected: str) -> None:
+    of = revision(1)
+    ended = replace(job(of, pod(of), ended=1), message=message)
+    found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(ended,)), of)
+    assert found.inconclusive == f"Job {ended.name} {expected}"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", "exit code 137"), ("  Traceback: x\n", "Traceback: x"), ("a" * 5000 + "the end", "a" * 293 + "the end")],
+)
+def test_of_a_comparison_that_crashed_the_end_of_its_output_is_shown(message: str, expected: str) -> None:
+    of = revision(1)
+    ended = job(of, pod(of), said={}, ended=1)
+    terminated = Termination(exit_code=137, reason="Error", message=message, finished_at=NOW)
+    crashed = replace(ended, pods=(replace(ended.pods[0], terminated=terminated),))
+    found, _, _ = plan(ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(crashed,)), of)
+    assert found.inconclusive == f"Job {ended.name} was inconclusive: {expected}"
+
+
+def test_a_running_comparison_is_reported_for_its_own_revision() -> None:
+    serving, target = revision(1), revision(2)
+    observed = ObservedState(
+        now=NOW,
+        revisions=(serving, target),
+        pods=(pod(serving, "old"), pod(target, "new")),
+        verdicts=(verdict(serving, passed=True, product=ELSEWHERE.product),),
+    )
+    of_target = plan(replace(observed, parity_jobs=(job(target, pod(target, "new")),)), target)[0]
+    assert (bool(of_target.running), of_target.other) == (True, None)
+    of_serving = plan(replace(observed, parity_jobs=(job(serving, pod(serving, "old")),)), target)[0]
+    assert of_serving.other is not None
+    assert (of_serving.running, of_serving.other.reason) == ("", "ParityRunning")
+
+
+def test_the_pod_with_an_ephemeral_container_is_named_among_others() -> None:
+    of = revision(1)
+    entered = replace(pod(of, "entered", ELSEWHERE), has_ephemeral_containers=True)
+    verified = verdict(of, passed=True)
+    observed = ObservedState(now=NOW, revisions=(of,), pods=(pod(of), entered), verdicts=(verified,))
+    assert plan(observed, of)[0].inconclusive.startswith("Pod entered has an ephemeral container")
