@@ -233,6 +233,15 @@ def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> 
     assert host.memory_limit(memory_max) == limit
 
 
+def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6})
+    monkeypatch.setattr(host, "CONTROL_GROUP", tmp_path)
+    assert host.this_host() == host.Host(cores=3, memory=None)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert host.this_host() == host.Host(cores=2, memory=4096)
+
+
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     adapters = (Adapter(name="a", path=Path("/a"), rank=4), Adapter(name="b", path=Path("/b"), rank=17))
     command = serve.command(service(adapters=adapters), PLUGIN, CHECKPOINT, SINGLE, "python")
