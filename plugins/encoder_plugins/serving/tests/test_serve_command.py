@@ -87,8 +87,9 @@ def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None
     found = serve.environment({settings.VARIABLE: "of another server"}, service(), SEVERAL, 2, expected)
     assert settings.read(found) == expected
     assert settings.read({}) is None
-    with pytest.raises(ValueError, match="unknown field"):
-        settings.read({settings.VARIABLE: '{"plugin": "p", "limits": {}, "other": 1}'})
+    for unknown in ('"other": 1', '"counters": {"path": "", "processes": 1, "other": 1}'):
+        with pytest.raises(ValueError, match="unknown field"):
+            settings.read({settings.VARIABLE: f'{{"plugin": "p", "limits": {{}}, {unknown}}}'})
 
 
 @pytest.mark.parametrize(
