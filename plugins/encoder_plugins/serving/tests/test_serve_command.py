@@ -266,8 +266,8 @@ def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) 
         (tmp_path / "adapter_config.json").write_text(config)
     with pytest.raises(BadArgument, match=f"--adapter a.*{tmp_path}"):
         entrypoint.read_adapter("a", tmp_path)
-    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
-    assert entrypoint.read_adapter("a", tmp_path) == Adapter(name="a", path=tmp_path, rank=8)
+    (tmp_path / "adapter_config.json").write_text('{"r": 1}')
+    assert entrypoint.read_adapter("a", tmp_path) == Adapter(name="a", path=tmp_path, rank=1)
 
 
 def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
@@ -309,6 +309,9 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert len(plan["commands"]) == 2
     assert plan["tuning"]["api_servers"] == 2
     assert plan["environment"]["HF_HUB_OFFLINE"] == "1"
+    # what the user has set like that is not shown as ours
+    found = entrypoint.plan(service(artifact=prepared), {"HF_HUB_OFFLINE": "1"}, dry=True).environment
+    assert ("HF_HUB_OFFLINE" in found, found["TRANSFORMERS_OFFLINE"]) == (False, "1")
     limited = ["--max-in-flight", "7", "--limit", "texts=3", "--dry-run", "--json", "--", "--seed", "1"]
     assert main([*arguments, *limited]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -365,8 +368,9 @@ def test_what_was_verified_becomes_the_engine(
     assert became == ["end_on_sigterm"] * 3
 
 
+@pytest.mark.parametrize("all_listened", [True, False])
 def test_several_engines_are_supervised_and_leave_nothing(
-    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
+    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch, all_listened: bool
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -381,6 +385,9 @@ def test_several_engines_are_supervised_and_leave_nothing(
         def run(self) -> int:
             assert all(path.exists() for path in seen["folders"])
             assert (self._listening(0), self._listening(1)) == (True, False)
+            if all_listened:
+                # the last process to listen removes the file of the counters
+                seen["folders"][0].unlink()
             return 7
 
     monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)
