@@ -12,6 +12,9 @@ from pathlib import Path
 
 from encoder_plugins.plugin import Accelerator
 
+# where a container sees the limits of its own control group
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -64,8 +67,6 @@ def this_accelerator() -> Accelerator:
 
 def this_host() -> Host:
     """Return what this process, and those that it starts, may use."""
-    group = Path("/sys/fs/cgroup")
-    cpu_max, memory_max = (
-        path.read_text(encoding="ascii") if path.is_file() else "" for path in (group / "cpu.max", group / "memory.max")
-    )
+    paths = (CONTROL_GROUP / "cpu.max", CONTROL_GROUP / "memory.max")
+    cpu_max, memory_max = (path.read_text(encoding="ascii") if path.is_file() else "" for path in paths)
     return Host(cores=usable_cores(len(os.sched_getaffinity(0)), cpu_max), memory=memory_limit(memory_max))

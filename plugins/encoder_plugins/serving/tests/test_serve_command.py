@@ -87,8 +87,9 @@ def test_the_server_gets_plugin_limits_and_counters_by_its_environment() -> None
     found = serve.environment({settings.VARIABLE: "of another server"}, service(), SEVERAL, 2, expected)
     assert settings.read(found) == expected
     assert settings.read({}) is None
-    with pytest.raises(ValueError, match="unknown field"):
-        settings.read({settings.VARIABLE: '{"plugin": "p", "limits": {}, "other": 1}'})
+    for unknown in ('"other": 1', '"counters": {"path": "", "processes": 1, "other": 1}'):
+        with pytest.raises(ValueError, match="unknown field"):
+            settings.read({settings.VARIABLE: f'{{"plugin": "p", "limits": {{}}, {unknown}}}'})
 
 
 @pytest.mark.parametrize(
@@ -233,6 +234,15 @@ def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> 
     assert host.memory_limit(memory_max) == limit
 
 
+def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6})
+    monkeypatch.setattr(host, "CONTROL_GROUP", tmp_path)
+    assert host.this_host() == host.Host(cores=3, memory=None)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert host.this_host() == host.Host(cores=2, memory=4096)
+
+
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     adapters = (Adapter(name="a", path=Path("/a"), rank=4), Adapter(name="b", path=Path("/b"), rank=17))
     command = serve.command(service(adapters=adapters), PLUGIN, CHECKPOINT, SINGLE, "python")
@@ -256,8 +266,8 @@ def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) 
         (tmp_path / "adapter_config.json").write_text(config)
     with pytest.raises(BadArgument, match=f"--adapter a.*{tmp_path}"):
         entrypoint.read_adapter("a", tmp_path)
-    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
-    assert entrypoint.read_adapter("a", tmp_path) == Adapter(name="a", path=tmp_path, rank=8)
+    (tmp_path / "adapter_config.json").write_text('{"r": 1}')
+    assert entrypoint.read_adapter("a", tmp_path) == Adapter(name="a", path=tmp_path, rank=1)
 
 
 def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
@@ -299,6 +309,9 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert len(plan["commands"]) == 2
     assert plan["tuning"]["api_servers"] == 2
     assert plan["environment"]["HF_HUB_OFFLINE"] == "1"
+    # what the user has set like that is not shown as ours
+    found = entrypoint.plan(service(artifact=prepared), {"HF_HUB_OFFLINE": "1"}, dry=True).environment
+    assert ("HF_HUB_OFFLINE" in found, found["TRANSFORMERS_OFFLINE"]) == (False, "1")
     limited = ["--max-in-flight", "7", "--limit", "texts=3", "--dry-run", "--json", "--", "--seed", "1"]
     assert main([*arguments, *limited]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -355,8 +368,9 @@ def test_what_was_verified_becomes_the_engine(
     assert became == ["end_on_sigterm"] * 3
 
 
+@pytest.mark.parametrize("all_listened", [True, False])
 def test_several_engines_are_supervised_and_leave_nothing(
-    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
+    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch, all_listened: bool
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -371,6 +385,9 @@ def test_several_engines_are_supervised_and_leave_nothing(
         def run(self) -> int:
             assert all(path.exists() for path in seen["folders"])
             assert (self._listening(0), self._listening(1)) == (True, False)
+            if all_listened:
+                # the last process to listen removes the file of the counters
+                seen["folders"][0].unlink()
             return 7
 
     monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)

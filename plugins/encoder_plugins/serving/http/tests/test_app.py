@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER, installed_plugins
 from encoder_plugins.plugin import POOLING, Route
 from encoder_plugins.serving.http.admission import Message
 from encoder_plugins.serving.http.app import INLINE_BYTES
@@ -36,8 +37,12 @@ async def test_other_paths_do_not_exist(path: str) -> None:
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/version"])
 async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
     server = Server()
-    assert (await server.client.get(path)).status_code == 200
+    response = await server.client.get(path)
+    assert response.status_code == 200
     assert server.passed == [path]
+    # the one thing that is added
+    plugins = installed_plugins() if path == "/version" else None
+    assert response.headers.get(PLUGIN_VERSION_HEADER) == plugins
 
 
 async def test_the_openapi_document_describes_the_routes() -> None:
