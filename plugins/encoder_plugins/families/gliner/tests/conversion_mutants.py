@@ -2,129 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
-Tensors = dict[str, torch.Tensor]
-Change = Callable[[Path], None]
+from encoder_plugins.families.gliner.config import KEY
+from encoder_plugins.serving.tests.model_mutants import (
+    Mutant,
+    Tensors,
+    config,
+    filled,
+    halves_swapped,
+    row_lost,
+    section,
+    swapped,
+    thirds_swapped,
+    tokenizer,
+    transposed,
+    weights,
+    without,
+)
 
 ENCODER = "token_rep_layer.bert_layer.model."
 SPAN = "span_rep_layer.span_rep_layer."
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake.
-
-    Attributes:
-        name: What is wrong.
-        change: Makes the mistake in a model folder.
-        dtypes: In which the mistake is larger than rounding.
-    """
-
-    name: str
-    change: Change
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
-
-
-def weights(edit: Callable[[Tensors], Any]) -> Change:
-    """Return a change of the weights."""
-
-    def apply(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        tensors = load_file(path)
-        edit(tensors)
-        # a link to the published file would change that, too
-        path.unlink()
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
-
-    return apply
-
-
-def swapped(one: str, other: str) -> Change:
-    def edit(tensors: Tensors) -> None:
-        tensors[one], tensors[other] = tensors[other], tensors[one]
-
-    return weights(edit)
-
-
-def without(name: str) -> Change:
-    return weights(lambda tensors: tensors.pop(name))
-
-
-def filled(name: str, value: float) -> Change:
-    return weights(lambda tensors: tensors[name].fill_(value))
-
-
-def halves_swapped(name: str, dimension: int) -> Change:
-    def edit(tensors: Tensors) -> None:
-        first, second = tensors[name].chunk(2, dimension)
-        tensors[name] = torch.cat([second, first], dimension)
-
-    return weights(edit)
-
-
-def thirds_swapped(name: str) -> Change:
-    """Queries and keys exchanged in a fused matrix."""
-
-    def edit(tensors: Tensors) -> None:
-        query, key, value = tensors[name].chunk(3)
-        tensors[name] = torch.cat([key, query, value])
-
-    return weights(edit)
-
-
-def transposed(name: str) -> Change:
-    return weights(lambda tensors: tensors.update({name: tensors[name].T.clone()}))
-
-
-def row_lost(name: str, row: int) -> Change:
-    """Every row behind ``row`` stands one too early."""
-
-    def edit(tensors: Tensors) -> None:
-        tensors[name] = torch.cat([tensors[name][:row], tensors[name][row + 1 :], tensors[name][-1:]])
-
-    return weights(edit)
-
-
-def config(**fields: Any) -> Change:
-    """Return a change of the encoder's fields in config.json."""
-
-    def apply(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
-
-    return apply
-
-
-def head(**changes: Callable[[Any], Any]) -> Change:
-    """Return a change of GLiNER's own fields in config.json."""
-
-    def apply(folder: Path) -> None:
-        path = folder / "config.json"
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        whole["gliner"] |= {name: change(whole["gliner"][name]) for name, change in changes.items()}
-        path.write_text(json.dumps(whole), encoding="utf-8")
-
-    return apply
-
-
-def tokenizer(edit: Callable[[dict[str, Any]], Any]) -> Change:
-    """Return a change of tokenizer.json."""
-
-    def apply(folder: Path) -> None:
-        path = folder / "tokenizer.json"
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        edit(whole)
-        path.write_text(json.dumps(whole), encoding="utf-8")
-
-    return apply
 
 
 def common() -> Iterator[Mutant]:
@@ -138,12 +39,12 @@ def common() -> Iterator[Mutant]:
         "the directions of the LSTM swapped", swapped("rnn.lstm.weight_hh_l0", "rnn.lstm.weight_hh_l0_reverse")
     )
     yield Mutant("a tensor of the head missing", without(f"{SPAN}out_project.3.weight"))
-    yield Mutant("the class token's id off by one", head(class_token_id=lambda number: number + 1))
-    yield Mutant("a label read behind its class token", head(embed_class_token=lambda value: not value))
-    yield Mutant("words of a text cut one too early", head(max_words=lambda number: number - 1))
+    yield Mutant("the class token's id off by one", section(KEY, class_token_id=lambda number: number + 1))
+    yield Mutant("a label read behind its class token", section(KEY, embed_class_token=lambda value: not value))
+    yield Mutant("words of a text cut one too early", section(KEY, max_words=lambda number: number - 1))
     yield Mutant("text lower-cased by the tokenizer", tokenizer(lower_cased))
     yield Mutant("special tokens around a prompt lost", tokenizer(lambda whole: whole.update(post_processor=None)))
-    yield Mutant("spans one word shorter", head(max_width=lambda number: number - 1))
+    yield Mutant("spans one word shorter", section(KEY, max_width=lambda number: number - 1))
 
 
 def lower_cased(whole: dict[str, Any]) -> None:

@@ -6,34 +6,15 @@ the comparison only. One engine for each plugin and dtype; its model is exchange
 
 from __future__ import annotations
 
-import gc
-import json
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from encoder_plugins import catalog
-from encoder_plugins.artifact import manifest
-from encoder_plugins.artifact import reference as references
-from encoder_plugins.artifact.reference import Reference
-from encoder_plugins.families.gliner.parity import PARITY
 from encoder_plugins.families.gliner.tests import conversion_mutants
-from encoder_plugins.families.gliner.tests.conversion_mutants import Mutant
-from encoder_plugins.parity import plan as plans
-from encoder_plugins.parity import verdict as verdicts
-from encoder_plugins.parity.verdict import Verdict
-from encoder_plugins.plugin import Plugin, resolve
-from encoder_plugins.prep.pipeline import prepare
-from encoder_plugins.prep.progress import Progress
-from encoder_plugins.prep.request import Request
-from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Round, advance
+from encoder_plugins.serving.tests import exchanged_models
 
 pytestmark = [
     # vLLM, torch and transformers warn a lot about themselves
@@ -46,156 +27,19 @@ PLUGINS = ("deberta_gliner", "mmbert_gliner", "mt5_gliner")
 CASES = ("short", "turkish", "scripts", "emoji", "nested-several-labels", "low-threshold", "overlong")
 
 
-@dataclass
-class Served:
-    """A plugin's artifact in an engine of this process.
-
-    Attributes:
-        plugin: The plugin.
-        reference: What the library computed.
-        model: The sound model folder.
-        folder: Where mistaken ones go.
-        dtype: The engine's.
-        running: The engine; None before its first use, and after one that did not start.
-    """
-
-    plugin: Plugin
-    reference: Reference
-    model: Path
-    folder: Path
-    dtype: str
-    running: Any = None
-
-    def engine(self, model: Path) -> Any:
-        """Return the engine, with the model of a folder."""
-        if self.running is not None:
-            exchange(self.running, model)
-            return self.running
-        from vllm import LLM
-
-        gc.collect()
-        settings = resolve(self.plugin.checkpoint).engine_settings(model, "cpu")
-        self.running = LLM(
-            str(model),
-            runner="pooling",
-            dtype=self.dtype,
-            enforce_eager=True,
-            enable_prefix_caching=False,
-            enable_chunked_prefill=False,
-            max_model_len=settings.max_model_len,
-            max_num_batched_tokens=2 * settings.batch_tokens,
-            gpu_memory_utilization=0.2,
-        )
-        return self.running
-
-    def verdict(self, model: Path) -> Verdict:
-        """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get."""
-        engine = self.engine(model)
-        context = ServingContext(
-            model=model,
-            max_model_len=engine.model_config.max_model_len,
-            names=("m",),
-            limits=limits.defaults(self.plugin),
-            dtype=self.dtype,
-        )
-        processor = resolve(self.plugin.processor)(context)
-        findings = []
-        cases = [case for case in self.reference.cases if case["id"].removesuffix(":scores") in CASES]
-        for batch in plans.plan(PARITY, cases)[1].batches:
-            body = json.dumps({"model": "m", **PARITY.body(batch.cases, batch.variant)}).encode()
-            running = processor.run(processor.parse(self.plugin.routes[0], body), ENGINE)
-            step = advance(running)
-            while isinstance(step, Round):
-                step = advance(running, pooled(engine, self.plugin, step))
-            findings += verdicts.examine(PARITY, self.reference, "together", batch, step.body)
-        findings += verdicts.pooled(PARITY, "together", findings)
-        tolerance = verdicts.tolerance_of(PARITY, self.dtype, {})
-        return verdicts.judge(findings, tolerance, self.reference, {})
-
-    def result(self, mutant: Mutant) -> tuple[str, str]:
-        """Make a mistake, serve it, and return how that ended, and the words."""
-        folder = self.folder / mutant.name.replace(" ", "-")
-        shutil.copytree(self.model, folder)
-        mutant.change(folder)
-        try:
-            found = self.verdict(folder)
-        except Exception as error:
-            # whatever loading, or the processor's start, ends with; the engine may be left half loaded
-            self.running = None
-            return "Failed", f"refused: {type(error).__name__}: {error}"
-        return found.result, found.message
-
-
-def exchange(engine: Any, model: Path) -> None:
-    """Give a running engine the model of another folder, its weights and its configuration: cheaper than another engine."""
-    engine.collective_rpc(_exchange, args=(str(model),))
-
-
-def _exchange(worker: Any, model: str) -> None:
-    from vllm.config import set_current_vllm_config
-    from vllm.transformers_utils.config import get_config
-
-    runner = worker.model_runner
-    config = runner.vllm_config
-    config.model_config.model = model
-    config.model_config.hf_config = config.model_config.hf_text_config = get_config(model, trust_remote_code=False)
-    # the layers of the model before are registered by the same names
-    config.compilation_config.static_forward_context.clear()
-    with set_current_vllm_config(config):
-        runner.load_model()
-
-
-def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
-    """Let the engine pool the prompts of one round."""
-    from encoder_plugins.serving.engine import pooling_params
-
-    outputs = engine.encode(
-        [{"prompt_token_ids": prompt.token_ids} for prompt in step.prompts],
-        [pooling_params(prompt, plugin.task) for prompt in step.prompts],
-        pooling_task=plugin.task,
-        use_tqdm=False,
-    )
-    return [output.outputs.data for output in outputs]
-
-
 @pytest.fixture(scope="module")
 def environment() -> Iterator[None]:
     """What an engine in this process needs of the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_PLUGINS": "encoder",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }.items():
-            patch.setenv(name, value)
+    with exchanged_models.environment():
         yield
 
 
-def start(name: str, dtype: str, folder: Path, published: Any) -> Served:
-    """Prepare a plugin's tiny checkpoint."""
-    plugin = catalog.get(name)
-    request = Request(plugin=plugin, source=str(published(name)), output=folder / "artifact")
-    prepare(request, Progress(lambda line: None))
-    return Served(plugin, references.read(request.output), request.output / manifest.MODEL, folder / "mutants", dtype)
-
-
-def check(served: Served) -> None:
+def check(name: str, dtype: str, folder: Path, published: Any) -> None:
     """Let every mistake of a plugin be met."""
-    sound = served.verdict(served.model)
-    assert sound.result == "Passed", sound.message
-    passed = []
-    for mutant in conversion_mutants.of(served.plugin.name):
-        if served.dtype in mutant.dtypes:
-            result, message = served.result(mutant)
-            print(f"{served.plugin.name} {served.dtype}: {mutant.name}: {result}: {message}"[:300])
-            if result != "Failed":
-                passed.append((mutant.name, message))
-    assert passed == []
-    # and nothing of them is left behind
-    assert served.verdict(served.model).result == "Passed"
+    served = exchanged_models.start(
+        catalog.get(name), dtype, folder, published(name), lambda case: case.removesuffix(":scores") in CASES
+    )
+    exchanged_models.check(served, conversion_mutants.of(name))
 
 
 @pytest.mark.parametrize("name", PLUGINS)
@@ -206,7 +50,7 @@ def test_ten_mistakes_are_known_of_each_plugin(name: str) -> None:
 @pytest.mark.engine
 @pytest.mark.parametrize("name", PLUGINS)
 def test_no_mistake_in_conversion_passes(name: str, environment: None, published: Any, tmp_path: Path) -> None:
-    check(start(name, "float32", tmp_path, published))
+    check(name, "float32", tmp_path, published)
 
 
 @pytest.mark.soak
@@ -215,7 +59,7 @@ def test_no_mistake_in_conversion_passes(name: str, environment: None, published
 def test_no_mistake_in_conversion_passes_in_bfloat16(
     name: str, environment: None, published: Any, tmp_path: Path
 ) -> None:
-    check(start(name, "bfloat16", tmp_path, published))
+    check(name, "bfloat16", tmp_path, published)
 
 
 @pytest.mark.gpu
@@ -226,4 +70,4 @@ def test_no_mistake_in_conversion_passes_on_a_gpu(
 ) -> None:
     if name == "mt5_gliner" and dtype == "float16":
         pytest.skip("refused in float16: its feed-forward blocks overflow")
-    check(start(name, dtype, tmp_path, published))
+    check(name, dtype, tmp_path, published)

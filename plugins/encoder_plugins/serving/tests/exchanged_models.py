@@ -1,0 +1,204 @@
+"""An engine in this process whose model can be exchanged, and the parity check against it: for tests of many model folders."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from encoder_plugins.artifact import manifest
+from encoder_plugins.artifact import reference as references
+from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.parity import plan as plans
+from encoder_plugins.parity import verdict as verdicts
+from encoder_plugins.parity.verdict import Verdict
+from encoder_plugins.plugin import Plugin, resolve
+from encoder_plugins.prep.pipeline import prepare
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import Request
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, advance
+from encoder_plugins.serving.tests.model_mutants import Mutant
+
+
+@dataclass
+class Running:
+    """An engine that tests share.
+
+    Attributes:
+        most_tokens: Tokens of the longest prompt of any of its models; None for those of the first one.
+        engine: The engine; None before its first use, and after one that did not start.
+    """
+
+    most_tokens: int | None = None
+    engine: Any = None
+
+
+@dataclass
+class Served:
+    """A plugin's artifact in an engine of this process.
+
+    Attributes:
+        plugin: The plugin.
+        reference: What the library computed.
+        model: The sound model folder.
+        folder: Where mistaken ones go.
+        dtype: The engine's.
+        chosen: Whether the case of an id is sent.
+        running: The engine.
+    """
+
+    plugin: Plugin
+    reference: Reference
+    model: Path
+    folder: Path
+    dtype: str
+    chosen: Callable[[str], bool]
+    running: Running = field(default_factory=Running)
+
+    def engine(self, model: Path) -> Any:
+        """Return the engine, with the model of a folder."""
+        if self.running.engine is not None:
+            exchange(self.running.engine, model)
+            return self.running.engine
+        from vllm import LLM
+
+        gc.collect()
+        settings = resolve(self.plugin.checkpoint).engine_settings(model, "cpu")
+        most_tokens = self.running.most_tokens or settings.max_model_len
+        self.running.engine = LLM(
+            str(model),
+            runner="pooling",
+            dtype=self.dtype,
+            enforce_eager=True,
+            enable_prefix_caching=False,
+            enable_chunked_prefill=False,
+            max_model_len=most_tokens,
+            max_num_batched_tokens=2 * most_tokens,
+            gpu_memory_utilization=0.2,
+        )
+        return self.running.engine
+
+    def verdict(self, model: Path) -> Verdict:
+        """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get."""
+        engine = self.engine(model)
+        context = ServingContext(
+            model=model,
+            max_model_len=engine.model_config.max_model_len,
+            names=("m",),
+            limits=limits.defaults(self.plugin),
+            dtype=self.dtype,
+        )
+        processor = resolve(self.plugin.processor)(context)
+        parity, findings = resolve(self.plugin.parity), []
+        cases = [case for case in self.reference.cases if self.chosen(str(case["id"]))]
+        for batch in plans.plan(parity, cases)[1].batches:
+            body = json.dumps({"model": "m", **parity.body(batch.cases, batch.variant)}).encode()
+            running = processor.run(processor.parse(self.plugin.routes[0], body), ENGINE)
+            step = advance(running)
+            while isinstance(step, Round):
+                step = advance(running, pooled(engine, self.plugin, step))
+            findings += verdicts.examine(parity, self.reference, "together", batch, step.body)
+        findings += verdicts.pooled(parity, "together", findings)
+        tolerance = verdicts.tolerance_of(parity, self.dtype, {})
+        return verdicts.judge(findings, tolerance, self.reference, {})
+
+    def result(self, mutant: Mutant) -> tuple[str, str]:
+        """Make a mistake, serve it, and return how that ended, and the words."""
+        folder = self.folder / mutant.name.replace(" ", "-").replace("/", "-")
+        shutil.copytree(self.model, folder)
+        mutant.change(folder)
+        try:
+            found = self.verdict(folder)
+        except Exception as error:
+            # whatever loading, or the processor's start, ends with; the engine may be left half loaded
+            self.running.engine = None
+            return "Failed", f"refused: {type(error).__name__}: {error}"
+        return found.result, found.message
+
+
+def exchange(engine: Any, model: Path) -> None:
+    """Give a running engine the model of another folder, its weights and its configuration: cheaper than another engine."""
+    engine.collective_rpc(_exchange, args=(str(model),))
+
+
+def _exchange(worker: Any, model: str) -> None:
+    from vllm.config import set_current_vllm_config
+    from vllm.transformers_utils.config import get_config
+
+    runner = worker.model_runner
+    config = runner.vllm_config
+    config.model_config.model = model
+    config.model_config.hf_config = config.model_config.hf_text_config = get_config(model, trust_remote_code=False)
+    # the layers of the model before are registered by the same names
+    layers = config.compilation_config.static_forward_context
+    before = dict(layers)
+    layers.clear()
+    with set_current_vllm_config(config):
+        runner.load_model()
+    for name in layers.keys() & before.keys():
+        # vLLM's CPU attention sets this on the layers that are there when the engine starts
+        if (isa := getattr(before[name], "isa", None)) is not None:
+            layers[name].isa = isa
+
+
+def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
+    """Let the engine pool the prompts of one round."""
+    from encoder_plugins.serving.engine import pooling_params
+
+    outputs = engine.encode(
+        [{"prompt_token_ids": prompt.token_ids} for prompt in step.prompts],
+        [pooling_params(prompt, plugin.task) for prompt in step.prompts],
+        pooling_task=plugin.task,
+        use_tqdm=False,
+    )
+    return [output.outputs.data for output in outputs]
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    """Set what an engine in this process needs of the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_PLUGINS": "encoder",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }.items():
+            patch.setenv(name, value)
+        yield
+
+
+def start(plugin: Plugin, dtype: str, folder: Path, published: Path, chosen: Callable[[str], bool]) -> Served:
+    """Prepare a published checkpoint."""
+    request = Request(plugin=plugin, source=str(published), output=folder / "artifact")
+    prepare(request, Progress(lambda line: None))
+    model = request.output / manifest.MODEL
+    return Served(plugin, references.read(request.output), model, folder / "mutants", dtype, chosen)
+
+
+def check(served: Served, mutants: Sequence[Mutant]) -> None:
+    """Let every mistake be met: each must end in a refusal or in Failed."""
+    sound = served.verdict(served.model)
+    assert sound.result == "Passed", sound.message
+    passed = []
+    for mutant in mutants:
+        if served.dtype in mutant.dtypes:
+            result, message = served.result(mutant)
+            print(f"{served.plugin.name} {served.dtype}: {mutant.name}: {result}: {message}"[:300])
+            if result != "Failed":
+                passed.append((mutant.name, message))
+    assert passed == []
+    # and nothing of them is left behind
+    assert served.verdict(served.model).result == "Passed"
