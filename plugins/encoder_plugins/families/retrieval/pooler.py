@@ -23,6 +23,8 @@ from encoder_plugins.families.retrieval.projection import Projection
 
 # torch.nn.functional.normalize
 EPSILON = 1e-12
+# dot products that are held at once: 64 MB
+PRODUCTS = 1 << 24
 
 
 class RowsPooler(Pooler):  # type: ignore[misc]
@@ -89,10 +91,12 @@ class RowsPooler(Pooler):  # type: ignore[misc]
         chosen = np.concatenate([np.arange(firsts[member], firsts[member + 1]) for member in members])
         owners = np.repeat(np.arange(len(members)), [counts[member] for member in members])
         documents = rows if len(chosen) == len(rows) else rows.index_select(0, _to_device(chosen, device))
-        products = query @ documents.T  # [query rows, document rows]
         best = torch.full((len(query), len(members)), -torch.inf, device=device)
-        index = _to_device(owners, device).expand(len(query), -1)
-        best = best.scatter_reduce_(1, index, products, "amax")
+        owner = _to_device(owners, device)
+        # the products of many queries with a whole batch could take more memory than the profile run saw
+        at_once = max(1, PRODUCTS // max(1, len(chosen)))
+        for some, into in zip(torch.split(query, at_once), torch.split(best, at_once), strict=True):
+            into.scatter_reduce_(1, owner.expand(len(some), -1), some @ documents.T, "amax")
         best = best.masked_fill_(best.isneginf(), 0.0)
         totals = torch.zeros(len(each), len(members), device=device)
         totals.index_add_(0, _to_device(np.repeat(np.arange(len(each)), each), device), best)

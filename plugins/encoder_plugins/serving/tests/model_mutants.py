@@ -54,8 +54,8 @@ def swapped(one: str, other: str, file: str = WEIGHTS) -> Change:
     return weights(edit, file)
 
 
-def without(name: str, file: str = WEIGHTS) -> Change:
-    return weights(lambda tensors: tensors.pop(name), file)
+def without(name: str) -> Change:
+    return weights(lambda tensors: tensors.pop(name))
 
 
 def filled(name: str, value: float, file: str = WEIGHTS) -> Change:

@@ -20,7 +20,6 @@ from encoder_plugins.serving.tests.model_mutants import (
     thirds_swapped,
     tokenizer,
     weights,
-    without,
 )
 
 
@@ -68,7 +67,6 @@ def of_pylate() -> Iterator[Mutant]:
     yield Mutant("skiplist applied to queries", section(KEY, query=replaced(skips=True)))
     yield Mutant("rows not normalised", section(KEY, normalize=lambda old: False))
     yield Mutant("scores divided by rows", section(KEY, similarity=lambda old: "meanmaxsim"))
-    yield Mutant("the projection missing", without("projection.0.linear.weight", PROJECTION))
     yield Mutant("queries and keys swapped", thirds_swapped("layers.1.attn.Wqkv.weight"))
     yield Mutant("gate and value swapped", halves_swapped("layers.1.mlp.Wi.weight", 0))
     yield Mutant("the final norm's weight dropped", filled("final_norm.weight", 1.0))

@@ -63,8 +63,11 @@ def metadata(lengths: list[int], extras: list[Any], prompts: list[int] | None = 
     return SimpleNamespace(get_pooling_cursor=lambda: cursor, pooling_params=params)
 
 
-@pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
-def test_each_request_gets_what_it_gets_alone(similarity: Similarity) -> None:
+@pytest.mark.parametrize(("similarity", "products"), [("maxsim", 1 << 24), ("maxsim", 40), ("meanmaxsim", 1)])
+def test_each_request_gets_what_it_gets_alone(
+    similarity: Similarity, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.pooler.PRODUCTS", products)
     of, generator = pooler(similarity), np.random.default_rng(0)
     lengths = [7, 1, 12, 9, 5, 3]
     hidden = generator.normal(size=(sum(lengths) + 4, WIDTH)).astype(np.float32)
