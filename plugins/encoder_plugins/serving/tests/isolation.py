@@ -256,13 +256,13 @@ def plain(value: Any) -> Any:
 
 
 def distance(one: Any, other: Any, cuts: Sequence[float]) -> float:
-    """Return the largest difference of two numbers at the same path; infinite where anything else differs.
+    """Return the largest difference of two numbers at the same path, relative above 1; infinite where anything else differs.
 
     Elements of lists are matched by what in them is not a fraction, since rounding may swap two of equal score. An element that
     only one list has counts by how far its numbers are from a threshold of the request, which rounding may cross.
     """
     if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other)
+        return abs(one - other) / max(1.0, abs(one), abs(other))
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return max((distance(one[name], other[name], cuts) for name in one), default=0.0)
     if isinstance(one, list) and isinstance(other, list):
