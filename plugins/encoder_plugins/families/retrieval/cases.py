@@ -98,6 +98,7 @@ def built_in(settings: Settings) -> list[Case]:
         _case("score-question", "query", QUESTION, list(PASSAGES)),
         _case("score-word", "query", "bread", list(PASSAGES[::-1])),
         _case("score-punctuation", "query", "?!...", list(PASSAGES)),
+        _case("score-one", "query", "bread", [PASSAGES[2]]),
         _case("score-fifty", "query", "quiet gardens and distant cities", [_passage(number) for number in range(50)]),
     ]
     return found

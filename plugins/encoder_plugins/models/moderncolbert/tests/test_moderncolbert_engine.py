@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 PLUGIN = catalog.get("moderncolbert")
-RECORD = "encoder_plugins.families.retrieval.tests.oracle:record"
+OUTPUTS = "encoder_plugins.families.retrieval.tests.oracle:outputs"
 # enough to find every mistake, and few enough for a check to take a second
 CASES = frozenset(
     {
@@ -63,11 +63,11 @@ def test_rows_and_scores_are_those_of_the_library(name: str, running: exchanged_
     model.mkdir()
     CHECKPOINT.check(published, {})
     CHECKPOINT.convert(published, {}, model)
-    cases = PARITY.cases(published, ())
-    recording = original("sentence_transformers").call(RECORD, str(published), cases)
-    reference = Reference(
-        artifact="", digest="", plugin=PLUGIN.name, cases=tuple(recording.cases), expected=recording.outputs
-    )
+    mutants = conversion_mutants.of(name)
+    # the forms without mistakes of their own differ in what a handful of cases shows
+    cases = [case for case in PARITY.cases(published, ()) if mutants or case["id"] in CASES]
+    expected = original("sentence_transformers").call(OUTPUTS, str(published), cases)
+    reference = Reference(artifact="", digest="", plugin=PLUGIN.name, cases=tuple(cases), expected=expected)
     served = exchanged_models.Served(
         PLUGIN, reference, model, tmp_path / "mutants", "float32", lambda case: True, running
     )
@@ -75,4 +75,4 @@ def test_rows_and_scores_are_those_of_the_library(name: str, running: exchanged_
     assert verdict.result == "Passed", verdict.message
     print(f"{name}: {verdict.message}")
     served.chosen = CASES.__contains__
-    exchanged_models.check(served, conversion_mutants.of(name))
+    exchanged_models.check(served, mutants)
