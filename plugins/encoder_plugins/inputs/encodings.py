@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Vectors = npt.NDArray[np.float32]
 Dtype: TypeAlias = Literal["float32", "float16"]
+Encoding: TypeAlias = Literal["float", "base64", "bytes"]
 
 BINARY = "application/octet-stream"
 
@@ -55,6 +56,19 @@ def decode_bytes(body: bytes, headers: Mapping[str, str]) -> npt.NDArray[np.floa
 def encoded(vectors: Vectors, encoding: Literal["float", "base64"], dtype: Dtype) -> Sequence[msgspec.Raw | str]:
     """Return each row as a value for ``msgspec.json.encode``: raw JSON, or a string."""
     return json_numbers(vectors) if encoding == "float" else encode_base64(vectors, dtype)
+
+
+def encoded_matrices(
+    matrices: Sequence[Vectors], encoding: Literal["float", "base64"], dtype: Dtype
+) -> Sequence[msgspec.Raw | str]:
+    """Return each `[rows, width]` as a value for ``msgspec.json.encode``: a list of lists as raw JSON, or one string."""
+    if encoding == "base64":
+        return [text for matrix in matrices for text in encode_base64(matrix.reshape(1, -1), dtype)]
+    import msgspec
+    import orjson
+
+    contiguous = [np.ascontiguousarray(matrix, np.float32) for matrix in matrices]
+    return [msgspec.Raw(orjson.dumps(matrix, option=orjson.OPT_SERIALIZE_NUMPY)) for matrix in contiguous]
 
 
 def _typed(vectors: Vectors, dtype: Dtype) -> npt.NDArray[Any]:

@@ -236,7 +236,8 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
             return name, path
     if kind.startswith("pylate."):
         raise Unsupported(
-            f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; no plugin serves it yet"
+            f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; moderncolbert serves those on"
+            " ModernBERT"
         )
     if kind.endswith(".StaticEmbedding"):
         raise Unsupported(

@@ -1,1 +1,1 @@
-"""What plugins for retrieval share: prompts, and the Dense modules behind an encoder."""
+"""What the retrieval plugins share: prompts, tokens, projections, rows, scores, and everything else that does not depend on the encoder."""

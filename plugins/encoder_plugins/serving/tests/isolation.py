@@ -258,14 +258,20 @@ def plain(value: Any) -> Any:
 def distance(one: Any, other: Any, cuts: Sequence[float]) -> float:
     """Return the largest difference of two numbers at the same path; infinite where anything else differs.
 
+    A number above 1 is compared by its ratio, and a list of numbers in units of the largest one.
+
     Elements of lists are matched by what in them is not a fraction, since rounding may swap two of equal score. An element that
     only one list has counts by how far its numbers are from a threshold of the request, which rounding may cross.
     """
     if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other)
+        return abs(one - other) / max(1.0, abs(one), abs(other))
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return max((distance(one[name], other[name], cuts) for name in one), default=0.0)
     if isinstance(one, list) and isinstance(other, list):
+        if one and len(one) == len(other) and all(isinstance(element, float) for element in [*one, *other]):
+            farthest: float = max(abs(pair[0] - pair[1]) for pair in zip(one, other, strict=True))
+            largest: float = max(1.0, *map(abs, one), *map(abs, other))
+            return farthest / largest
         if all(isinstance(element, dict) for element in [*one, *other]):
             first, second = by_content(one), by_content(other)
             single = [from_cut({**first, **second}[key], cuts) for key in first.keys() ^ second.keys()]

@@ -21,7 +21,7 @@ from encoder_plugins import catalog
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 FOLDER = Path(__file__).parent
-# float32 sums in another order; everything but numbers must be the same
+# float32 sums in another order, relative to numbers above 1; everything but numbers must be the same
 CLOSE = 1e-5
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -1,0 +1,123 @@
+"""The part of an artifact's ``config.json`` that decides a text's rows: written by prep, read by pooler and processor.
+
+``config.json`` is the encoder's own configuration with two changes: ``architectures`` names our model class, and
+``retrieval`` holds this object. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+KEY = "retrieval"
+
+InputType = Literal["query", "document"]
+Similarity = Literal["maxsim", "meanmaxsim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """How texts of one kind, queries or documents, become tokens and rows.
+
+    Attributes:
+        prompt: What is put before each text, the prefix that marks the kind included.
+        most_tokens: Tokens kept of a text, prompt and special tokens included.
+        skips: Whether tokens of the skiplist have no row.
+    """
+
+    prompt: str
+    most_tokens: int
+    skips: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """How queries are expanded: tokens behind a short one, which have rows as the others have.
+
+    Attributes:
+        length: Tokens that a query has at least.
+        token_id: The token that fills a query up to ``length``.
+        attend: Whether the query's tokens attend to the added ones; otherwise these only attend to the query's.
+    """
+
+    length: int
+    token_id: int
+    attend: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseConfig:
+    """One module of the projection: ``activation(x W + b)``, plus a residual branch where there is one.
+
+    Attributes:
+        inputs: Width of its input.
+        outputs: Width of its output.
+        bias: Whether the linear layer has one.
+        activation: The name of torch's module, e.g. ``Identity``.
+        residual: Whether the input is added, projected by a matrix of its own where the widths differ.
+    """
+
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+    residual: bool
+
+    @property
+    def projects_residual(self) -> bool:
+        """Whether the residual branch has a matrix."""
+        return self.residual and self.inputs != self.outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalConfig:
+    """What decides rows and scores, beside weights, encoder and tokenizer.
+
+    Attributes:
+        query: How queries become rows.
+        document: How documents do.
+        expansion: How queries are expanded; None where they are not.
+        skiplist: Ids of tokens without a row.
+        projection: The modules between encoder and rows.
+        normalize: Whether rows are scaled to length 1.
+        similarity: What a score is: the sum over the query's rows of the largest dot product, or the mean.
+    """
+
+    query: Side
+    document: Side
+    expansion: Expansion | None
+    skiplist: tuple[int, ...]
+    projection: tuple[DenseConfig, ...]
+    normalize: bool
+    similarity: Similarity
+
+    @property
+    def dimensions(self) -> int:
+        """Width of a row."""
+        return self.projection[-1].outputs
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest text."""
+        return max(self.query.most_tokens, self.document.most_tokens)
+
+    def side(self, input_type: InputType) -> Side:
+        """Return how texts of one kind become rows."""
+        return self.query if input_type == "query" else self.document
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what goes under ``retrieval`` in config.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RetrievalConfig:
+        """Read what ``to_dict`` wrote; raises KeyError or TypeError where a field is missing or unknown."""
+        parts = {
+            "query": Side(**values["query"]),
+            "document": Side(**values["document"]),
+            "expansion": None if values["expansion"] is None else Expansion(**values["expansion"]),
+            "skiplist": tuple(values["skiplist"]),
+            "projection": tuple(DenseConfig(**each) for each in values["projection"]),
+        }
+        return cls(**{**values, **parts})

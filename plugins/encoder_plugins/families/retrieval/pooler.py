@@ -1,0 +1,130 @@
+"""The head of retrievers of one vector per token: rows of a packed batch in, each request's rows or scores out.
+
+Only tokens that have rows are projected. A document that came with the rows of queries is answered with its score for
+each of them; documents of the same queries are scored together, by one matrix product. Nothing is kept between batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from vllm.model_executor.layers.pooler.abstract import Pooler
+from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
+from vllm.v1.pool.metadata import PoolingMetadata
+
+from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
+from encoder_plugins.families.retrieval import payload
+from encoder_plugins.families.retrieval.config import RetrievalConfig
+from encoder_plugins.families.retrieval.projection import Projection
+
+# torch.nn.functional.normalize
+EPSILON = 1e-12
+# dot products that are held at once: 64 MB
+PRODUCTS = 1 << 24
+
+
+class RowsPooler(Pooler):  # type: ignore[misc]
+    """Answers each request with float32 rows `[rows, dimensions]`, or with float32 scores `[queries]`."""
+
+    def __init__(self, config: RetrievalConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.projection = Projection(config.projection)
+
+    def get_supported_tasks(self) -> set[str]:
+        """Return the one task."""
+        return {"token_embed"}
+
+    def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
+        """Return what brings the marks of a request's tokens into the encoder."""
+        del task
+        return TokenMarksUpdate()
+
+    @torch.inference_mode()
+    def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
+        """Return one tensor for each request; one without rows for a request that is not whole. Never raises for a request."""
+        cursor = pooling_metadata.get_pooling_cursor()
+        lengths = cursor.num_scheduled_tokens_cpu.tolist()
+        prompts = cursor.prompt_lens_cpu.tolist()
+        extras = [params.extra_kwargs for params in pooling_metadata.pooling_params]
+        kept = [
+            payload.kept_tokens(extra, length) if length == prompt else np.zeros(0, np.int32)
+            for extra, length, prompt in zip(extras, lengths, prompts, strict=True)
+        ]
+        counts = [len(positions) for positions in kept]
+        rows = self.rows(_selected(hidden_states, kept, lengths))
+        found = list(torch.split(rows, counts))
+        for key, members in _by_queries(extras, self.config.dimensions).items():
+            scores = self.scores(rows, counts, members, *key)
+            for request, column in zip(members, scores.unbind(1), strict=True):
+                found[request] = column
+        return found
+
+    def rows(self, hidden: Tensor) -> Tensor:
+        """Return float32 rows `[rows, dimensions]` of encoder rows `[rows, hidden]`."""
+        projected: Tensor = self.projection(hidden).float()
+        if not self.config.normalize:
+            return projected
+        unit: Tensor = torch.nn.functional.normalize(projected, p=2.0, dim=-1, eps=EPSILON)
+        return unit
+
+    def scores(self, rows: Tensor, counts: list[int], members: list[int], packed: bytes, query_counts: bytes) -> Tensor:
+        """Score the documents of the same queries.
+
+        Args:
+            rows: `[rows, dimensions]` float32: of all requests of the batch.
+            counts: The rows of each request.
+            members: The requests to score.
+            packed: The rows of the queries.
+            query_counts: `[queries]` int32: the rows of each.
+
+        Returns:
+            `[queries, members]` float32; 0 for a document without rows.
+        """
+        device, firsts = rows.device, np.cumsum([0, *counts])
+        each = np.frombuffer(query_counts, np.int32)
+        query = _to_device(payload.unpack_rows(packed, self.config.dimensions), device)
+        chosen = np.concatenate([np.arange(firsts[member], firsts[member + 1]) for member in members])
+        owners = np.repeat(np.arange(len(members)), [counts[member] for member in members])
+        documents = rows if len(chosen) == len(rows) else rows.index_select(0, _to_device(chosen, device))
+        best = torch.full((len(query), len(members)), -torch.inf, device=device)
+        owner = _to_device(owners, device)
+        # the products of many queries with a whole batch could take more memory than the profile run saw
+        at_once = max(1, PRODUCTS // max(1, len(chosen)))
+        for some, into in zip(torch.split(query, at_once), torch.split(best, at_once), strict=True):
+            into.scatter_reduce_(1, owner.expand(len(some), -1), some @ documents.T, "amax")
+        best = best.masked_fill_(best.isneginf(), 0.0)
+        totals = torch.zeros(len(each), len(members), device=device)
+        totals.index_add_(0, _to_device(np.repeat(np.arange(len(each)), each), device), best)
+        if self.config.similarity == "meanmaxsim":
+            totals /= _to_device(each.astype(np.float32), device)[:, None]
+        return totals
+
+
+def _selected(hidden: Tensor, kept: list[NDArray[np.int32]], lengths: list[int]) -> Tensor:
+    """Return the rows of the tokens that are kept; the very same rows where all are."""
+    total = sum(lengths)
+    if sum(map(len, kept)) == total:
+        return hidden[:total]
+    firsts = np.cumsum([0, *lengths[:-1]])
+    chosen = [positions + first for positions, first in zip(kept, firsts, strict=True)]
+    return hidden.index_select(0, _to_device(np.concatenate(chosen), hidden.device))
+
+
+def _by_queries(extras: list[dict[str, Any] | None], dimensions: int) -> dict[tuple[bytes, bytes], list[int]]:
+    """Return the requests that are scored, by the queries that came with them."""
+    groups: dict[tuple[bytes, bytes], list[int]] = {}
+    for request, extra in enumerate(extras):
+        if (queries := payload.queries_of(extra, dimensions)) is not None:
+            packed, each = queries
+            groups.setdefault((packed, each.tobytes()), []).append(request)
+    return groups
+
+
+def _to_device(values: NDArray[Any], device: torch.device) -> Tensor:
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

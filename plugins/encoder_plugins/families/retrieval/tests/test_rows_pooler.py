@@ -1,0 +1,121 @@
+"""Rows and scores of a packed batch of any mix of requests: equal to those of each request alone, computed by numpy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from encoder_plugins.families.retrieval import payload
+from encoder_plugins.families.retrieval.config import DenseConfig, RetrievalConfig, Side, Similarity
+from encoder_plugins.families.retrieval.tokens import TokenisedText
+
+# vLLM warns about itself when it is imported
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+WIDTH, DIMENSIONS = 12, 5
+Rows = NDArray[np.float32]
+
+
+def pooler(similarity: Similarity = "maxsim") -> Any:
+    from encoder_plugins.families.retrieval.pooler import RowsPooler
+
+    side = Side(prompt="", most_tokens=64, skips=True)
+    dense = [
+        DenseConfig(inputs=WIDTH, outputs=WIDTH, bias=True, activation="Tanh", residual=True),
+        DenseConfig(inputs=WIDTH, outputs=DIMENSIONS, bias=False, activation="Identity", residual=True),
+    ]
+    torch.manual_seed(3)
+    return RowsPooler(
+        RetrievalConfig(
+            query=side,
+            document=side,
+            expansion=None,
+            skiplist=(),
+            projection=tuple(dense),
+            normalize=True,
+            similarity=similarity,
+        )
+    )
+
+
+def expected_rows(of: Any, hidden: Rows) -> Rows:
+    """Compute rows `[tokens, dimensions]` in float64."""
+    first, second = (
+        {name: p.detach().double().numpy() for name, p in each.named_parameters()} for each in of.projection
+    )
+    x = hidden.astype(np.float64)
+    x = np.tanh(x @ first["linear.weight"].T + first["linear.bias"]) + x
+    x = x @ second["linear.weight"].T + x @ second["residual.weight"].T
+    found: Rows = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return found
+
+
+def metadata(lengths: list[int], extras: list[Any], prompts: list[int] | None = None) -> Any:
+    cursor = SimpleNamespace(
+        num_scheduled_tokens_cpu=torch.tensor(lengths), prompt_lens_cpu=torch.tensor(prompts or lengths)
+    )
+    params = [SimpleNamespace(extra_kwargs=extra) for extra in extras]
+    return SimpleNamespace(get_pooling_cursor=lambda: cursor, pooling_params=params)
+
+
+@pytest.mark.parametrize(("similarity", "products"), [("maxsim", 1 << 24), ("maxsim", 40), ("meanmaxsim", 1)])
+def test_each_request_gets_what_it_gets_alone(
+    similarity: Similarity, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.pooler.PRODUCTS", products)
+    of, generator = pooler(similarity), np.random.default_rng(0)
+    lengths = [7, 1, 12, 9, 5, 3]
+    hidden = generator.normal(size=(sum(lengths) + 4, WIDTH)).astype(np.float32)
+    texts = np.split(hidden[: sum(lengths)], np.cumsum(lengths)[:-1])
+    masks = [generator.random(length) < 0.6 if number % 2 else None for number, length in enumerate(lengths)]
+    masks[1] = None
+    queries = [generator.normal(size=(count, DIMENSIONS)).astype(np.float32) for count in (4, 2, 6)]
+    # requests 0 and 4 have the same queries, 2 and 3 another one each; 1 and 5 want rows
+    sets = [queries[:2], None, queries[2:], queries, queries[:2], None]
+    extras = [
+        payload.encode(
+            TokenisedText([0] * length, length, mask), None if chosen is None else payload.pack_queries(chosen)
+        )
+        for length, mask, chosen in zip(lengths, masks, sets, strict=True)
+    ]
+    # behind the batch come rows of padding
+    found = of(torch.from_numpy(hidden), metadata(lengths, extras))
+    for got, text, mask, chosen in zip(found, texts, masks, sets, strict=True):
+        rows = expected_rows(of, text if mask is None else text[mask])
+        if chosen is None:
+            np.testing.assert_allclose(got.numpy(), rows, atol=2e-6)
+            continue
+        best = [(query @ rows.T).max(1) for query in chosen]
+        scores = [each.mean() if similarity == "meanmaxsim" else each.sum() for each in best]
+        np.testing.assert_allclose(got.numpy(), scores, rtol=1e-5)
+
+
+def test_no_request_raises() -> None:
+    of = pooler()
+    hidden = torch.randn(20, WIDTH)
+    packed = payload.pack_queries([np.ones((2, DIMENSIONS), np.float32)])
+    broken: list[Any] = [
+        {"kept": "text"},
+        {"kept": b""},
+        {"queries": b"123", "query_counts": packed.counts},
+        {"queries": packed.rows, "query_counts": b"1"},
+        None,
+    ]
+    found = of(hidden, metadata([4] * 5, broken))
+    assert [tuple(rows.shape) for rows in found] == [(4, DIMENSIONS)] * 5
+    # a part of a request has no rows, and a document without rows no score but 0
+    part, none = of(
+        hidden[:8],
+        metadata(
+            [4, 4],
+            [None, payload.encode(TokenisedText([0] * 4, 4, np.zeros(4, bool)), packed)],
+            prompts=[9, 4],
+        ),
+    )
+    assert part.shape == (0, DIMENSIONS)
+    assert none.tolist() == [0.0]

@@ -1,0 +1,74 @@
+"""From texts to the tokens of an engine request, exactly as ``MultiVectorEncoder`` makes them. Pure but for the tokenizer's file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from encoder_plugins.families.retrieval.config import InputType, RetrievalConfig
+
+FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenisedText:
+    """One text.
+
+    Attributes:
+        ids: Its tokens, those of the expansion included.
+        keys: The number of first tokens that tokens attend to; all of them unless expansion tokens only query.
+        kept: `[tokens]` bool: which tokens have a row; None where all have one.
+    """
+
+    ids: list[int]
+    keys: int
+    kept: NDArray[np.bool_] | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the text."""
+        return len(self.ids) if self.kept is None else int(np.count_nonzero(self.kept))
+
+
+class TextTokenizer:
+    """Makes tokens of queries and documents; used by several threads at once.
+
+    Args:
+        folder: The artifact's model folder.
+        config: What decides tokens and rows.
+    """
+
+    def __init__(self, folder: Path, config: RetrievalConfig) -> None:
+        self._config = config
+        content = (folder / FILE).read_text(encoding="utf-8")
+        self._backends: dict[InputType, Tokenizer] = {
+            kind: _truncating(content, config.side(kind).most_tokens) for kind in ("query", "document")
+        }
+        self._skiplist = np.asarray(config.skiplist, np.int64)
+
+    def __call__(self, texts: Sequence[str], kind: InputType) -> list[TokenisedText]:
+        """Return the tokens of each text."""
+        prompt = self._config.side(kind).prompt
+        encoded = self._backends[kind].encode_batch_fast([prompt + text for text in texts])
+        return [self._text(encoding.ids, kind) for encoding in encoded]
+
+    def _text(self, ids: list[int], kind: InputType) -> TokenisedText:
+        expansion, keys = self._config.expansion, len(ids)
+        if kind == "query" and expansion is not None and keys < expansion.length:
+            ids = [*ids, *[expansion.token_id] * (expansion.length - keys)]
+            keys = len(ids) if expansion.attend else keys
+        kept = None
+        if self._config.side(kind).skips and len(self._skiplist):
+            kept = ~np.isin(ids, self._skiplist)
+        return TokenisedText(ids, keys, None if kept is None or kept.all() else kept)
+
+
+def _truncating(content: str, most_tokens: int) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(content)
+    tokenizer.enable_truncation(most_tokens)
+    return tokenizer

@@ -1,0 +1,15 @@
+"""ColBERT checkpoints on ModernBERT."""
+
+from __future__ import annotations
+
+from encoder_plugins.backbones import modernbert_settings
+from encoder_plugins.families.retrieval.checkpoint import EncoderSpec, MultiVectorCheckpoint
+
+CHECKPOINT = MultiVectorCheckpoint(
+    EncoderSpec(
+        architecture="ModernColbertModel",
+        published={"ModernBertModel": "", "ModernBertForMaskedLM": "model."},
+        read=modernbert_settings.Settings.read,
+        layout=modernbert_settings.layout,
+    )
+)
