@@ -147,19 +147,19 @@ def test_the_table_compares_with_the_librarys_best(model: Path, monkeypatch: pyt
 
 
 def test_processes_at_the_same_time_are_summed_at_the_batch_size_that_is_best_alone() -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
 
     class Fixed(PeerProcess):
         def __init__(self, rate: float) -> None:
             self.rate = rate
 
         def measure(self, shape: Shape, size: int = 0) -> Result:
-            asked.append(size)
+            sizes.append(size)
             notes = {PROCESSOR: self.rate / 10}
             return Result(words=4, labels=2, rate=self.rate, how="gliner", entities=7, size=size or 16, notes=notes)
 
     found = measure_together([Fixed(10.0), Fixed(30.0)], Shape(4, 2))
-    assert asked == [0, 16, 16]
+    assert sizes == [0, 16, 16]
     assert (found.rate, found.how, found.entities) == (40.0, "gliner, 2 processes", 7)
     assert found.notes == {PROCESSOR: 2.0, "% slower the slowest process": 200.0}
 

@@ -16,6 +16,7 @@ from encoder_plugins.errors import Unmeasurable
 from encoder_plugins.families.embedding.cases import cases
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.parity import BASE64, FLOAT, OPENAI
+from encoder_plugins.models.sentence_transformer.checkpoint import CHECKPOINT
 from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.parity import verdict as verdicts
@@ -104,7 +105,7 @@ def test_every_variant_has_a_pass() -> None:
         def variants(self) -> list[Variant]:
             return [replace(FLOAT, name=f"v{number}") for number in range(6)]
 
-    used = [{batch.variant.name for batch in step.batches} for step in plans.plan(Many(), CASES)]
+    used = [{batch.variant.name for batch in step.batches} for step in plans.plan(Many(CHECKPOINT), CASES)]
     assert used == [{f"v{number}"} for number in range(6)]
 
 
@@ -113,7 +114,7 @@ def test_cases_that_a_variant_cannot_express_are_not_mixed_either() -> None:
         def variants(self) -> list[Variant]:
             return [FLOAT, OPENAI]
 
-    _, together, _, shuffled = plans.plan(Two(), CASES)
+    _, together, _, shuffled = plans.plan(Two(CHECKPOINT), CASES)
     for batch in (*together.batches, *shuffled.batches):
         assert len({PARITY.group(case, batch.variant) for case in batch.cases}) == 1
     groups = {PARITY.group(case, OPENAI) for case in CASES} - {None}
