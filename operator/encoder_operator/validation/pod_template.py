@@ -317,6 +317,7 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
         ("privileged", context.get("privileged", False) is not False),
         ("runAsNonRoot", context.get("runAsNonRoot", True) is not True),
         ("runAsUser", context.get("runAsUser", 1) == 0),
+        ("runAsGroup", context.get("runAsGroup", 1) == 0),
         ("capabilities.add", not set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"}),
         ("capabilities.drop", "ALL" not in capabilities.get("drop", ["ALL"])),
         ("seccompProfile", context.get("seccompProfile", {}).get("type", "") == "Unconfined"),
@@ -327,7 +328,8 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
 
 def _pod_context(context: Json) -> Iterator[Violation]:
     for name, value in context.items():
-        if name not in _POD_CONTEXT or (name in ("runAsUser", "runAsGroup") and value == 0):
+        # whatever has this number belongs to root: a user, a group, the group of volumes, or one of several groups
+        if name not in _POD_CONTEXT or value == 0 or (name == "supplementalGroups" and 0 in value):
             yield Violation(f"spec.securityContext.{name}", _PROFILE)
 
 

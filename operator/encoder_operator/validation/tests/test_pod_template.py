@@ -132,6 +132,8 @@ REFUSED = [
     ),
     ({"spec": {"securityContext": {"runAsUser": 0}}}, "spec.securityContext.runAsUser"),
     ({"spec": {"securityContext": {"runAsGroup": 0}}}, "spec.securityContext.runAsGroup"),
+    ({"spec": {"securityContext": {"fsGroup": 0}}}, "spec.securityContext.fsGroup"),
+    ({"spec": {"securityContext": {"supplementalGroups": [7, 0]}}}, "spec.securityContext.supplementalGroups"),
     ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "spec.securityContext.runAsNonRoot"),
     ({"spec": {"securityContext": {"sysctls": []}}}, "spec.securityContext.sysctls"),
     ({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}, "spec.securityContext.seccompProfile"),
@@ -198,6 +200,7 @@ REFUSED = [
         "spec.containers[log].securityContext.allowPrivilegeEscalation",
     ),
     (sidecar(securityContext={"runAsUser": 0}), "spec.containers[log].securityContext.runAsUser"),
+    (sidecar(securityContext={"runAsGroup": 0}), "spec.containers[log].securityContext.runAsGroup"),
     (sidecar(securityContext={"runAsNonRoot": False}), "spec.containers[log].securityContext.runAsNonRoot"),
     (
         sidecar(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}),
