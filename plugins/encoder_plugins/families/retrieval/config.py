@@ -1,7 +1,7 @@
 """The part of an artifact's ``config.json`` that decides a text's rows: written by prep, read by pooler and processor.
 
 ``config.json`` is the encoder's own configuration with two changes: ``architectures`` names our model class, and
-``retrieval`` holds this object. Standard library only.
+``retrieval`` holds this object. No torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from encoder_plugins.families.retrieval.dense import DenseSpec, from_config
+
 KEY = "retrieval"
+# what precedes the tensors of the Dense modules in an artifact
+PROJECTION = "projection."
 
 InputType = Literal["query", "document"]
 Similarity = Literal["maxsim", "meanmaxsim"]
@@ -47,30 +51,6 @@ class Expansion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseConfig:
-    """One module of the projection: ``activation(x W + b)``, plus a residual branch where there is one.
-
-    Attributes:
-        inputs: Width of its input.
-        outputs: Width of its output.
-        bias: Whether the linear layer has one.
-        activation: The name of torch's module, e.g. ``Identity``.
-        residual: Whether the input is added, projected by a matrix of its own where the widths differ.
-    """
-
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: str
-    residual: bool
-
-    @property
-    def projects_residual(self) -> bool:
-        """Whether the residual branch has a matrix."""
-        return self.residual and self.inputs != self.outputs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
     """What decides rows and scores, beside weights, encoder and tokenizer.
 
@@ -88,7 +68,7 @@ class RetrievalConfig:
     document: Side
     expansion: Expansion | None
     skiplist: tuple[int, ...]
-    projection: tuple[DenseConfig, ...]
+    projection: tuple[DenseSpec, ...]
     normalize: bool
     similarity: Similarity
 
@@ -118,6 +98,6 @@ class RetrievalConfig:
             "document": Side(**values["document"]),
             "expansion": None if values["expansion"] is None else Expansion(**values["expansion"]),
             "skiplist": tuple(values["skiplist"]),
-            "projection": tuple(DenseConfig(**each) for each in values["projection"]),
+            "projection": from_config(values["projection"]),
         }
         return cls(**{**values, **parts})

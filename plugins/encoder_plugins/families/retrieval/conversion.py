@@ -20,15 +20,23 @@ from transformers import AutoTokenizer
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.retrieval.checkpoint import EncoderSpec
-from encoder_plugins.families.retrieval.config import KEY, Expansion, InputType, RetrievalConfig, Side
-from encoder_plugins.families.retrieval.projection_layout import PREFIX, layout, tensors
+from encoder_plugins.families.retrieval.config import (
+    KEY,
+    PROJECTION,
+    Expansion,
+    InputType,
+    RetrievalConfig,
+    Side,
+)
 from encoder_plugins.families.retrieval.settings import CONFIG, LIBRARY, Settings
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 from encoder_plugins.prep.tensor_file import FLOATS, read_header
 
-WEIGHTS, PROJECTION, TOKENIZER = "model.safetensors", "projection.safetensors", "tokenizer.json"
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+# the Dense modules' weights in an artifact
+PROJECTION_WEIGHTS = "projection.safetensors"
 # what vLLM's own routes read beside tokenizer.json
 TOKENIZER_FILES = (
     "tokenizer_config.json",
@@ -202,11 +210,10 @@ def _write_projection(served: RetrievalConfig, folder: Path, target: Path) -> No
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     paths = [module["path"] for module in modules if module["type"].endswith(".Dense")]
     found: dict[str, Tensor] = {}
-    for index, (dense, path) in enumerate(zip(served.projection, paths, strict=True)):
+    for index, (spec, path) in enumerate(zip(served.projection, paths, strict=True)):
         stored = load_file(folder / path / WEIGHTS)
-        found |= {f"{PREFIX}{index}.{name}": stored[name] for name in tensors(dense)}
-    assert found.keys() == layout(served.projection).shapes.keys()
-    _save(found, target / PROJECTION)
+        found |= {f"{PROJECTION}{index}.{name}": stored[name] for name in spec.shapes()}
+    _save(found, target / PROJECTION_WEIGHTS)
 
 
 def _save(named: Mapping[str, Tensor], path: Path) -> None:

@@ -81,7 +81,7 @@ def read(
     # sentence-transformers takes Tanh where the field is missing, vLLM no activation
     activation = str(config.get("activation_function"))
     kind = activation.rpartition(".")[2]
-    if not activation.startswith("torch.nn.modules.") or kind not in ACTIVATIONS:
+    if not activation.startswith("torch.nn.") or kind not in ACTIVATIONS:
         raise Unsupported(
             f"{name}: activation_function is {activation}; supported are torch's {', '.join(sorted(ACTIVATIONS))}"
         )

@@ -11,9 +11,12 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
 from encoder_plugins.backbones.encoder_model import EncoderModel
-from encoder_plugins.families.retrieval import projection_layout
-from encoder_plugins.families.retrieval.config import KEY, RetrievalConfig
+from encoder_plugins.families.retrieval import dense
+from encoder_plugins.families.retrieval.config import KEY, PROJECTION, RetrievalConfig
 from encoder_plugins.families.retrieval.pooler import RowsPooler
+
+# where the pooler has the modules of the projection
+PARAMETERS = "pooler.projection.layers."
 
 
 class MultiVectorModel(EncoderModel):
@@ -39,4 +42,4 @@ class MultiVectorModel(EncoderModel):
     def layout(self) -> CheckpointLayout:
         """Return what the checkpoint must hold."""
         encoder = type(self).encoder_layout(self.config)
-        return join(encoder.under("", "encoder."), projection_layout.layout(self.settings.projection))
+        return join(encoder.under("", "encoder."), dense.layout(self.settings.projection, PROJECTION, PARAMETERS))

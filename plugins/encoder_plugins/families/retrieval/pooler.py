@@ -19,7 +19,7 @@ from vllm.v1.pool.metadata import PoolingMetadata
 from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 from encoder_plugins.families.retrieval import payload
 from encoder_plugins.families.retrieval.config import RetrievalConfig
-from encoder_plugins.families.retrieval.projection import Projection
+from encoder_plugins.families.retrieval.dense_layers import DenseChain
 
 # torch.nn.functional.normalize
 EPSILON = 1e-12
@@ -33,7 +33,8 @@ class RowsPooler(Pooler):  # type: ignore[misc]
     def __init__(self, config: RetrievalConfig) -> None:
         super().__init__()
         self.config = config
-        self.projection = Projection(config.projection)
+        # in the model's dtype: there are as many rows as tokens
+        self.projection = DenseChain(config.projection, torch.get_default_dtype())
 
     def get_supported_tasks(self) -> set[str]:
         """Return the one task."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.families.retrieval.config import DenseConfig, InputType, Similarity
-from encoder_plugins.families.retrieval.projection_layout import TOKENS, read_dense
+from encoder_plugins.families.retrieval import dense
+from encoder_plugins.families.retrieval.config import InputType, Similarity
+from encoder_plugins.families.retrieval.dense import DenseSpec
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 
@@ -45,6 +46,8 @@ MARKERS = frozenset(
 PYLATE_LENGTH = 32
 # a text has its first and last special token, a prefix, and something of its own
 FEWEST_TOKENS = 4
+# what Dense modules are applied to
+TOKENS = "token_embeddings"
 
 # fields of the Transformer module that change the result, with the values that change nothing
 TRANSFORMER_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -104,7 +107,7 @@ class Settings:
     expansion: ExpansionSettings | None
     skiplist_words: tuple[str, ...]
     skiplist_tasks: frozenset[str]
-    projection: tuple[DenseConfig, ...]
+    projection: tuple[DenseSpec, ...]
     normalize: bool
     similarity: Similarity
 
@@ -133,11 +136,12 @@ def read(folder: Path, width: int) -> Settings:
         raise Unsupported(f"{MODULES}: {' > '.join(kinds)}; supported: {layout}, with one Dense or several")
     if modules[0][1]:
         raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
-    projection: list[DenseConfig] = []
+    projection: list[DenseSpec] = []
     words, tasks, normalize = _skiplist(library), frozenset({"document"}), pylate
     for kind, path in modules[1:]:
         if kind == "Dense":
-            projection.append(read_dense(folder, path, projection[-1].outputs if projection else width))
+            before = projection[-1].outputs if projection else width
+            projection.append(dense.read(folder, path, before, features=TOKENS))
         elif kind == "MultiVectorMask":
             words, tasks = _mask(folder, path)
         else:

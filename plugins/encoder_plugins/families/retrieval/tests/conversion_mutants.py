@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from encoder_plugins.families.retrieval.config import KEY
-from encoder_plugins.families.retrieval.conversion import PROJECTION
+from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
 from encoder_plugins.parity.tests.mutants import (
     Change,
     Mutant,
@@ -88,21 +88,21 @@ def of_native() -> Iterator[Mutant]:
     """Mistakes in a checkpoint with three Dense modules, residual branches and a lower bound on queries."""
     yield Mutant(
         "two Dense modules swapped",
-        swapped("projection.0.linear.weight", "projection.1.linear.weight", PROJECTION),
+        swapped("projection.0.linear.weight", "projection.1.linear.weight", PROJECTION_WEIGHTS),
     )
     yield Mutant(
         "the biases of two Dense modules swapped",
-        swapped("projection.0.linear.bias", "projection.1.linear.bias", PROJECTION),
+        swapped("projection.0.linear.bias", "projection.1.linear.bias", PROJECTION_WEIGHTS),
     )
     yield Mutant("a residual branch missing", dense(0, residual=False))
-    yield Mutant("a residual branch's matrix zero", filled("projection.2.residual.weight", 0.0, PROJECTION))
+    yield Mutant("a residual branch's matrix zero", filled("projection.2.residual.weight", 0.0, PROJECTION_WEIGHTS))
     yield Mutant("the residual branch added before the activation", dense(0, activation="Identity"))
     yield Mutant("another activation", dense(1, activation="ReLU"))
-    yield Mutant("a bias dropped", filled("projection.1.linear.bias", 0.0, PROJECTION))
+    yield Mutant("a bias dropped", filled("projection.1.linear.bias", 0.0, PROJECTION_WEIGHTS))
     yield Mutant("queries cut where expansion ends", section(KEY, query=replaced(most_tokens=20)))
     yield Mutant("expansion attended to", section(KEY, expansion=lambda old: {**old, "attend": True}))
     yield Mutant("skiplist not applied to queries", section(KEY, query=replaced(skips=False)))
-    yield Mutant("rows of the projection reversed", weights(reversed_rows, PROJECTION))
+    yield Mutant("rows of the projection reversed", weights(reversed_rows, PROJECTION_WEIGHTS))
 
 
 def reversed_rows(tensors: dict[str, Any]) -> None:

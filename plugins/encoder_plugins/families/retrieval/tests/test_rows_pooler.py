@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from encoder_plugins.families.retrieval import payload
-from encoder_plugins.families.retrieval.config import DenseConfig, RetrievalConfig, Side, Similarity
+from encoder_plugins.families.retrieval.config import RetrievalConfig, Side, Similarity
+from encoder_plugins.families.retrieval.dense import DenseSpec
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 
 # vLLM warns about itself when it is imported
@@ -26,8 +27,8 @@ def pooler(similarity: Similarity = "maxsim") -> Any:
 
     side = Side(prompt="", most_tokens=64, skips=True)
     dense = [
-        DenseConfig(inputs=WIDTH, outputs=WIDTH, bias=True, activation="Tanh", residual=True),
-        DenseConfig(inputs=WIDTH, outputs=DIMENSIONS, bias=False, activation="Identity", residual=True),
+        DenseSpec(inputs=WIDTH, outputs=WIDTH, bias=True, activation="Tanh", residual=True),
+        DenseSpec(inputs=WIDTH, outputs=DIMENSIONS, bias=False, activation="Identity", residual=True),
     ]
     torch.manual_seed(3)
     return RowsPooler(
@@ -46,7 +47,7 @@ def pooler(similarity: Similarity = "maxsim") -> Any:
 def expected_rows(of: Any, hidden: Rows) -> Rows:
     """Compute rows `[tokens, dimensions]` in float64."""
     first, second = (
-        {name: p.detach().double().numpy() for name, p in each.named_parameters()} for each in of.projection
+        {name: p.detach().double().numpy() for name, p in each.named_parameters()} for each in of.projection.layers
     )
     x = hidden.astype(np.float64)
     x = np.tanh(x @ first["linear.weight"].T + first["linear.bias"]) + x
