@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     """Namespaces to serve, as a JSON list; empty for all namespaces. With a list, the operator does not read Nodes, so
     each pod is verified separately unless its EncoderModel sets acceleratorProduct."""
     allow_trust_remote_code: bool = False
-    """Whether EncoderModels may set spec.serving.trustRemoteCode, which lets their pods run Python code from the
+    """Whether EncoderModels may set trustRemoteCode in spec.serving and spec.prepare, which lets their pods run Python code from the
     checkpoint's repository."""
     allow_custom_images: bool = True
     """Whether EncoderModels may set spec.image."""

@@ -60,6 +60,7 @@ _LATER_FIELDS = frozenset(
         "ca_config_map_ref",
         "node_selector",
         "tolerations",
+        "trust_remote_code",
         "service_account_name",
     }
 )
@@ -85,7 +86,7 @@ def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) ->
         settings: Current images and defaults.
     """
     labels = naming.labels(model.name, "prep")
-    if model.spec.serving.trust_remote_code:
+    if model.prep_trusts_remote_code:
         labels[naming.TRUST_REMOTE_CODE] = "true"
     return {
         "apiVersion": "batch/v1",
@@ -233,7 +234,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     common = ["--stall-seconds", str(settings.prep_stall_seconds), "--termination-log", "/dev/termination-log"]
     if model.spec.prepare.allow_pickle:
         common.append("--allow-pickle")
-    if model.spec.serving.trust_remote_code:
+    if model.prep_trusts_remote_code:
         common.append("--trust-remote-code")
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]

@@ -86,7 +86,7 @@ def _preparation_inputs(model: EncoderModel) -> Json:
     }
     if model.inputs_hash:
         found["inputs"] = model.inputs_hash
-    if model.spec.serving.trust_remote_code:
+    if model.prep_trusts_remote_code:
         found["trustRemoteCode"] = True
     return found
 

@@ -48,6 +48,12 @@ class EncoderModel:
         return create is not None and "ReadWriteMany" in create.access_modes
 
     @property
+    def prep_trusts_remote_code(self) -> bool:
+        """Return whether the original library may run Python code from the checkpoint's repository."""
+        own = self.spec.prepare.trust_remote_code
+        return self.spec.serving.trust_remote_code if own is None else own
+
+    @property
     def dtype(self) -> str:
         """Return the dtype to serve the model in."""
         return self.spec.serving.dtype or self.plugin.dtype(self.spec.serving.accelerator)

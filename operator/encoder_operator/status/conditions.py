@@ -85,7 +85,7 @@ EnvironmentDenied | Accepted | An environment variable is reserved for the opera
 PodTemplateDenied | Accepted | `spec.serving.podTemplate` sets a field that the operator depends on; the message names the path and an alternative | Remove it; [encodermodel.md](encodermodel.md) lists the fields that can be set
 LoadFormatUnsupported | Accepted | The engine image does not support this load format | Choose another `spec.serving.loadFormat`, or set `spec.image` to an image that supports it
 RemoteCodeTrusted | Accepted | The spec is valid, and the pods run Python code from the checkpoint's repository | None if this is intended; the pods have the label `encoders.dev/trust-remote-code`
-RemoteCodeDenied | Accepted | `spec.serving.trustRemoteCode` is set, but the operator does not allow it | Use a checkpoint without its own code, or ask an administrator to set `allowTrustRemoteCode`
+RemoteCodeDenied | Accepted | `trustRemoteCode` of `spec.serving` or `spec.prepare` is set, but the operator does not allow it | Use a checkpoint without its own code, or ask an administrator to set `allowTrustRemoteCode`
 NotPermitted | Accepted | The administrator does not allow a field or value; the message names it and the setting | Remove the field, or ask an administrator to change the setting in `tenancy` of the chart's values
 OneNodeOnly | Accepted | The volume is ReadWriteOnce, which keeps all pods of the model on one node, but the spec requires them to be separated | Use a ReadWriteMany volume, or preferred instead of required terms
 OnePodOnly | Accepted | The PersistentVolumeClaim is ReadWriteOncePod, so only one pod can mount it; preparation, parity checks and updates need a second pod | Use a ReadWriteOnce or ReadWriteMany claim

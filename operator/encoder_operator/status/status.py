@@ -252,7 +252,7 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
 
 
 def _accepted(model: EncoderModel) -> ConditionValue:
-    if model.spec.serving.trust_remote_code:
+    if model.spec.serving.trust_remote_code or model.prep_trusts_remote_code:
         what = "Spec is valid; trustRemoteCode lets the pods run code from the checkpoint's repository"
         return ConditionValue(True, Reason.REMOTE_CODE_TRUSTED, what)
     return ConditionValue(True, Reason.ACCEPTED, "Spec is valid")

@@ -29,11 +29,12 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     _check_limits(spec.serving, plugin)
     _check_arguments(spec)
     _check_loading(spec)
-    if spec.serving.trust_remote_code and not settings.allow_trust_remote_code:
-        raise NotAccepted(
-            Reason.REMOTE_CODE_DENIED,
-            "spec.serving.trustRemoteCode: this operator does not allow code from repositories (setting allowTrustRemoteCode)",
-        )
+    for field, trusts in (("serving", spec.serving.trust_remote_code), ("prepare", spec.prepare.trust_remote_code)):
+        if trusts and not settings.allow_trust_remote_code:
+            raise NotAccepted(
+                Reason.REMOTE_CODE_DENIED,
+                f"spec.{field}.trustRemoteCode: this operator does not allow code from repositories (setting allowTrustRemoteCode)",
+            )
     if spec.serving.pod_template is not None:
         found = pod_template.find_violation(spec.serving.pod_template, GRACE_SECONDS)
         if found is not None:

@@ -197,6 +197,9 @@ class Prepare(ApiType):
 
     allow_pickle: bool = False
     """Allow checkpoints in PyTorch's pickle format, which are loaded with weights_only."""
+    trust_remote_code: bool | None = None
+    """Run Python code from the checkpoint's repository while the original library records the reference outputs; as
+    spec.serving.trustRemoteCode if absent. Requires the operator's setting allowTrustRemoteCode."""
     resources: Resources | None = None
     """Resources of the prep Job; the operator's default if absent."""
     env: Environment = Field(default_factory=list)

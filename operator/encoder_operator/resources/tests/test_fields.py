@@ -170,6 +170,7 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("storage.create.storageClassName", None, "fast", storage=CLAIM),
     **one("storage.create.accessModes", ["ReadWriteMany"], ["ReadWriteOnce"], storage=CLAIM),
     **one("prepare.allowPickle", False, True),
+    **one("prepare.trustRemoteCode", None, True),
     **one("prepare.resources.requests", {"cpu": 1}, {"cpu": 2}),
     **one("prepare.resources.limits", {"cpu": 1}, {"cpu": 2}),
     **one("prepare.env.name", "A", "B", prepare={"env": [{"name": "A", "value": "1"}]}),

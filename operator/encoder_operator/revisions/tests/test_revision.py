@@ -95,8 +95,16 @@ def test_each_model_looks_a_branch_up_for_itself_and_again_for_each_retry() -> N
 
 def test_code_of_the_repository_is_prepared_apart() -> None:
     settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
-    trusted = parsed_model({"spec.serving.trustRemoteCode": True}, settings)
-    assert revision.artifact_key(trusted) != revision.artifact_key(BASE)
+
+    def key(change: dict[str, Any]) -> str:
+        return revision.artifact_key(parsed_model(change, settings))
+
+    served = {"spec.serving.trustRemoteCode": True}
+    assert key(served) == key({"spec.prepare.trustRemoteCode": True}) != key({}) == revision.artifact_key(BASE)
+    # an engine may need the code where the original library does not
+    assert key(served | {"spec.prepare.trustRemoteCode": False}) == key({})
+    only_prep = parsed_model({"spec.prepare.trustRemoteCode": True}, settings)
+    assert revision.inputs_hash(only_prep) == revision.inputs_hash(BASE)
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:

@@ -49,7 +49,16 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             "serving.maxInFlight and serving.limits.in_flight set the same limit",
         ),
         ({"spec.serving.limits": {"texts": 0}}, Reason.INVALID_SPEC, "spec.serving.limits.texts"),
-        ({"spec.serving.trustRemoteCode": True}, Reason.REMOTE_CODE_DENIED, "allowTrustRemoteCode"),
+        (
+            {"spec.serving.trustRemoteCode": True},
+            Reason.REMOTE_CODE_DENIED,
+            "spec.serving.trustRemoteCode: this operator",
+        ),
+        (
+            {"spec.prepare.trustRemoteCode": True},
+            Reason.REMOTE_CODE_DENIED,
+            "spec.prepare.trustRemoteCode: this operator",
+        ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
         (
