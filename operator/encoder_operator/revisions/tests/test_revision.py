@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ ARTIFACT = Artifact(key="k" * 64, digest="sha256:d", reference="sha256:r", revis
 
 
 BASE = parsed_model()
+IMAGE = "encoder-operator/engine-sentence_transformer:0.1.0-cpu"
 
 
 @pytest.mark.parametrize(
@@ -146,20 +147,120 @@ def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
     assert all(len(found) == 10 for found in changed)
 
 
-def test_a_newer_preparation_is_an_update() -> None:
-    made = revision.build(BASE, ARTIFACT, shared=True, settings=SETTINGS)
-    assert revision.available_update(made, BASE, shared=True, settings=SETTINGS) is None
-    pinned = copy.deepcopy(made.pinned) | {"prepVersion": 0}
-    older = Revision(
-        hash=made.hash,
-        inputs_hash="",
-        number=1,
-        pvc_uid="",
-        template=made.template,
-        pinned=pinned,
-        created=made.created,
-    )
-    assert "preparation version" in (revision.available_update(older, BASE, shared=True, settings=SETTINGS) or "")
+def made(model: EncoderModel = BASE, **changes: Any) -> Revision:
+    """Return the revision of a model, with some of its fields replaced."""
+    return replace(revision.build(model, ARTIFACT, shared=True, settings=SETTINGS), **changes)
+
+
+def test_a_revision_pins_what_its_pods_run() -> None:
+    found = made()
+    assert found.pinned == {
+        "artifact": ARTIFACT.pinned(),
+        "claim": BASE.pvc_name,
+        "plugin": PLUGIN,
+        "prepVersion": BASE.plugin.prep_version,
+        "image": IMAGE,
+        "accelerator": "cpu",
+        "dtype": "float32",
+        "args": [],
+    }
+    assert revision.pinned_artifact(found) == ARTIFACT
+    assert found.template["metadata"]["labels"]["encoders.dev/revision"] == found.hash
+
+
+@pytest.mark.parametrize(
+    ("pinned", "change", "expected"),
+    [
+        ({}, {}, None),
+        ({"prepVersion": 0}, {}, "preparation version 1 of plugin sentence_transformer (pinned: 0)"),
+        ({"image": "old:1"}, {"hash": "other"}, f"image {IMAGE} (pinned: old:1)"),
+        ({"dtype": "bfloat16", "args": ["-x"]}, {"hash": "other"}, "newer defaults (args, dtype)"),
+        ({}, {"hash": "other"}, "newer defaults (pod template)"),
+    ],
+)
+@pytest.mark.usefixtures("first_prep_versions")
+def test_what_the_defaults_would_change_is_an_update(pinned: Any, change: Any, expected: str | None) -> None:
+    model = parsed_model()
+    found = made(model)
+    target = replace(found, pinned=found.pinned | pinned, **change)
+    assert revision.available_update(target, model, shared=True, settings=SETTINGS) == expected
+
+
+@pytest.mark.parametrize(
+    ("update", "recorded", "matches"),
+    [
+        ("", "", True),
+        ("", "x", True),
+        ("x", "x", True),
+        ("x", "", False),
+        ("x", "y", False),
+        # what the operator chose stays until the user annotates something else
+        ("x", "x+auto-1", True),
+        ("y", "x+auto-1", False),
+        ("x+auto-1", "x+auto-1", True),
+        ("x+auto-2", "x+auto-1", False),
+        ("x+auto-1", "x", False),
+    ],
+)
+def test_a_revision_of_another_update_is_not_the_one_that_is_wanted(update: str, recorded: str, matches: bool) -> None:
+    assert revision.matches_spec(replace(BASE, update=update), made(update=recorded)) is matches
+    other = parsed_model({"spec.serving.dtype": "bfloat16"})
+    assert not revision.matches_spec(replace(other, update=update), made(update=recorded))
+
+
+def test_version_0_1_0_hashed_the_update_with_the_inputs() -> None:
+    wanted = replace(BASE, update="x")
+    older = made(inputs_hash=revision.inputs_hash(BASE, "x"))
+    assert revision.matches_spec(wanted, older)
+    assert not revision.matches_spec(wanted, replace(older, update="y"))
+    assert not revision.matches_spec(replace(BASE, update="z"), older)
+    assert not revision.matches_spec(BASE, older)
+
+
+@pytest.mark.parametrize(
+    ("unresolved", "retry", "recorded", "requested"),
+    [
+        ("", "2", "1", True),
+        ("branch", "2", "1", False),
+        ("branch", "2", "2", True),
+        # a removed annotation requests nothing
+        ("branch", "", "1", True),
+    ],
+)
+def test_a_retry_reads_a_branch_anew(unresolved: str, retry: str, recorded: str, requested: bool) -> None:
+    found = made(unresolved_source=unresolved, retry=recorded)
+    assert revision.is_requested(replace(BASE, retry=retry), found) is requested
+    assert not revision.is_requested(parsed_model({"spec.serving.dtype": "bfloat16"}), found)
+
+
+def test_only_a_source_whose_content_can_change_is_unresolved() -> None:
+    branch = {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}
+    sources: list[Any] = [
+        branch,
+        {"s3": {"uri": "s3://models/search"}},
+        {"s3": {"uri": "s3://models/search", "endpoint": "http://store"}},
+        {"pvc": {"claimName": "c", "path": "p"}},
+    ]
+    found = [revision.unresolved_source(parsed_model({"spec.source": source})) for source in sources]
+    assert len({*found, ""}) == 5
+    assert {len(one) for one in found} == {16}
+    for known in ({}, {"spec.source": {"http": {"url": "http://a/m.tar", "sha256": "3" * 64}}}):
+        assert revision.unresolved_source(parsed_model(known)) == ""
+    # a trailing slash names the same objects
+    assert revision.source_identity(parsed_model({"spec.source": {"s3": {"uri": "s3://models/search/"}}})) == {
+        "s3": "s3://models/search",
+        "endpoint": "",
+    }
+
+
+def test_a_path_on_a_volume_names_its_content_until_it_is_to_be_read_anew() -> None:
+    volume = {"spec.source": {"pvc": {"claimName": "c", "path": "p"}}}
+
+    def keys(retry: str) -> set[str]:
+        changed = {**volume, "metadata.annotations": {"encoders.dev/retry": retry}}
+        return {revision.artifact_key(parsed_model({**changed, "metadata.uid": uid})) for uid in ("u1", "u2")}
+
+    assert (len(keys("")), len(keys("1"))) == (1, 2)
 
 
 def test_a_jobs_inputs_change_with_the_token_and_not_with_the_operators_images() -> None:
