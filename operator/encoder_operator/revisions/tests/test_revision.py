@@ -73,6 +73,10 @@ def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
     assert revision.inputs_hash(parsed_model(change)) != revision.inputs_hash(BASE)
 
 
+def test_the_cases_that_a_user_adds_make_a_revision() -> None:
+    assert revision.inputs_hash(replace(BASE, inputs_hash="x")) != revision.inputs_hash(BASE)
+
+
 @pytest.mark.parametrize(
     ("name", "mutable"),
     [("1" * 40, False), ("main", True), ("1234567", True), ("1" * 39, True), ("1" * 41, True), ("A" * 40, True)],
@@ -246,6 +250,13 @@ def test_only_a_source_whose_content_can_change_is_unresolved() -> None:
     assert {len(one) for one in found} == {16}
     for known in ({}, {"spec.source": {"http": {"url": "http://a/m.tar", "sha256": "3" * 64}}}):
         assert revision.unresolved_source(parsed_model(known)) == ""
+    further = {"auxiliary": [{"repo": "c/d", "revision": "2" * 40}]}
+    assert revision.source_identity(parsed_model({"spec.source": {**branch, **further}})) == {
+        "repo": "a/b",
+        "branch": "main",
+        "auxiliary": [{"repo": "c/d", "revision": "2" * 40}],
+    }
+    assert revision.source_identity(BASE).keys() == {"repo", "revision"}
     # a trailing slash names the same objects
     assert revision.source_identity(parsed_model({"spec.source": {"s3": {"uri": "s3://models/search/"}}})) == {
         "s3": "s3://models/search",
