@@ -61,8 +61,10 @@ class RowsPooler(Pooler):  # type: ignore[misc]
         found = list(torch.split(rows, counts))
         for key, members in _by_queries(extras, self.config.dimensions).items():
             scores = self.scores(rows, counts, members, *key)
-            for request, column in zip(members, scores.unbind(1), strict=True):
-                found[request] = column
+            # each of stride 1, without which vLLM cannot send it to another process
+            each = torch.split(scores.t().flatten(), len(scores))
+            for request, own in zip(members, each, strict=True):
+                found[request] = own
         return found
 
     def rows(self, hidden: Tensor) -> Tensor:

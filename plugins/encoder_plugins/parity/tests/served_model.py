@@ -158,6 +158,8 @@ def _exchange(worker: Any, model: str) -> None:
 
 def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
     """Let the engine pool the prompts of one round."""
+    from vllm.v1.utils import tensor_data
+
     from encoder_plugins.serving.engine import pooling_params
 
     outputs = engine.encode(
@@ -166,7 +168,10 @@ def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
         pooling_task=plugin.task,
         use_tqdm=False,
     )
-    return [output.outputs.data for output in outputs]
+    found = [output.outputs.data for output in outputs]
+    # a server's engine is another process: what vLLM cannot send from there is never answered
+    assert all(len(tensor_data(tensor)) == tensor.nbytes for tensor in found)
+    return found
 
 
 @contextmanager

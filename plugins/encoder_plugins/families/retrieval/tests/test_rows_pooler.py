@@ -76,6 +76,8 @@ def test_each_request_gets_what_it_gets_alone(
     masks = [generator.random(length) < 0.6 if number % 2 else None for number, length in enumerate(lengths)]
     masks[1] = None
     queries = [generator.normal(size=(count, DIMENSIONS)).astype(np.float32) for count in (4, 2, 6)]
+    from vllm.v1.utils import tensor_data
+
     # requests 0 and 4 have the same queries, 2 and 3 another one each; 1 and 5 want rows
     sets = [queries[:2], None, queries[2:], queries, queries[:2], None]
     extras = [
@@ -87,6 +89,8 @@ def test_each_request_gets_what_it_gets_alone(
     # behind the batch come rows of padding
     found = of(torch.from_numpy(hidden), metadata(lengths, extras))
     for got, text, mask, chosen in zip(found, texts, masks, sets, strict=True):
+        # a request whose tensor vLLM cannot send to another process is never answered
+        assert len(tensor_data(got)) == got.nbytes
         rows = expected_rows(of, text if mask is None else text[mask])
         if chosen is None:
             np.testing.assert_allclose(got.numpy(), rows, atol=2e-6)
