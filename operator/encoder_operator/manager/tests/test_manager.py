@@ -60,7 +60,8 @@ async def test_what_exists_at_the_start_is_reconciled(plural: str, fake: FakeApi
     async with operator(kubeconfig) as running:
         await until(lambda: fake.watched == ALL)
         await until(lambda: any("/namespaces/n/" in path for _, path, _ in fake.asked))
-        assert running.traced == []
+        # the fake has no object that is whole enough to be reconciled; what Kopf does before must not fail
+        assert [line for line in running.traced if not line["logger"].endswith(".workqueue")] == []
 
 
 async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: FakeApiServer, kubeconfig: Path) -> None:
