@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from encoder_plugins.errors import InvalidRequest
-
-InputType = Literal["query", "document"]
+from encoder_plugins.families.retrieval.config import InputType
 
 # the prompts of `encode_query` and `encode_document` of sentence-transformers 6.2: the first that the checkpoint has
 SIDES: Mapping[str, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}

@@ -320,7 +320,9 @@ def other_format(config: Mapping[str, Any], paths: set[str]) -> Unsupported | So
             " with MultiVectorEncoder.save_pretrained"
         )
     if "gliner_config.json" in paths:
-        return Unsupported("gliner_config.json: this is a GLiNER checkpoint; mmbert_gliner serves it")
+        return Unsupported(
+            "gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such"
+        )
     return SourceFileNotFound(
         f"{MODULES} is missing: the checkpoint is in neither PyLate's nor sentence-transformers' format"
     )

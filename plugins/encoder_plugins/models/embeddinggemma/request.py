@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from encoder_plugins.families.embedding.request import EmbeddingsRequest, Request
-from encoder_plugins.families.retrieval.prompts import InputType
+from encoder_plugins.families.retrieval.config import InputType
 
 InputTypeField = Annotated[
     InputType | None,
