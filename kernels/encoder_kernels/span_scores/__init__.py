@@ -24,6 +24,7 @@ def span_scores(
     capacity: int,
     max_words: int,
     max_labels: int,
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the spans whose logit is at least their request's threshold.
 
@@ -44,6 +45,7 @@ def span_scores(
         capacity: Candidates that are kept of one request, at least 1.
         max_words: At least the words of the request that has most.
         max_labels: At least the labels of the request that has most.
+        out: Where the results are written to, when given: dense tensors of their shapes and types.
 
     Returns:
         ``counts`` `[requests]` int32: how many candidates there were, which may be more than ``capacity``; then not all of them were kept, and
@@ -72,9 +74,13 @@ def span_scores(
     for name, number, least in (("capacity", capacity, 1), ("max_words", max_words, 0), ("max_labels", max_labels, 0)):
         if number < least:
             raise ValueError(f"{name}: expected at least {least}, found {number}")
-    counts = torch.zeros(requests, dtype=torch.int32, device=start.device)
-    spans = torch.empty((requests, capacity, 3), dtype=torch.int32, device=start.device)
-    logits = torch.empty((requests, capacity), dtype=torch.float32, device=start.device)
+    if out is None:
+        counts = torch.zeros(requests, dtype=torch.int32, device=start.device)
+        spans = torch.empty((requests, capacity, 3), dtype=torch.int32, device=start.device)
+        logits = torch.empty((requests, capacity), dtype=torch.float32, device=start.device)
+    else:
+        counts, spans, logits = _checked_out(out, requests, capacity, start.device)
+        counts.zero_()
     if runs_triton(start):
         from encoder_kernels.span_scores import kernel
 
@@ -114,6 +120,24 @@ def span_logits(
 
         return kernel.dense(start, end, label, label_bias, max_width)
     return reference.dense(start, end, label, label_bias, max_width)
+
+
+def _checked_out(
+    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor], requests: int, capacity: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    for number, (shape, dtype) in enumerate(
+        (
+            ((requests,), torch.int32),
+            ((requests, capacity, 3), torch.int32),
+            ((requests, capacity), torch.float32),
+        )
+    ):
+        checks.shaped(f"out[{number}]", out[number], shape)
+        if out[number].dtype != dtype or out[number].device != device or not out[number].is_contiguous():
+            raise ValueError(
+                f"out[{number}]: expected dense {dtype} on {device}, found {out[number].dtype} on {out[number].device}"
+            )
+    return out
 
 
 def _check(

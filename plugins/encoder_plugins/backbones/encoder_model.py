@@ -13,7 +13,8 @@ from encoder_plugins.backbones import weight_loading
 from encoder_plugins.backbones.attention import EncoderAttention, WindowAttention
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.mark_channel import MarkedTextsState, TextSeparator, texts_of_tokens
-from encoder_plugins.backbones.token_marks import Texts
+from encoder_plugins.backbones.token_marks import Ints, Texts
+from encoder_plugins.backbones.whole_graphs import WholeGraphs
 
 
 @attn_type("encoder_only")
@@ -37,6 +38,7 @@ class EncoderModel(nn.Module):
         self.encoder: Any = encoder
         self.pooler = pooler
         self._separate = TextSeparator(encoder, vllm_config)
+        self._graphs = WholeGraphs(encoder, self._separate.metadata, vllm_config)
         for layer in encoder.modules():
             if isinstance(layer, EncoderAttention | WindowAttention):
                 layer.query_only_tokens = self.query_only_tokens
@@ -51,6 +53,18 @@ class EncoderModel(nn.Module):
         rows: Tensor = self.encoder.embed_input_ids(input_ids)
         return rows
 
+    def capture(self, input_ids: Tensor, positions: Tensor) -> None:
+        """Capture whole passes as CUDA graphs, and the pooler's where it has any.
+
+        Args:
+            input_ids: The buffer that holds the ids of every batch.
+            positions: The buffer that holds the positions of every batch.
+        """
+        self._graphs.capture(input_ids, positions)
+        capture: Any = getattr(self.pooler, "capture", None)
+        if capture is not None:
+            capture(input_ids.device)
+
     def forward(
         self,
         input_ids: Tensor | None,
@@ -59,6 +73,7 @@ class EncoderModel(nn.Module):
         inputs_embeds: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         texts: Texts | None = None,
+        offsets: Ints | None = None,
     ) -> Tensor:
         """Return `[tokens, hidden]` of a packed batch.
 
@@ -69,10 +84,17 @@ class EncoderModel(nn.Module):
             inputs_embeds: `[tokens, embedding]`; None where ``input_ids`` is given.
             token_type_ids: `[tokens]`: the numbers of tokens, from runner V1, where a request of the batch has marks.
             texts: The texts of the batch, from runner V2, where a request of the batch has marks.
+            offsets: `[requests + 1]` int32, from runner V2: the first token of each request, and the end of the last.
         """
         del intermediate_tensors
         if token_type_ids is not None:
             texts = texts_of_tokens(token_type_ids, positions)
+        if texts is not None:
+            offsets = texts.offsets if texts.keys is None else None
+        if offsets is not None and (padded := self._graphs.fitting(offsets, input_ids)) is not None:
+            if texts is not None:
+                self._separate.number(texts, positions)
+            return self._graphs.run(padded, len(positions))
         if texts is not None:
             self._separate(texts, positions)
         hidden: Tensor = self.encoder(input_ids, positions, inputs_embeds)

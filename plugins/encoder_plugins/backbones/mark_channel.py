@@ -26,7 +26,7 @@ from vllm.v1.worker.gpu.model_states.encoder_only import EncoderOnlyModelState
 
 from encoder_plugins.backbones import token_marks
 from encoder_plugins.backbones.attention import EncoderAttention, VarlenMetadata
-from encoder_plugins.backbones.token_marks import Texts, TokenMarks
+from encoder_plugins.backbones.token_marks import Ints, Texts, TokenMarks
 
 # vLLM's key in extra_kwargs
 _TOKEN_TYPES = "compressed_token_type_ids"
@@ -82,11 +82,19 @@ class MarkedTextsState(EncoderOnlyModelState):  # type: ignore[misc]
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
         """Return what ``forward`` gets beside ids and positions."""
         inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
+        inputs["offsets"] = input_batch.query_start_loc_np[: input_batch.num_reqs + 1]
         if any(request in self._marks for request in input_batch.req_ids):
             counts = input_batch.num_scheduled_tokens[: len(input_batch.req_ids)].tolist()
             marks = [self._marks.get(request) for request in input_batch.req_ids]
             inputs["texts"] = token_marks.of_batch(zip(counts, marks, strict=True))
         return inputs
+
+    def capture_inner_cudagraphs(self, input_buffers: Any, *others: Any) -> None:
+        """Capture the graphs that are the model's own."""
+        super().capture_inner_cudagraphs(input_buffers, *others)
+        if self.vllm_config.lora_config is None:
+            # a graph would be of one adapter
+            self.model.capture(input_buffers.input_ids, input_buffers.positions)
 
 
 def texts_of_tokens(numbers: Tensor, positions: Tensor) -> Texts:
@@ -132,13 +140,33 @@ class TextSeparator:
         offsets, places, keys = _to_device(texts, positions.device)
         tokens = len(places)
         positions[:tokens].copy_(places)
-        own = VarlenMetadata(offsets, texts.longest, tokens, keys)
-        metadata.update(dict.fromkeys(self._names, own))
-        if keys is None and self._foreign:
-            foreign = self._build(texts, offsets, positions)
-            metadata.update(dict.fromkeys(self._foreign, foreign))
+        if keys is None:
+            metadata.update(self.metadata(offsets, texts.offsets, positions))
+        else:
+            metadata.update(dict.fromkeys(self._names, VarlenMetadata(offsets, texts.longest, tokens, keys)))
 
-    def _build(self, texts: Texts, offsets: Tensor, positions: Tensor) -> Any:
+    def number(self, texts: Texts, positions: Tensor) -> None:
+        """Change the tokens' positions in their requests, `[tokens or more]`, to those in their texts."""
+        host = torch.from_numpy(texts.positions)
+        if positions.is_cuda:
+            host = host.pin_memory()
+        positions[: len(host)].copy_(host.to(positions.device, non_blocking=True))
+
+    def metadata(self, offsets: Tensor, host: Ints, positions: Tensor) -> dict[str, Any]:
+        """Return what every attention layer needs to know of a batch of which all tokens are keys, by the layers' names.
+
+        Args:
+            offsets: `[texts + 1]` int32 on the device: the first token of each text, and the end of the last.
+            host: The same on the host.
+            positions: `[tokens or more]`: each token's position in its text.
+        """
+        longest, tokens = int(np.diff(host).max(initial=0)), int(host[-1])
+        found: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, longest, tokens))
+        if self._foreign:
+            found.update(dict.fromkeys(self._foreign, self._build(offsets, host, longest, positions)))
+        return found
+
+    def _build(self, offsets: Tensor, offsets_on_host: Ints, longest: int, positions: Tensor) -> Any:
         """Return the metadata of vLLM's own backend."""
         if self._builder is None:
             layer = next(iter(self._foreign.values()))
@@ -150,17 +178,17 @@ class TextSeparator:
             )
             builder = layer.get_attn_backend().get_builder_cls()
             self._builder = builder(spec, list(self._foreign), self._vllm_config, positions.device)
-        count = len(texts.offsets) - 1
-        host = torch.from_numpy(texts.offsets)
+        count = len(offsets_on_host) - 1
+        host = torch.from_numpy(offsets_on_host)
         common = CommonAttentionMetadata(
             query_start_loc=offsets,
             query_start_loc_cpu=host,
             seq_lens=offsets.diff(),
             seq_lens_cpu_upper_bound=host.diff(),
             num_reqs=count,
-            num_actual_tokens=int(texts.offsets[-1]),
-            max_query_len=texts.longest,
-            max_seq_len=texts.longest,
+            num_actual_tokens=int(offsets_on_host[-1]),
+            max_query_len=longest,
+            max_seq_len=longest,
             # encoders have no cache; vLLM's CPU attention fills the slots of a temporary one, but those of padding rows
             block_table_tensor=torch.zeros(count, 1, dtype=torch.int32, device=positions.device),
             slot_mapping=torch.full((len(positions),), -1, dtype=torch.int64, device=positions.device),

@@ -10,7 +10,7 @@ LSTM over words only, span and prompt MLPs, dot product. Three parts are reorder
 
 For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's
 gates, 3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
-copies back behind one wait for the device. A text whose candidates overflow, or that wants class probabilities, costs one
+copies back behind one wait for the device. Small batches are one launch and two copies (``graphs.py``). A text whose candidates overflow, or that wants class probabilities, costs one
 dense pass with one more wait.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.model_executor.layers.pooler.abstract import Pooler
 from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 from vllm.v1.pool.metadata import PoolingMetadata
@@ -34,45 +34,19 @@ from encoder_plugins.backbones import token_marks
 from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
-from encoder_plugins.families.gliner.heads.layers import BiLSTM, StackedLinear
+from encoder_plugins.families.gliner.heads.graphs import Found, HeadGraphs
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
-from encoder_plugins.families.gliner.payload import COLUMNS, START, Item, decode
+from encoder_plugins.families.gliner.heads.span_head import Scored, SpanHead
+from encoder_plugins.families.gliner.payload import COLUMNS, LOGIT, START, Item, decode
 
 Rows = NDArray[np.float32]
 
-# candidates of a request that come back without a dense pass; 16 bytes each are copied for every request of a step
-CAPACITY = 512
+# candidates of a text that come back without a dense pass; 16 bytes each are copied for every text of a step
+CAPACITY = 2048
 # a profile run takes all tokens of a request for words, and the first ones for labels
 _DUMMY_LABELS = 25
 # the sigmoid on the device may round one step away from the processor's, which filters exactly
 _SLACK = 1e-6
-
-
-class SpanHead(nn.Module):
-    """All learned layers behind the encoder."""
-
-    def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.projection = nn.Linear(encoder_size, size) if config.projection else None
-        self.lstm = nn.ModuleList(BiLSTM(size, size // 2) for _ in range(config.lstm_layers))
-        self.marker_in = StackedLinear(size, 4 * size)
-        self.marker_out = StackedLinear(4 * size, size)
-        # the bias belongs to the start; the end's half stays zero
-        self.span_in = StackedLinear(size, 4 * size)
-        self.span_out = nn.Linear(4 * size, size)
-        self.prompt_in = nn.Linear(size, 4 * size)
-        self.prompt_out = nn.Linear(4 * size, size)
-
-    def spans(self, words: Tensor) -> Tensor:
-        """Return the start's and the end's share of a span's inner layer, `[2, words, 4 * size]`, for `[words, size]`."""
-        marked = self.marker_out.both(self.marker_in.each(words).relu_())
-        return self.span_in.both(marked.relu_())
-
-    def labels(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a span's inner layer is multiplied by, `[labels, 4 * size]`, and what is added, `[labels]` float32."""
-        prompts = self.prompt_out(self.prompt_in(labels).relu_())  # [labels, size]
-        return prompts @ self.span_out.weight, prompts.float() @ self.span_out.bias.float()
 
 
 class GlinerSpanPooler(Pooler):  # type: ignore[misc]
@@ -86,6 +60,7 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
 
     def __init__(self, encoder_size: int, config: GlinerConfig, *, capacity: int = CAPACITY) -> None:
         super().__init__()
+        self._encoder_size = encoder_size
         self.config = config
         self.capacity = capacity
         self.head = SpanHead(encoder_size, config)
@@ -94,6 +69,7 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
             "labels": GroupRule(shift=0 if config.embed_class_token else 1),
         }
         self._warm = False
+        self._graphs: HeadGraphs | None = None
 
     def get_supported_tasks(self) -> set[str]:
         """Return the one task: one row per candidate, which no other task of vLLM can carry."""
@@ -159,24 +135,41 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
         words = np.arange(min(tokens, self.config.max_words), dtype=np.int32)
         return Item(words, words[:_DUMMY_LABELS], 0.5)
 
+    @torch.inference_mode()
+    def capture(self, device: torch.device) -> None:
+        """Capture the head as CUDA graphs, after the weights are loaded."""
+        self._graphs = HeadGraphs(self.head, self._encoder_size, self.config, self.capacity, device)
+
     def _answer(self, hidden: Tensor, batch: _Batch) -> list[Rows]:
         """Return the candidates of each text that is answered."""
+        found = None if self._graphs is None else self._graphs.run(hidden, batch.rows, batch.order, batch.thresholds)
+        if found is None:
+            found = self._launch(hidden, batch)
+        answers = candidates(found.counts, found.spans, found.logits)
+        words_group, labels_group = batch.rows.groups["words"], batch.rows.groups["labels"]
+        for text in np.flatnonzero((found.counts > self.capacity) | (batch.classes > 0)).tolist():
+            words_of, labels_of = words_group.of(text), labels_group.of(text)
+            dense = span_logits(
+                found.scored.start[words_of],
+                found.scored.end[words_of],
+                found.scored.label[labels_of],
+                found.scored.label_bias[labels_of],
+                max_width=self.config.max_width,
+            )
+            answers[text] = all_candidates(dense, float(batch.thresholds[text]), int(batch.classes[text]))
+        return answers
+
+    def _launch(self, hidden: Tensor, batch: _Batch) -> Found:
+        """Return the candidates of a batch of any size, launched one operation after the other."""
         words_group, labels_group = batch.rows.groups["words"], batch.rows.groups["labels"]
         rows = DeviceRows(batch.rows, hidden.device, order=batch.order, thresholds=batch.thresholds)
-        gathered = rows.gather(hidden)
-        if self.head.projection is not None:
-            gathered = self.head.projection(gathered)  # [words + labels, size]
-        vectors = rows.split(gathered)
-        words = vectors["words"]
-        for layer in self.head.lstm:
-            words = layer(words, rows.offsets["words"], rows.extra["order"])
-        start, end = self.head.spans(words)
-        label, label_bias = self.head.labels(vectors["labels"])
+        vectors = rows.split(self.head.project(rows.gather(hidden)))
+        scored: Scored = self.head(vectors["words"], vectors["labels"], rows.offsets["words"], rows.extra["order"])
         found = span_scores(
-            start,
-            end,
-            label,
-            label_bias,
+            scored.start,
+            scored.end,
+            scored.label,
+            scored.label_bias,
             rows.offsets["words"],
             rows.offsets["labels"],
             rows.extra["thresholds"],
@@ -186,18 +179,7 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
             max_labels=labels_group.most,
         )
         counts, spans, logits = _to_host(*found)
-        answers = candidates(counts, spans, logits)
-        for text in np.flatnonzero((counts > self.capacity) | (batch.classes > 0)).tolist():
-            words_of, labels_of = words_group.of(text), labels_group.of(text)
-            dense = span_logits(
-                start[words_of],
-                end[words_of],
-                label[labels_of],
-                label_bias[labels_of],
-                max_width=self.config.max_width,
-            )
-            answers[text] = all_candidates(dense, float(batch.thresholds[text]), int(batch.classes[text]))
-        return answers
+        return Found(counts, spans, logits, scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,18 +258,26 @@ def cut(threshold: float) -> float:
 
 def _to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     """Copy tensors to the host, with one wait for all of them."""
-    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-    if tensors[0].is_cuda:
-        torch.cuda.current_stream(tensors[0].device).synchronize()
+    if not tensors[0].is_cuda:
+        return [tensor.numpy() for tensor in tensors]
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensors[0].device).synchronize()
     return [copy.numpy() for copy in copies]
 
 
 def candidates(counts: NDArray[np.int32], spans: NDArray[np.int32], logits: Rows) -> list[Rows]:
     """Return each item's rows `[candidates, 4]` from the kernel's padded ones; at most as many as were kept."""
-    kept = np.minimum(counts, logits.shape[1])
-    taken = np.arange(logits.shape[1])[None] < kept[:, None]  # [items, capacity]
-    rows = np.concatenate([spans[taken].astype(np.float32), logits[taken][:, None]], axis=1)
-    return np.split(rows, np.cumsum(kept)[:-1])
+    capacity = logits.shape[1]
+    kept = np.minimum(counts, capacity)
+    ends = np.cumsum(kept)
+    # the padded row of each candidate
+    taken = np.arange(kept.sum()) + np.repeat(np.arange(len(kept)) * capacity - (ends - kept), kept)
+    rows = np.empty((len(taken), COLUMNS), np.float32)
+    rows[:, :LOGIT] = spans.reshape(-1, LOGIT)[taken]
+    rows[:, LOGIT] = logits.reshape(-1)[taken]
+    return np.split(rows, ends[:-1])
 
 
 def all_candidates(dense: Tensor, threshold: float, classes: int) -> Rows:

@@ -23,7 +23,7 @@ def layout(encoder: CheckpointLayout, encoder_size: int, config: GlinerConfig) -
 
 
 def head_layout(encoder_size: int, config: GlinerConfig) -> CheckpointLayout:
-    """Return the tensors of a GLiNER checkpoint beside its encoder's; the parameters are those of ``span.SpanHead``."""
+    """Return the tensors of a GLiNER checkpoint beside its encoder's; the parameters are those of ``span_head.SpanHead``."""
     size, half = config.hidden_size, config.hidden_size // 2
     shapes: dict[str, Shape] = {}
     if config.projection:

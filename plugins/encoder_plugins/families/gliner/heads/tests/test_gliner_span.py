@@ -19,7 +19,8 @@ with warnings.catch_warnings():
     from encoder_plugins.backbones import token_marks, weight_loading
     from encoder_plugins.families.gliner.config import GlinerConfig
     from encoder_plugins.families.gliner.heads import span as gliner_span
-    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, SpanHead, all_candidates, cut
+    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, all_candidates, cut
+    from encoder_plugins.families.gliner.heads.span_head import SpanHead
     from encoder_plugins.families.gliner.heads.span_layout import head_layout, slot
     from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER, ENT, SEP, Rows, Text, text
     from encoder_plugins.families.gliner.payload import Item, encode, encode_texts
