@@ -45,8 +45,9 @@ def _log_buckets(limit: int, middle: int, max_distance: int) -> torch.Tensor:
     distances = torch.arange(limit + 1)
     # transformers gives near distances any value that has a logarithm
     far = torch.where(distances < middle, torch.tensor(middle - 1).type_as(distances), distances)
-    scale = torch.log(torch.tensor((max_distance - 1) / middle))
-    grown = torch.ceil(torch.log(far / middle) / scale * (middle - 1)) + middle
+    # not in torch's default type, which is that of the weights while a model is built
+    scale = torch.log(torch.tensor((max_distance - 1) / middle, dtype=torch.float32))
+    grown = torch.ceil(torch.log(far.float() / middle) / scale * (middle - 1)) + middle
     return torch.where(far <= middle, distances.type_as(grown), grown).to(torch.long)
 
 

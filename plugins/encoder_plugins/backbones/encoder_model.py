@@ -27,6 +27,7 @@ class EncoderModel(nn.Module):
             compiled when the model is loaded, not by the first request.
         encoder: The encoder.
         pooler: What turns rows into the answers of requests.
+        graphs: Whole passes of the encoder as CUDA graphs; none before they are captured.
     """
 
     is_pooling_model = True
@@ -38,7 +39,7 @@ class EncoderModel(nn.Module):
         self.encoder: Any = encoder
         self.pooler = pooler
         self._separate = TextSeparator(encoder, vllm_config)
-        self._graphs = WholeGraphs(encoder, self._separate.metadata, vllm_config)
+        self.graphs = WholeGraphs(encoder, self._separate.metadata, vllm_config)
         for layer in encoder.modules():
             if isinstance(layer, EncoderAttention | WindowAttention):
                 layer.query_only_tokens = self.query_only_tokens
@@ -60,7 +61,7 @@ class EncoderModel(nn.Module):
             input_ids: The buffer that holds the ids of every batch.
             positions: The buffer that holds the positions of every batch.
         """
-        self._graphs.capture(input_ids, positions)
+        self.graphs.capture(input_ids, positions)
         capture: Any = getattr(self.pooler, "capture", None)
         if capture is not None:
             capture(input_ids.device)
@@ -91,10 +92,10 @@ class EncoderModel(nn.Module):
             texts = texts_of_tokens(token_type_ids, positions)
         if texts is not None:
             offsets = texts.offsets if texts.keys is None else None
-        if offsets is not None and (padded := self._graphs.fitting(offsets, input_ids)) is not None:
+        if offsets is not None and (padded := self.graphs.fitting(offsets, input_ids)) is not None:
             if texts is not None:
                 self._separate.number(texts, positions)
-            return self._graphs.run(padded, len(positions))
+            return self.graphs.run(padded, len(positions))
         if texts is not None:
             self._separate(texts, positions)
         hidden: Tensor = self.encoder(input_ids, positions, inputs_embeds)

@@ -88,6 +88,11 @@ class WholeGraphs:
         self._graphs: dict[int, _Graph] = {}
         self._ids = self._positions = self._rows = torch.empty(0)
 
+    @property
+    def sizes(self) -> list[int]:
+        """For how many tokens passes were captured."""
+        return sorted(self._graphs)
+
     @torch.inference_mode()
     def capture(self, input_ids: Tensor, positions: Tensor) -> None:
         """Capture a pass for each of the engine's graph sizes that is not too large.

@@ -186,6 +186,16 @@ def test_log_buckets_are_transformers(buckets: int) -> None:
         assert (index.diff() >= 0).all(), farthest
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_log_buckets_do_not_depend_on_the_type_of_the_weights(dtype: torch.dtype) -> None:
+    expected = log_bucket_index(256, 512)
+    torch.set_default_dtype(dtype)  # as vLLM does while it builds a model
+    try:
+        assert torch.equal(log_bucket_index(256, 512), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @quiet
 @pytest.mark.parametrize("span", [1, 16, 512])
 def test_linear_rows_are_transformers(span: int) -> None:

@@ -25,6 +25,12 @@ def eighths(model: Any) -> int:
     return sum(parameter.dim() == 2 and parameter.element_size() == 1 for parameter in model.parameters())
 
 
+def whole_graphs(model: Any) -> list[int]:
+    """Return for how many tokens whole passes were captured."""
+    sizes: list[int] = model.graphs.sizes
+    return sizes
+
+
 def main(job: Path) -> None:
     """Start the engine that ``job`` describes, and send its requests round by round."""
     from vllm import LLM, PoolingParams
@@ -58,6 +64,7 @@ def main(job: Path) -> None:
     about = {
         "graphs": config.compilation_config.cudagraph_mode.name,
         "graph sizes": config.compilation_config.cudagraph_capture_sizes,
+        "whole graphs": llm.apply_model(whole_graphs)[0] if config.parallel_config.tensor_parallel_size == 1 else None,
         "ranks": config.parallel_config.tensor_parallel_size,
         # ranks can't be given a function
         "weights of 8 bits": llm.apply_model(eighths) if config.parallel_config.tensor_parallel_size == 1 else None,

@@ -131,7 +131,7 @@ def test_an_answer_is_the_same_in_a_padded_graph(case: Case, record_property: An
     rounds = [every, *([place] for place in every), order, every[:3], every[3:7]]
     found, about = case.run(rounds, **GRAPHS)
     assert about["graphs"] != "NONE"
-    assert about["graph sizes"] == [16, 4096]
+    assert about["graph sizes"] == about["whole graphs"] == [16, 4096]
     worst = max(
         float(np.nanmax(np.abs(one - found[0][place])))
         for places, scores in zip(rounds, found, strict=True)
@@ -149,6 +149,7 @@ def test_without_graphs_the_rows_are_the_same(case: Case, record_property: Any) 
     errors = case.errors(found[0])
     record_property("worst", errors)
     assert about["graphs"] == "NONE"
+    assert about["whole graphs"] == []
     assert errors[0] <= BFLOAT16
     assert errors[1] <= BFLOAT16_MEAN
 

@@ -44,6 +44,12 @@ def test_no_mistake_in_conversion_passes(name: str, published: Any, tmp_path: Pa
     check(start(name, "float32", tmp_path, published(name), CASES), conversion_mutants.of(name))
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("name", PLUGINS)
+def test_the_sound_model_passes_in_bfloat16(name: str, published: Any, tmp_path: Path) -> None:
+    check(start(name, "bfloat16", tmp_path, published(name), CASES), [])
+
+
 @pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("name", PLUGINS)
