@@ -12,6 +12,7 @@ COMMANDS = {
     "gliner": "every way to serve a GLiNER checkpoint, in one table",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",
+    "step": "what a step of few GLiNER texts takes on a GPU, with and without its CUDA graphs",
     "interference": "how long short requests wait beside large ones",
 }
 

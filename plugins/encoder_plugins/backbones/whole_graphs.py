@@ -29,7 +29,7 @@ Ints = NDArray[np.int32]
 
 
 def sequences_of(tokens: int) -> int:
-    """Return for how many sequences a graph of so many tokens is captured: nothing is computed of those that are empty, but they are launched."""
+    """Return for how many sequences a graph of so many tokens is captured. Empty ones are launched, and nothing is computed of them."""
     return max(8, tokens // (16 if tokens <= 1024 else 32))
 
 
@@ -58,7 +58,7 @@ def padded_offsets(offsets: Ints, tokens: int) -> Ints | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
+class Graph:
     """A captured pass.
 
     Attributes:
@@ -77,6 +77,9 @@ class WholeGraphs:
         encoder: Takes token ids, positions and None; returns `[tokens, hidden]`.
         metadata: Gives the metadata of the attention layers, by name, for offsets on the device, the same on the host, and positions.
         vllm_config: The engine's configuration.
+
+    Attributes:
+        captured: The captured passes, by their tokens.
     """
 
     def __init__(
@@ -85,13 +88,13 @@ class WholeGraphs:
         self._encoder = encoder
         self._metadata = metadata
         self._vllm_config = vllm_config
-        self._graphs: dict[int, _Graph] = {}
+        self.captured: dict[int, Graph] = {}
         self._ids = self._positions = self._rows = torch.empty(0)
 
     @property
     def sizes(self) -> list[int]:
         """For how many tokens passes were captured."""
-        return sorted(self._graphs)
+        return sorted(self.captured)
 
     @torch.inference_mode()
     def capture(self, input_ids: Tensor, positions: Tensor) -> None:
@@ -107,9 +110,9 @@ class WholeGraphs:
         with graph_capture(device=input_ids.device):
             # the largest first: the others find room in its memory
             for tokens in sorted((size for size in sizes if size <= MOST_TOKENS), reverse=True):
-                self._graphs[tokens] = self._captured(tokens, pool)
+                self.captured[tokens] = self._captured(tokens, pool)
 
-    def _captured(self, tokens: int, pool: Any) -> _Graph:
+    def _captured(self, tokens: int, pool: Any) -> Graph:
         longest = min(tokens, LONGEST)
         host = padded_offsets(np.asarray([0, longest], np.int32), tokens)
         if host is None:
@@ -123,7 +126,7 @@ class WholeGraphs:
                 self._rows = torch.empty_like(rows)
             with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
                 self._rows[:tokens].copy_(self._encoder(ids, positions, None))
-        return _Graph(graph, offsets)
+        return Graph(graph, offsets)
 
     def fitting(self, offsets: Ints, input_ids: Tensor | None) -> Ints | None:
         """Return what to give to ``run`` for a batch; None where it has to be computed otherwise.
@@ -132,13 +135,13 @@ class WholeGraphs:
             offsets: `[sequences + 1]` int32: the sequences of the batch.
             input_ids: `[tokens]`: its ids.
         """
-        if input_ids is None or len(input_ids) not in self._graphs or input_ids.data_ptr() != self._ids.data_ptr():
+        if input_ids is None or len(input_ids) not in self.captured or input_ids.data_ptr() != self._ids.data_ptr():
             return None
         return padded_offsets(offsets, len(input_ids))
 
     def run(self, padded: Ints, tokens: int) -> Tensor:
         """Return `[tokens, hidden]` of the batch that is in the buffers; the rows are those of the last batch only."""
-        found = self._graphs[tokens]
+        found = self.captured[tokens]
         host = torch.empty(len(padded), dtype=torch.int32, pin_memory=True)
         host.numpy()[:] = padded
         found.offsets.copy_(host, non_blocking=True)

@@ -10,8 +10,8 @@ LSTM over words only, span and prompt MLPs, dot product. Three parts are reorder
 
 For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's
 gates, 3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
-copies back behind one wait for the device. Small batches are one launch and two copies (``graphs.py``). A text whose candidates overflow, or that wants class probabilities, costs one
-dense pass with one more wait.
+copies back behind one wait for the device. A small batch is one gather, one launch and two copies (``graphs.py``). A text whose
+candidates overflow, or that wants class probabilities, costs one dense pass with one more wait.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
             "labels": GroupRule(shift=0 if config.embed_class_token else 1),
         }
         self._warm = False
-        self._graphs: HeadGraphs | None = None
+        self.graphs: HeadGraphs | None = None
 
     def get_supported_tasks(self) -> set[str]:
         """Return the one task: one row per candidate, which no other task of vLLM can carry."""
@@ -138,11 +138,11 @@ class GlinerSpanPooler(Pooler):  # type: ignore[misc]
     @torch.inference_mode()
     def capture(self, device: torch.device) -> None:
         """Capture the head as CUDA graphs, after the weights are loaded."""
-        self._graphs = HeadGraphs(self.head, self._encoder_size, self.config, self.capacity, device)
+        self.graphs = HeadGraphs(self.head, self._encoder_size, self.config, self.capacity, device)
 
     def _answer(self, hidden: Tensor, batch: _Batch) -> list[Rows]:
         """Return the candidates of each text that is answered."""
-        found = None if self._graphs is None else self._graphs.run(hidden, batch.rows, batch.order, batch.thresholds)
+        found = None if self.graphs is None else self.graphs.run(hidden, batch.rows, batch.order, batch.thresholds)
         if found is None:
             found = self._launch(hidden, batch)
         answers = candidates(found.counts, found.spans, found.logits)
