@@ -28,6 +28,8 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
         DebertaV2Model,
         Gemma3TextConfig,
         Gemma3TextModel,
+        Lfm2Config,
+        Lfm2Model,
         ModernBertConfig,
         ModernBertModel,
         MT5Config,
@@ -39,6 +41,8 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
         deberta_v2_settings,
         gemma3,
         gemma3_settings,
+        lfm2,
+        lfm2_settings,
         modernbert,
         modernbert_settings,
         mt5,
@@ -79,6 +83,18 @@ def main(ranks: int, rank: int, port: int) -> dict[str, float]:
             ),
             gemma3.Gemma3Encoder,
             gemma3_settings,
+        ),
+        # the channels of convolutions are split, too
+        "lfm2": (
+            Lfm2Model(
+                Lfm2Config(
+                    **{**sizes, "num_hidden_layers": 3, "num_key_value_heads": 2},
+                    layer_types=["conv", "full_attention", "conv"],
+                    conv_bias=True,
+                )
+            ),
+            lfm2.Lfm2Encoder,
+            lfm2_settings,
         ),
         "mt5": (
             T5EncoderModel(MT5Config(vocab_size=211, d_model=128, d_kv=32, d_ff=96, num_layers=2, num_heads=4)),
