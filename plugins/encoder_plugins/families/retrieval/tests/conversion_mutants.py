@@ -1,8 +1,10 @@
-"""Deliberate mistakes in what conversion writes, for test_retrieval_engine.py: each must end in a refusal or in Failed."""
+"""Deliberate mistakes in what conversion writes, but for the encoder: each must end in a refusal or in Failed.
+
+The engine tests of the plugins make them, and those of their encoders.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +13,9 @@ from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
 from encoder_plugins.parity.tests.mutants import (
     Change,
     Mutant,
-    config,
     filled,
-    halves_swapped,
-    row_lost,
     section,
     swapped,
-    thirds_swapped,
     tokenizer,
     weights,
 )
@@ -53,7 +51,7 @@ def of_pylate() -> Iterator[Mutant]:
     yield Mutant("expansion attended to", section(KEY, expansion=lambda old: {**old, "attend": True}))
     yield Mutant("no expansion", section(KEY, expansion=lambda old: None))
     yield Mutant("expansion one row short", section(KEY, expansion=lambda old: {**old, "length": old["length"] - 1}))
-    yield Mutant("expanded by another token", section(KEY, expansion=lambda old: {**old, "token_id": 0}))
+    yield Mutant("expanded by another token", section(KEY, expansion=lambda old: {**old, "token_id": 1}))
     yield Mutant("queries cut one token early", section(KEY, query=lambda old: {**old, "most_tokens": 31}))
     yield Mutant("documents cut one token early", section(KEY, document=lambda old: {**old, "most_tokens": 63}))
     yield Mutant("documents with the prefix of queries", section(KEY, document=replaced(prompt="[Q] ")))
@@ -67,21 +65,6 @@ def of_pylate() -> Iterator[Mutant]:
     yield Mutant("skiplist applied to queries", section(KEY, query=replaced(skips=True)))
     yield Mutant("rows not normalised", section(KEY, normalize=lambda old: False))
     yield Mutant("scores divided by rows", section(KEY, similarity=lambda old: "meanmaxsim"))
-    yield Mutant("queries and keys swapped", thirds_swapped("layers.1.attn.Wqkv.weight"))
-    yield Mutant("gate and value swapped", halves_swapped("layers.1.mlp.Wi.weight", 0))
-    yield Mutant("the final norm's weight dropped", filled("final_norm.weight", 1.0))
-    yield Mutant("an embedding row lost", row_lost("embeddings.tok_embeddings.weight", 6))
-    yield Mutant("the window of local layers halved", config(local_attention=8))
-    yield Mutant("the bases of positions swapped", bases_swapped)
-
-
-def bases_swapped(folder: Any) -> None:
-    """Rotate local layers by the base of global ones, and the other way round."""
-    path = folder / "config.json"
-    whole = json.loads(path.read_text(encoding="utf-8"))
-    parts = whole["rope_parameters"]
-    parts["full_attention"], parts["sliding_attention"] = parts["sliding_attention"], parts["full_attention"]
-    path.write_text(json.dumps(whole), encoding="utf-8")
 
 
 def of_native() -> Iterator[Mutant]:
@@ -109,8 +92,3 @@ def reversed_rows(tensors: dict[str, Any]) -> None:
     """Reverse the dimensions of rows, which no score depends on: it is seen in rows only."""
     for name in ("projection.2.linear.weight", "projection.2.residual.weight"):
         tensors[name] = tensors[name].flip(0)
-
-
-def of(checkpoint: str) -> list[Mutant]:
-    """Return the mistakes in the conversion of a tiny checkpoint."""
-    return list({"pylate": of_pylate, "native-three-dense": of_native}.get(checkpoint, lambda: iter(()))())
