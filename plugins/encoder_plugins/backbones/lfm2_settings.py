@@ -69,6 +69,11 @@ class Settings:
     layer_types: tuple[str, ...]
     theta: float
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest text that there are positions for."""
+        return self.positions
+
     @classmethod
     def read(cls, config: Any) -> Settings:
         """Read an ``Lfm2Config``, or the object of its ``config.json``.
