@@ -104,7 +104,7 @@ def save(
     if tiny.pylate is not None:
         _as_pylate(saved, prefixes, tiny.pylate)
     if tiny.stanford is not None:
-        _as_stanford(saved, tiny.stanford)
+        _as_stanford(saved, f"{built.base_model_prefix}.", tiny.stanford)
     shutil.rmtree(encoder)
 
 
@@ -123,12 +123,12 @@ def byte_level_tokenizer(
 
     Args:
         texts: What it is trained on.
-        specials: Its special tokens; the second one stands for unknown words.
+        specials: Its special tokens.
         template: What stands around a text, e.g. ``[CLS] $A [SEP]``.
         prefixes: Tokens that are added behind, as PyLate adds them.
-        named: Roles of special tokens, e.g. ``mask_token``.
+        named: Roles of special tokens, ``unk_token`` among them.
     """
-    backend = Tokenizer(models.BPE(unk_token=specials[1]))
+    backend = Tokenizer(models.BPE(unk_token=named["unk_token"]))
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -143,7 +143,27 @@ def byte_level_tokenizer(
         single=template,
         special_tokens=[(token, specials.index(token)) for token in template.split() if token != "$A"],
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=specials[1], **named)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+    tokenizer.add_tokens(list(prefixes))
+    return tokenizer
+
+
+def word_piece_tokenizer(texts: Iterable[str], *, prefixes: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
+    """Train a tokenizer of BERT's kind, which lower-cases and has entries that are not used, as Stanford's markers need them.
+
+    Args:
+        texts: What it is trained on.
+        prefixes: Tokens that are added behind, as PyLate adds them.
+    """
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    unused = ["[unused0]", "[unused1]", "[unused2]"]
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=[*specials, *unused], show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    # a tokenizer of the same entries, to which those that are not used are no special tokens
+    tokenizer = transformers.BertTokenizer(vocab=backend.get_vocab(), do_lower_case=True)
     tokenizer.add_tokens(list(prefixes))
     return tokenizer
 
@@ -181,11 +201,9 @@ def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any]) -
     (saved / "config_sentence_transformers.json").write_text(json.dumps(library, indent=2))
 
 
-def _as_stanford(saved: Path, metadata: dict[str, Any]) -> None:
+def _as_stanford(saved: Path, below: str, metadata: dict[str, Any]) -> None:
     """Rewrite a native save as Stanford's ColBERT writes it: encoder and projection in one file, settings beside them."""
     config = json.loads((saved / "config.json").read_text())
-    # the names are those of ColBERT's own class, which has the encoder under the name of its type
-    below = f"{config['model_type'].replace('-', '_')}."
     tensors = {below + name: tensor for name, tensor in load_file(saved / "model.safetensors").items()}
     (dense,) = saved.glob("*_Dense")
     tensors["linear.weight"] = load_file(dense / "model.safetensors")["linear.weight"]

@@ -35,29 +35,41 @@ def dense(index: int, **fields: Any) -> Change:
     return section(KEY, projection=edit)
 
 
-def prefixes_swapped(whole: dict[str, Any]) -> None:
+def prefixes_swapped(prefixes: tuple[str, str]) -> Callable[[dict[str, Any]], None]:
     """Let each prefix have the other's id."""
-    first, second = (token for token in whole["added_tokens"] if token["content"] in ("[Q] ", "[D] "))
-    first["content"], second["content"] = second["content"], first["content"]
+
+    def edit(whole: dict[str, Any]) -> None:
+        first, second = (token for token in whole["added_tokens"] if token["content"].strip() in prefixes)
+        first["content"], second["content"] = second["content"], first["content"]
+        # a token that the vocabulary has, too, has the id that it has there
+        vocabulary = whole["model"]["vocab"]
+        if {*prefixes} <= vocabulary.keys():
+            vocabulary[prefixes[0]], vocabulary[prefixes[1]] = vocabulary[prefixes[1]], vocabulary[prefixes[0]]
+
+    return edit
 
 
-def without_prefixes(whole: dict[str, Any]) -> None:
+def without_prefixes(prefixes: tuple[str, str]) -> Callable[[dict[str, Any]], None]:
     """Let the prefixes be read as ordinary text."""
-    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] not in ("[Q] ", "[D] ")]
+
+    def edit(whole: dict[str, Any]) -> None:
+        whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"].strip() not in prefixes]
+
+    return edit
 
 
-def of_pylate() -> Iterator[Mutant]:
-    """Mistakes in a checkpoint with fixed expansion that nothing attends to, a prefix token and one Dense module."""
+def of_one_dense(prefixes: tuple[str, str] = ("[Q]", "[D]")) -> Iterator[Mutant]:
+    """Mistakes in a checkpoint of 32 and 64 tokens, with expansion that nothing attends to, a prefix token and one Dense module."""
     yield Mutant("expansion attended to", section(KEY, expansion=lambda old: {**old, "attend": True}))
     yield Mutant("no expansion", section(KEY, expansion=lambda old: None))
     yield Mutant("expansion one row short", section(KEY, expansion=lambda old: {**old, "length": old["length"] - 1}))
     yield Mutant("expanded by another token", section(KEY, expansion=lambda old: {**old, "token_id": 1}))
     yield Mutant("queries cut one token early", section(KEY, query=lambda old: {**old, "most_tokens": 31}))
     yield Mutant("documents cut one token early", section(KEY, document=lambda old: {**old, "most_tokens": 63}))
-    yield Mutant("documents with the prefix of queries", section(KEY, document=replaced(prompt="[Q] ")))
+    yield Mutant("documents with the prefix of queries", section(KEY, document=replaced(prompt=f"{prefixes[0]} ")))
     yield Mutant("queries without a prefix", section(KEY, query=replaced(prompt="")))
-    yield Mutant("the ids of the prefixes swapped", tokenizer(prefixes_swapped))
-    yield Mutant("the prefix read as text", tokenizer(without_prefixes))
+    yield Mutant("the ids of the prefixes swapped", tokenizer(prefixes_swapped(prefixes)))
+    yield Mutant("the prefix read as text", tokenizer(without_prefixes(prefixes)))
     yield Mutant("special tokens lost", tokenizer(lambda whole: whole.update(post_processor=None)))
     yield Mutant("skiplist off by one", section(KEY, skiplist=lambda ids: [number + 1 for number in ids]))
     yield Mutant("one word of the skiplist lost", section(KEY, skiplist=lambda ids: ids[1:]))

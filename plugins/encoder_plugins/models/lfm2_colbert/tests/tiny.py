@@ -51,6 +51,7 @@ def save(folder: Path, name: str) -> None:
         [*TEXTS.values(), *PASSAGES],
         SPECIAL,
         "<|startoftext|> $A",
+        unk_token="<|unknown|>",
         pad_token="<|pad|>",
         bos_token="<|startoftext|>",
         eos_token="<|im_end|>",

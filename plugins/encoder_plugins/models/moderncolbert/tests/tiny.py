@@ -28,6 +28,10 @@ TINY = [
         masked=True,
     ),
     Tiny(
+        name="stanford",
+        stanford={"query_token_id": "[Q]", "doc_token_id": "[D]", "query_maxlen": 24, "doc_maxlen": 48},
+    ),
+    Tiny(
         name="native-three-dense",
         transformer={
             "query_expansion": {"strategy": "min", "length": 20, "attend": False},
@@ -55,6 +59,7 @@ def save(folder: Path, name: str) -> None:
         [*TEXTS.values(), *PASSAGES],
         SPECIAL,
         "[CLS] $A [SEP]",
+        unk_token="[UNK]",
         pad_token="[PAD]",
         cls_token="[CLS]",
         sep_token="[SEP]",
