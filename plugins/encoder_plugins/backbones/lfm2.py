@@ -186,7 +186,7 @@ class Lfm2Stack(nn.Module):
 
     Attributes:
         attended: `[tokens of the largest batch, 1]`: 1 for each token that others attend to, 0 for those that are queries
-            only. A buffer, because CUDA graphs read what stands at one address.
+            only; 1 everywhere between batches. A buffer, because CUDA graphs read what stands at one address.
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -224,7 +224,6 @@ class Lfm2Encoder(nn.Module):
         self._attention = next(
             module.layer_name for module in self.stack.modules() if isinstance(module, CausalAttention)
         )
-        self._all_attended = True
 
     def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, `[tokens, hidden]`."""
@@ -233,19 +232,23 @@ class Lfm2Encoder(nn.Module):
 
     def forward(self, input_ids: Tensor | None, positions: Tensor, inputs_embeds: Tensor | None = None) -> Tensor:
         """Return `[tokens, hidden]`; one of ``input_ids`` and ``inputs_embeds`` is given."""
-        self._mark(positions)
+        marked = self._mark(positions)
         hidden: Tensor = self.stack(input_ids, positions, inputs_embeds)
+        if marked:
+            # a whole pass that was captured as a graph marks nothing when it is launched again
+            self.stack.attended[:marked].fill_(1)
         return hidden
 
-    def _mark(self, positions: Tensor) -> None:
-        """Mark the tokens that are queries only for the convolutions; attention has them in its metadata."""
+    def _mark(self, positions: Tensor) -> int:
+        """Mark the tokens that are queries only for the convolutions; attention has them in its metadata.
+
+        Returns:
+            The tokens of a batch with such tokens; 0 for any other.
+        """
         metadata = get_forward_context().attn_metadata
         own = metadata.get(self._attention) if isinstance(metadata, dict) else None
         if not isinstance(own, VarlenMetadata) or own.key_lengths is None:
-            if not self._all_attended:
-                self.stack.attended.fill_(1)
-                self._all_attended = True
-            return
+            return 0
         keys = own.key_lengths.repeat_interleave(own.cu_seqlens.diff(), output_size=own.tokens)  # [tokens]
         self.stack.attended[: own.tokens, 0].copy_(positions[: own.tokens] < keys)
-        self._all_attended = False
+        return own.tokens

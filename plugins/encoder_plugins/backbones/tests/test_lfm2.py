@@ -87,7 +87,8 @@ def test_tokens_that_are_queries_only_enter_no_convolution_and_no_other_row(
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
         # what the keys have, they have without the tokens behind them
         torch.testing.assert_close(found[:seen], encoder([ids[:seen]])[0], rtol=0, atol=5e-6)
-    # and the marks end with their batch
+    # and the marks end with their batch, also for a graph that begins behind them
+    assert bool((encoder.module.stack.attended == 1).all())
     for found, ids in zip(encoder(batch), batch, strict=True):
         expected = reference(input_ids=ids[None]).last_hidden_state[0]
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
