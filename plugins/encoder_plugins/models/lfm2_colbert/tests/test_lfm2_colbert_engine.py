@@ -14,8 +14,8 @@ from encoder_checkpoints.colbert_builder import POSITIONS
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
-from encoder_plugins.families.retrieval.parity import PARITY
 from encoder_plugins.models.lfm2_colbert.checkpoint import CHECKPOINT
+from encoder_plugins.models.lfm2_colbert.parity import PARITY
 from encoder_plugins.models.lfm2_colbert.tests import conversion_mutants, tiny
 from encoder_plugins.parity.tests import served_model
 
