@@ -33,7 +33,8 @@ def relative_bias_attention(
         query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.
         key: Likewise.
         value: Likewise.
-        bias: `[heads, 2 * limit + 1]` float32, dense, as ``t5_bias`` makes it; None for none.
+        bias: `[heads, 2 * limit + 1]` float32, dense, as ``t5_bias`` makes it; None for none. Minus infinity for distances above 0 makes
+            attention causal; every token must see the first key of its sequence.
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
         max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
         scale: 1 in T5.

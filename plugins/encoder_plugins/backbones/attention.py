@@ -305,6 +305,27 @@ class RelativeBiasAttention(EncoderAttention):
         )
 
 
+class CausalAttention(RelativeBiasAttention):
+    """Plain attention of each token to itself and to those before it: a bias of minus infinity for those behind it.
+
+    vLLM's own attention without a cache is that of encoders, which lets tokens see those behind them.
+
+    Args:
+        heads: Heads on this rank, of queries as of keys.
+        head_size: Width of a head.
+        scale: What scores are multiplied by.
+        prefix: The layer's name in the model.
+    """
+
+    def __init__(self, heads: int, head_size: int, scale: float, *, prefix: str) -> None:
+        super().__init__(heads, head_size, scale, bias=self._hide_later, prefix=prefix)
+
+    def _hide_later(self) -> Tensor:
+        """Return the bias of distances below 0, 0 and above, `[heads, 3]`."""
+        line = torch.tensor([0.0, 0.0, -torch.inf], dtype=torch.float32, device=self._k_scale.device)
+        return line.repeat(self.num_heads, 1)
+
+
 class WindowAttention(Attention):  # type: ignore[misc]
     """Plain attention, global or with a window, by vLLM's own kernel: FlashAttention on a GPU.
 

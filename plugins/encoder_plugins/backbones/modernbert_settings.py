@@ -71,6 +71,11 @@ class Settings:
     layer_types: tuple[str, ...]
     thetas: Mapping[str, float]
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest text that there are positions for."""
+        return self.positions
+
     @classmethod
     def read(cls, config: Any) -> Settings:
         """Read a ``ModernBertConfig``, or the object of its ``config.json``.
@@ -79,6 +84,7 @@ class Settings:
             UnsupportedConfig: A field has a value that is not supported, or that no model can have.
         """
         fields = ConfigFields(config, DEFAULTS)
+        fields.choice("model_type", ("modernbert",))
         fields.choice("hidden_activation", ("gelu",))
         if fields.divided("hidden_size", "num_attention_heads") % 2:
             raise fields.refuse("num_attention_heads", "rotary positions need an even head size")

@@ -1,7 +1,10 @@
-"""BERT's relatives without token types: DistilBERT (Sanh et al., 2019, arXiv 1910.01108) and MPNet (Song et al., 2020, arXiv 2004.09297).
+"""BERT and its relatives, equal to transformers' ``BertModel``, ``XLMRobertaModel``, ``DistilBertModel`` and ``MPNetModel``.
 
-Equal to transformers' ``DistilBertModel`` and ``MPNetModel``. Every block is followed by its norm; MPNet adds T5's bias by
-distance to the scores, one table for all layers, and counts positions from 2.
+Every block is followed by its norm; MPNet adds T5's bias by distance to the scores, one table for all layers. XLM-RoBERTa and
+MPNet count positions from 2.
+
+Sources: Devlin et al., 2018, arXiv 1810.04805; Conneau et al., 2019, arXiv 1911.02116; Sanh et al., 2019, arXiv 1910.01108; Song
+et al., 2020, arXiv 2004.09297.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from encoder_plugins.backbones.post_norm_settings import Settings
 
 
 class PostNormEmbeddings(nn.Module):
-    """Words plus absolute positions."""
+    """Words plus absolute positions, plus what stands for tokens of type 0."""
 
     def __init__(self, settings: Settings, *, prefix: str) -> None:
         super().__init__()
@@ -36,10 +39,13 @@ class PostNormEmbeddings(nn.Module):
         self.first_position = settings.first_position
         self.word_embeddings = VocabParallelEmbedding(settings.vocabulary, size, prefix=f"{prefix}.word_embeddings")
         self.position_embeddings = nn.Embedding(settings.positions, size)
+        self.token_type_embeddings = nn.Embedding(settings.token_types, size) if settings.token_types else None
         self.LayerNorm = LayerNorm(size, settings.epsilon)
 
     def forward(self, embeddings: Tensor, positions: Tensor) -> Tensor:
         """Turn `[tokens, hidden]` rows of the vocabulary into `[tokens, hidden]`."""
+        if self.token_type_embeddings is not None:
+            embeddings = embeddings + self.token_type_embeddings.weight[0]
         hidden: Tensor = self.LayerNorm(embeddings, self.position_embeddings(positions + self.first_position))
         return hidden
 
@@ -114,6 +120,12 @@ class PostNormEncoder(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden
+
+
+class BertEncoder(PostNormEncoder):
+    """BERT and XLM-RoBERTa."""
+
+    read = staticmethod(post_norm_settings.read_bert)
 
 
 class DistilBertEncoder(PostNormEncoder):

@@ -1,4 +1,4 @@
-"""The configurations and checkpoints of BERT's relatives without token types, as plain data: DistilBERT and MPNet.
+"""The configurations and checkpoints of BERT and its relatives, as plain data: XLM-RoBERTa, DistilBERT and MPNet.
 
 Standard library only: prep and the engine read them by this code.
 """
@@ -45,6 +45,25 @@ MPNET_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "relative_attention_num_buckets": 32,
     }
 )
+# what transformers' BertConfig assumes, and its XLMRobertaConfig but for the type
+BERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "model_type": "bert",
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+    }
+)
+# the first position of a text: RoBERTa counts from behind the padding's id, which is 1
+BERT_FIRST_POSITIONS: Mapping[str, int] = MappingProxyType({"bert": 0, "xlm-roberta": 2})
 # transformers' MPNet computes these buckets, whatever its configuration says
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
 # the first position of a text; the rows before are those of padding
@@ -67,6 +86,7 @@ class Settings:
         epsilon: Epsilon of all layer norms.
         buckets: Rows of the relative bias table; 0 for a model without one.
         max_distance: The distance from which on all share the last bucket.
+        token_types: Rows of the token type table; 0 for a model without one. Every token of a text has type 0.
     """
 
     hidden_size: int
@@ -80,6 +100,7 @@ class Settings:
     epsilon: float
     buckets: int
     max_distance: int
+    token_types: int = 0
 
     @property
     def head_size(self) -> int:
@@ -90,6 +111,35 @@ class Settings:
     def max_tokens(self) -> int:
         """Tokens of the longest text that the position table has rows for."""
         return self.positions - self.first_position
+
+
+def read_bert(config: Any) -> Settings:
+    """Read a ``BertConfig`` or an ``XLMRobertaConfig``, or the object of its ``config.json``.
+
+    Raises:
+        UnsupportedConfig: A field has a value that is not supported, or that no model can have.
+    """
+    fields = ConfigFields(config, BERT_DEFAULTS)
+    first_position = BERT_FIRST_POSITIONS[fields.choice("model_type", tuple(BERT_FIRST_POSITIONS))]
+    fields.divided("hidden_size", "num_attention_heads")
+    fields.choice("position_embedding_type", ("absolute", None))
+    fields.choice("is_decoder", (False,))
+    if first_position and fields.get("pad_token_id", 1) != first_position - 1:
+        raise fields.refuse("pad_token_id", f"positions are counted from {first_position}")
+    return Settings(
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        heads=fields.integer("num_attention_heads"),
+        layers=fields.integer("num_hidden_layers"),
+        vocabulary=fields.integer("vocab_size"),
+        positions=fields.integer("max_position_embeddings", least=first_position + 1),
+        first_position=first_position,
+        activation=fields.choice("hidden_act", ACTIVATIONS),
+        epsilon=fields.epsilon("layer_norm_eps"),
+        buckets=0,
+        max_distance=0,
+        token_types=fields.integer("type_vocab_size"),
+    )
 
 
 def read_distilbert(config: Any) -> Settings:
@@ -139,7 +189,7 @@ def read_mpnet(config: Any) -> Settings:
     )
 
 
-# modules of a layer, by their names in transformers: DistilBERT's below "transformer.layer.N.", MPNet's below "encoder.layer.N."
+# modules of a layer, by their names in transformers: DistilBERT's below "transformer.layer.N.", the others' below "encoder.layer.N."
 _DISTILBERT = {
     "attention.q_lin": ParameterSlot("qkv_proj", "q"),
     "attention.k_lin": ParameterSlot("qkv_proj", "k"),
@@ -149,6 +199,16 @@ _DISTILBERT = {
     "ffn.lin1": ParameterSlot("intermediate"),
     "ffn.lin2": ParameterSlot("output"),
     "output_layer_norm": ParameterSlot("output_norm"),
+}
+_BERT = {
+    "attention.self.query": ParameterSlot("qkv_proj", "q"),
+    "attention.self.key": ParameterSlot("qkv_proj", "k"),
+    "attention.self.value": ParameterSlot("qkv_proj", "v"),
+    "attention.output.dense": ParameterSlot("dense"),
+    "attention.output.LayerNorm": ParameterSlot("attention_norm"),
+    "intermediate.dense": ParameterSlot("intermediate"),
+    "output.dense": ParameterSlot("output"),
+    "output.LayerNorm": ParameterSlot("output_norm"),
 }
 _MPNET = {
     "attention.attn.q": ParameterSlot("qkv_proj", "q"),
@@ -160,6 +220,19 @@ _MPNET = {
     "output.dense": ParameterSlot("output"),
     "output.LayerNorm": ParameterSlot("output_norm"),
 }
+
+
+# what checkpoints of BERT's and MPNet's classes hold beside the encoder
+_BESIDE = {
+    "embeddings.position_ids": "a buffer that counts from 0, saved by transformers before 4.31",
+    "pooler.dense.weight": "of pretraining; sentence-transformers pools the encoder's rows",
+    "pooler.dense.bias": "of pretraining; sentence-transformers pools the encoder's rows",
+}
+
+
+def bert_layout(config: Any) -> CheckpointLayout:
+    """Return the tensors of transformers' ``BertModel`` and ``XLMRobertaModel``; raises UnsupportedConfig as ``read_bert`` does."""
+    return CheckpointLayout(shapes=_shapes(read_bert(config), "encoder.layer", _BERT), slot=bert_slot, ignored=_BESIDE)
 
 
 def distilbert_layout(config: Any) -> CheckpointLayout:
@@ -174,11 +247,7 @@ def mpnet_layout(config: Any) -> CheckpointLayout:
     return CheckpointLayout(
         shapes=_shapes(read_mpnet(config), "encoder.layer", _MPNET),
         slot=mpnet_slot,
-        ignored={
-            "embeddings.position_ids": "a buffer that counts from 0, saved by transformers before 4.31",
-            "pooler.dense.weight": "of pretraining; sentence-transformers pools the encoder's rows",
-            "pooler.dense.bias": "of pretraining; sentence-transformers pools the encoder's rows",
-        },
+        ignored=_BESIDE,
     )
 
 
@@ -189,6 +258,8 @@ def _shapes(settings: Settings, layers: str, modules: Mapping[str, ParameterSlot
         "embeddings.position_embeddings.weight": (settings.positions, hidden),
         **norm("embeddings.LayerNorm", hidden),
     }
+    if settings.token_types:
+        shapes["embeddings.token_type_embeddings.weight"] = (settings.token_types, hidden)
     if settings.buckets:
         shapes["encoder.relative_attention_bias.weight"] = (settings.buckets, settings.heads)
     for index in range(settings.layers):
@@ -202,6 +273,11 @@ def _shapes(settings: Settings, layers: str, modules: Mapping[str, ParameterSlot
                 )
                 shapes |= linear(whole, rows, columns)
     return shapes
+
+
+def bert_slot(name: str) -> ParameterSlot:
+    """Return the slot of the tensor ``name`` of transformers' ``BertModel`` or ``XLMRobertaModel``."""
+    return _slot(name, "encoder.layer.", _BERT)
 
 
 def distilbert_slot(name: str) -> ParameterSlot:

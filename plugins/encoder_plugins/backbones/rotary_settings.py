@@ -1,4 +1,4 @@
-"""The rotary bases of encoders with global and local layers, read from a configuration. Standard library only."""
+"""The rotary bases of encoders, one for all layers or one for each kind, read from a configuration. Standard library only."""
 
 from __future__ import annotations
 
@@ -47,6 +47,24 @@ def thetas(fields: ConfigFields, flat: Mapping[str, str]) -> dict[str, float]:
     return {kind: _theta(fields, parameters.get(kind) or {}, kind, flat[kind]) for kind in (GLOBAL, LOCAL)}
 
 
+def theta(fields: ConfigFields, flat: str) -> float:
+    """Return the rotary base of a model whose layers all have the same, from either form.
+
+    Args:
+        fields: The configuration.
+        flat: The field of the flat form.
+
+    Raises:
+        UnsupportedConfig: Positions are scaled, or the base is not a number above 0.
+    """
+    parameters, scaling = (fields.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+    if scaling and scaling != parameters:
+        raise fields.refuse("rope_scaling", "positions are not scaled")
+    if fields.get("partial_rotary_factor", 1.0) != 1.0:
+        raise fields.refuse("partial_rotary_factor", "whole heads are rotated")
+    return _theta(fields, parameters, "it", flat)
+
+
 def _theta(fields: ConfigFields, parameters: Any, kind: str, flat: str) -> float:
     plain = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
     refusal = fields.refuse("rope_parameters", f"{kind} may have a rope_theta only, positions are not scaled")
@@ -57,7 +75,7 @@ def _theta(fields: ConfigFields, parameters: Any, kind: str, flat: str) -> float
     if parameters.get("rope_type", parameters.get("type", "default")) != "default":
         raise refusal
     named = parameters.get("rope_theta")
-    theta = fields.get(flat) if named is None else named
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
+    base = fields.get(flat) if named is None else named
+    if isinstance(base, bool) or not isinstance(base, int | float) or not base > 0:
         raise fields.refuse(flat if named is None else "rope_parameters", "rope_theta must be a number above 0")
-    return float(theta)
+    return float(base)

@@ -100,6 +100,7 @@ REAL = """
 import json, sys
 from vllm import ModelRegistry
 before = sorted(ModelRegistry.models)
+stock = {name: (model.module_name, model.class_name) for name, model in ModelRegistry.models.items()}
 from vllm.plugins import load_general_plugins
 load_general_plugins()
 loaded = sorted(set(ModelRegistry.models) - set(before))
@@ -110,6 +111,8 @@ import transformers
 print(json.dumps({
     "before": before,
     "loaded": loaded,
+    "replaced": [name for name, model in ModelRegistry.models.items()
+                 if name in stock and stock[name] != (model.module_name, model.class_name)],
     "ours": {name: f"{model.module_name}:{model.class_name}" for name, model in ModelRegistry.models.items()
              if name not in before},
     "transformers": [name for name in sys.argv[1:] if hasattr(transformers, name)],
@@ -132,6 +135,8 @@ def test_real_vllm_knows_our_architectures_and_none_is_its_own(allowed: str, exp
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert not set(architectures) & set(found["before"])
+    # checkpoints of vLLM's own models, on the same encoders as ours, are served as before
+    assert found["replaced"] == []
     assert found["transformers"] == []
     assert found["cuda"] is False
     assert found["models"] == []

@@ -17,10 +17,12 @@ LENGTHS = {
 }
 
 
-def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys=None):  # type: ignore[no-untyped-def]
+def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys=None, causal=False):  # type: ignore[no-untyped-def]
     tokens = sum(lengths) + 2
     query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
     bias = None if limit is None else torch.randn(heads, 2 * limit + 1, device=form.device)
+    if bias is not None and causal:
+        bias[:, limit + 1 :] = float("-inf")
     cu_seqlens = form.offsets(lengths)
     counts = lengths if keys is None else keys
     for end, length, seen in zip(cu_seqlens.tolist()[1:], lengths, counts, strict=True):
@@ -71,6 +73,11 @@ def test_every_window(form, close, window: int | None, limit: int | None) -> Non
 def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, window: int | None) -> None:  # type: ignore[no-untyped-def]
     # with the narrow window the last rows see no key at all
     run(form, close, [32, 32, 5, 100], heads=1, limit=None if window else 20, window=window, keys=[32, 9, 1, 33])
+
+
+@pytest.mark.parametrize("keys", [None, [32, 9, 1, 1, 33]], ids=["all are keys", "queries only"])
+def test_a_bias_of_minus_infinity_hides_the_keys_behind_a_token(form, close, keys: list[int] | None) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [32, 32, 5, 1, 100], heads=1, limit=1, keys=keys, causal=True)
 
 
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])

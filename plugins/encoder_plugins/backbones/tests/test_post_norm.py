@@ -1,4 +1,4 @@
-"""DistilBERT and MPNet against transformers."""
+"""BERT, XLM-RoBERTa, DistilBERT and MPNet against transformers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ import torch
 with warnings.catch_warnings():
     # vLLM and transformers warn of themselves when they are imported
     warnings.simplefilter("ignore")
-    from transformers import DistilBertConfig, DistilBertModel, MPNetConfig, MPNetModel
+    from transformers import (
+        BertConfig,
+        BertModel,
+        DistilBertConfig,
+        DistilBertModel,
+        MPNetConfig,
+        MPNetModel,
+        XLMRobertaConfig,
+        XLMRobertaModel,
+    )
 
     from encoder_plugins.backbones import post_norm
-    from encoder_plugins.backbones.post_norm_settings import distilbert_layout, mpnet_layout
+    from encoder_plugins.backbones.post_norm_settings import bert_layout, distilbert_layout, mpnet_layout
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -23,13 +32,19 @@ VOCABULARY = 211
 DISTILBERT = {"vocab_size": VOCABULARY, "dim": 64, "n_layers": 3, "n_heads": 2, "hidden_dim": 96}
 MPNET = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
 MPNET |= {"intermediate_size": 96}
+XLM_ROBERTA = {**MPNET, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 # by name: what transformers and we build, and the first token id that is not its padding
 MODELS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
+    "bert": (BertModel, BertConfig, post_norm.BertEncoder, MPNET),
+    "xlm-roberta": (XLMRobertaModel, XLMRobertaConfig, post_norm.BertEncoder, XLM_ROBERTA),
     "distilbert": (DistilBertModel, DistilBertConfig, post_norm.DistilBertEncoder, DISTILBERT),
     "mpnet": (MPNetModel, MPNetConfig, post_norm.MPNetEncoder, MPNET),
 }
-LAYOUTS = {"distilbert": distilbert_layout, "mpnet": mpnet_layout}
+LAYOUTS = {"bert": bert_layout, "xlm-roberta": bert_layout, "distilbert": distilbert_layout, "mpnet": mpnet_layout}
 SWITCHES: list[tuple[str, dict[str, Any]]] = [
+    ("bert", {}),
+    ("bert", {"hidden_act": "gelu_new", "type_vocab_size": 1, "layer_norm_eps": 1e-2}),
+    ("xlm-roberta", {}),
     ("distilbert", {}),
     ("distilbert", {"activation": "relu"}),
     ("distilbert", {"sinusoidal_pos_embds": True}),
@@ -46,7 +61,7 @@ def test_a_packed_batch_gives_the_rows_of_transformers(
     reference = draw(reference_class(config_class(**sizes, **switches)))
     encoder = build(encoder_class, reference.config)
     encoder.load(reference.state_dict(), LAYOUTS[name](reference.config))
-    # 1 is the padding of MPNet, which transformers does not count as a position
+    # 1 is the padding of MPNet and XLM-RoBERTa, which transformers does not count as a position
     batch = [ids.clamp(min=2) for ids in batches(9, LONGEST, VOCABULARY)]
     worst = max(compare(encoder, reference, batch), compare(encoder, reference, batch[:1], padding=5))
     record_property("worst", worst)

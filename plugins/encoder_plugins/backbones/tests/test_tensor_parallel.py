@@ -43,5 +43,13 @@ def test_two_ranks_give_the_rows_of_transformers(record_property: Any) -> None:
         # torch says goodbye behind it
         errors = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
         record_property("worst", errors)
-        assert set(errors) == {"deberta_v2", "deberta_v2 with own projections", "modernbert", "gemma3", "mt5"}
+        assert set(errors) == {
+            "bert",
+            "deberta_v2",
+            "deberta_v2 with own projections",
+            "modernbert",
+            "gemma3",
+            "lfm2",
+            "mt5",
+        }
         assert max(errors.values()) <= 2e-5, errors

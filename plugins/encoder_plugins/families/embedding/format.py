@@ -237,7 +237,7 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
     if kind.startswith("pylate."):
         raise Unsupported(
             f"{MODULES}: {kind} makes this a PyLate checkpoint, of one vector per token; moderncolbert serves those on"
-            " ModernBERT"
+            " ModernBERT, colbert on BERT and XLM-RoBERTa, and lfm2_colbert on LFM2"
         )
     if kind.endswith(".StaticEmbedding"):
         raise Unsupported(

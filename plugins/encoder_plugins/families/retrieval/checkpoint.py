@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,17 @@ class EncoderSpec:
         architecture: The architecture in an artifact.
         published: What precedes the names of the encoder's tensors, by the architecture of published checkpoints. Tensors
             of other names belong to a head, which the library leaves out.
-        read: The engine's own reader of the configuration; its result has ``hidden_size``, ``positions``, ``vocabulary``.
+        read: The engine's own reader of the configuration; its result has ``hidden_size``, ``max_tokens``, ``vocabulary``.
         layout: The tensors that the engine's own class loads.
+        stanford: What precedes the names of the encoder's tensors in Stanford's format, by the type of encoder; empty where
+            checkpoints in that format are not served.
     """
 
     architecture: str
     published: Mapping[str, str]
     read: Callable[[Any], Any]
     layout: Callable[[Any], CheckpointLayout]
+    stanford: Mapping[str, str] = field(default_factory=dict)
 
     def prefix(self, config: Mapping[str, Any]) -> str:
         """Return what precedes the names of tensors.
@@ -53,6 +56,11 @@ class EncoderSpec:
             Unsupported: The configuration names another architecture.
         """
         named = config.get("architectures")
+        if self.stanford and published.is_stanford(config):
+            prefix = self.stanford.get(str(config.get("model_type")))
+            if prefix is None:
+                raise refusal(CONFIG, "model_type", config.get("model_type"), list(self.stanford))
+            return prefix
         if not isinstance(named, list) or len(named) != 1 or named[0] not in self.published:
             raise refusal(CONFIG, "architectures", named, [[name] for name in self.published])
         return self.published[named[0]]
@@ -70,7 +78,7 @@ class MultiVectorCheckpoint:
         """Select the root's files and those of each module's folder.
 
         Raises:
-            SourceFileNotFound: modules.json is missing.
+            SourceFileNotFound: modules.json is missing, and the checkpoint is not in Stanford's format.
             Unsupported: The checkpoint is of another format, or has only ONNX weights, or an adapter.
         """
         files = list(listing)
@@ -79,13 +87,19 @@ class MultiVectorCheckpoint:
         if modules is None:
             content = listing.read(CONFIG) if CONFIG in paths else None
             config = parse_json(CONFIG, content) if content is not None else {}
-            raise published.other_format(config if isinstance(config, dict) else {}, paths)
+            if not isinstance(config, dict) or not published.is_stanford(config):
+                raise published.other_format(paths)
+            self.spec.prefix(config)
         if any(file.path.startswith("adapter_") for file in in_folder(files, "")):
             raise Unsupported("the checkpoint has an adapter (adapter_config.json): merge it into the weights")
         loadable = any(file.path.endswith(".safetensors") or is_pickle(file) for file in files)
         if not loadable and (onnx := sorted(path for path in paths if path.endswith(".onnx"))):
             raise Unsupported(f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is model.safetensors")
-        return select_folders(files, module_folders(modules))
+        if modules is not None:
+            return select_folders(files, module_folders(modules))
+        selected = select_folders(files, ("",))
+        settings = [file for file in files if file.path == published.METADATA]
+        return replace(selected, files=(*selected.files, *settings))
 
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
         """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
@@ -100,9 +114,10 @@ class MultiVectorCheckpoint:
         encoder = self.spec.read(config)
         settings = published.read(folder, encoder.hidden_size)
         longest = [*settings.lengths.values(), settings.expansion.length if settings.expansion else None]
-        if (most := max((length for length in longest if length), default=0)) > encoder.positions:
+        if (most := max((length for length in longest if length), default=0)) > encoder.max_tokens:
+            where = published.LIBRARY if (folder / published.LIBRARY).is_file() else published.METADATA
             raise Unsupported(
-                f"{published.LIBRARY}: texts have up to {most} tokens, and the encoder only {encoder.positions} positions"
+                f"{where}: texts have up to {most} tokens, and the encoder only {encoder.max_tokens} positions"
             )
         return encoder, settings
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, normalizers
 from torch import Tensor
@@ -28,13 +29,13 @@ from encoder_plugins.families.retrieval.config import (
     RetrievalConfig,
     Side,
 )
-from encoder_plugins.families.retrieval.settings import CONFIG, LIBRARY, Settings
+from encoder_plugins.families.retrieval.settings import CONFIG, LIBRARY, STANFORD_PROJECTION, WEIGHTS, Settings
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 from encoder_plugins.prep.tensor_file import FLOATS, read_header
 
-WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 # the Dense modules' weights in an artifact
 PROJECTION_WEIGHTS = "projection.safetensors"
 # what vLLM's own routes read beside tokenizer.json
@@ -114,7 +115,7 @@ def resolve(settings: Settings, tokenizer: Any, encoder: Any) -> RetrievalConfig
     """
     if (largest := max(tokenizer.get_vocab().values())) >= encoder.vocabulary:
         raise Unsupported(f"the tokenizer has ids up to {largest}, and the embedding only {encoder.vocabulary} rows")
-    limit = min(settings.tokenizer_limit or tokenizer.model_max_length, encoder.positions)
+    limit = min(settings.tokenizer_limit or tokenizer.model_max_length, encoder.max_tokens)
 
     def side(kind: InputType, most: int | None) -> Side:
         return Side(
@@ -207,6 +208,12 @@ def _write_encoder(spec: EncoderSpec, config: Mapping[str, Any], folder: Path, t
 
 def _write_projection(served: RetrievalConfig, folder: Path, target: Path) -> None:
     """Write the tensors of all Dense modules into one file."""
+    if not (folder / MODULES).is_file():
+        # Stanford's format
+        with safe_open(folder / WEIGHTS, framework="pt") as stored:
+            projection = stored.get_tensor(STANFORD_PROJECTION)
+        _save({f"{PROJECTION}0.linear.weight": projection}, target / PROJECTION_WEIGHTS)
+        return
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     paths = [module["path"] for module in modules if module["type"].endswith(".Dense")]
     found: dict[str, Tensor] = {}

@@ -1,7 +1,8 @@
 """What a published checkpoint of one vector per token says about prompts, lengths, expansion, skiplist and projection.
 
-Read is what ``MultiVectorEncoder`` of sentence-transformers 6.2 reads: its own format, and PyLate's, which keeps lengths,
-prefixes and skiplist in ``config_sentence_transformers.json`` and lists neither mask nor norm among its modules. Whatever
+Read is what ``MultiVectorEncoder`` of sentence-transformers 6.2 reads: its own format; PyLate's, which keeps lengths, prefixes
+and skiplist in ``config_sentence_transformers.json`` and lists neither mask nor norm among its modules; and Stanford's, which has
+no modules at all: the projection lies beside the encoder's weights, and everything else in ``artifact.metadata``. Whatever
 decides the result and is not done here is refused by file and field. Standard library and safetensors only.
 """
 
@@ -19,10 +20,17 @@ from encoder_plugins.families.retrieval.config import InputType, Similarity
 from encoder_plugins.families.retrieval.dense import DenseSpec
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
+from encoder_plugins.prep.tensor_file import read_header
 
 CONFIG = "config.json"
 LIBRARY = "config_sentence_transformers.json"
 TRANSFORMER = "sentence_bert_config.json"
+WEIGHTS = "model.safetensors"
+
+# Stanford's format: its architecture, its settings, and the projection among the encoder's weights
+STANFORD, METADATA, STANFORD_PROJECTION = "HF_ColBERT", "artifact.metadata", "linear.weight"
+# the markers of queries and documents where the settings do not say, and the rows' width
+STANFORD_MARKERS, STANFORD_WIDTH = ("[unused0]", "[unused1]"), 128
 
 # module types by the last part of their names, and what those names may begin with
 KINDS = frozenset({"Transformer", "Dense", "MultiVectorMask", "Normalize"})
@@ -42,8 +50,8 @@ MARKERS = frozenset(
         "skiplist_words",
     }
 )
-# what PyLate takes where a checkpoint leaves it open
-PYLATE_LENGTH = 32
+# what PyLate and Stanford's ColBERT take where a checkpoint leaves it open
+QUERY_LENGTH = 32
 # a text has its first and last special token, a prefix, and something of its own
 FEWEST_TOKENS = 4
 # what Dense modules are applied to
@@ -123,6 +131,8 @@ def read(folder: Path, width: int) -> Settings:
         Unsupported: It needs something that is not served; the message names file and field.
         SourceFileNotFound: A file of the format is missing.
     """
+    if not (folder / MODULES).is_file() and is_stanford(read_object(folder, CONFIG)):
+        return _stanford(folder, width)
     library = read_object(folder, LIBRARY)
     pylate = _is_pylate(library)
     modules = _modules(folder)
@@ -163,6 +173,61 @@ def read(folder: Path, width: int) -> Settings:
         normalize=normalize,
         similarity="meanmaxsim" if library.get("similarity_fn_name") == "meanmaxsim" else "maxsim",
     )
+
+
+def is_stanford(config: Mapping[str, Any]) -> bool:
+    """Return whether the content of a config.json is that of a checkpoint in Stanford's format."""
+    return STANFORD in (config.get("architectures") or [])
+
+
+def _stanford(folder: Path, width: int) -> Settings:
+    """Read a checkpoint in Stanford's format; raises as ``read`` does."""
+    if (folder / LIBRARY).is_file():
+        raise Unsupported(f"{LIBRARY}: the checkpoint is in Stanford's format, and the file is of another one")
+    metadata = read_object(folder, METADATA) if (folder / METADATA).is_file() else {}
+    markers = [
+        _text(METADATA, metadata, name) or default
+        for name, default in zip(("query_token_id", "doc_token_id"), STANFORD_MARKERS, strict=True)
+    ]
+    query, document = (f"{marker} " for marker in markers)
+    for name in ("attend_to_mask_tokens", "mask_punctuation"):
+        if metadata.get(name) not in (True, False, None):
+            raise refusal(METADATA, name, metadata[name], [True, False])
+
+    def length(name: str) -> int | None:
+        return None if metadata.get(name) is None else integer(METADATA, metadata, name, least=FEWEST_TOKENS)
+
+    return Settings(
+        prompts={"query": query, "document": document},
+        prefixes=(query, document),
+        lengths={"query": None, "document": length("doc_maxlen")},
+        tokenizer_limit=None,
+        lower_case=False,
+        expansion=ExpansionSettings(
+            length=length("query_maxlen") or QUERY_LENGTH,
+            fixed=True,
+            attend=bool(metadata.get("attend_to_mask_tokens")),
+            token=None,
+        ),
+        skiplist_words=tuple(string.punctuation) if metadata.get("mask_punctuation", True) else (),
+        skiplist_tasks=frozenset({"document"}),
+        projection=(_stanford_projection(folder, width, metadata),),
+        normalize=True,
+        similarity="maxsim",
+    )
+
+
+def _stanford_projection(folder: Path, width: int, metadata: dict[str, Any]) -> DenseSpec:
+    """Return the projection; before the weights are there, what the settings say of its width."""
+    outputs = STANFORD_WIDTH if metadata.get("dim") is None else integer(METADATA, metadata, "dim")
+    if (folder / WEIGHTS).is_file():
+        shape = read_header(folder, WEIGHTS).shapes.get(STANFORD_PROJECTION)
+        if shape is None or len(shape) != 2 or shape[1] != width:
+            raise Unsupported(
+                f"{WEIGHTS}: {STANFORD_PROJECTION} is {shape or 'missing'}; expected is one of [dimensions, {width}]"
+            )
+        outputs = shape[0]
+    return DenseSpec(inputs=width, outputs=outputs, bias=False, activation="Identity")
 
 
 def _is_pylate(library: Mapping[str, Any]) -> bool:
@@ -256,7 +321,7 @@ def _pylate_fields(library: Mapping[str, Any]) -> dict[str, Any]:
         return found
     attend = library.get("attend_to_expansion_tokens", library.get("attend_to_mask_tokens"))
     # PyLate's query_length is what queries are filled up to
-    length = found.pop("query_length", None) or PYLATE_LENGTH
+    length = found.pop("query_length", None) or QUERY_LENGTH
     return {**found, "query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
 
@@ -307,22 +372,21 @@ def _text(where: str, values: Mapping[str, Any], name: str) -> str:
     return value or ""
 
 
-def other_format(config: Mapping[str, Any], paths: set[str]) -> Unsupported | SourceFileNotFound:
-    """Return the error for a checkpoint without modules.json, naming its format where that is known.
+def other_format(paths: set[str]) -> Unsupported | SourceFileNotFound:
+    """Return the error for a checkpoint without modules.json that is not in Stanford's format, naming its format where that is known.
 
     Args:
-        config: The content of its config.json.
         paths: Every path that the source has.
     """
-    if "HF_ColBERT" in (config.get("architectures") or []) or "artifact.metadata" in paths:
+    if METADATA in paths:
         return Unsupported(
-            f"{CONFIG}: this is a checkpoint in Stanford's ColBERT format, which is not served yet: save it with PyLate or"
-            " with MultiVectorEncoder.save_pretrained"
+            f"{CONFIG}: architectures does not name {STANFORD}, though {METADATA} is there: the library would take a projection"
+            " of random weights"
         )
     if "gliner_config.json" in paths:
         return Unsupported(
             "gliner_config.json: this is a GLiNER checkpoint; the plugins deberta_gliner, mmbert_gliner and mt5_gliner serve such"
         )
     return SourceFileNotFound(
-        f"{MODULES} is missing: the checkpoint is in neither PyLate's nor sentence-transformers' format"
+        f"{MODULES} is missing: the checkpoint is in neither PyLate's nor sentence-transformers' nor Stanford's format"
     )

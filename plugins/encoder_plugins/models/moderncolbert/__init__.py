@@ -5,7 +5,7 @@ from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
     name="moderncolbert",
-    summary="Late-interaction retrieval by ColBERT checkpoints on ModernBERT, in PyLate's or sentence-transformers' format: rows of queries and documents, and scores.",
+    summary="Late-interaction retrieval by ColBERT checkpoints on ModernBERT, in PyLate's, sentence-transformers' or Stanford's format: rows of queries and documents, and scores.",
     task="token_embed",
     processor="encoder_plugins.families.retrieval.processor:MultiVectorProcessor",
     checkpoint="encoder_plugins.models.moderncolbert.checkpoint:CHECKPOINT",

@@ -11,5 +11,6 @@ CHECKPOINT = MultiVectorCheckpoint(
         published={"ModernBertModel": "", "ModernBertForMaskedLM": "model."},
         read=modernbert_settings.Settings.read,
         layout=modernbert_settings.layout,
+        stanford={"modernbert": "model."},
     )
 )

@@ -1,8 +1,10 @@
-"""Deliberate mistakes in what conversion writes, for test_retrieval_engine.py: each must end in a refusal or in Failed."""
+"""Deliberate mistakes in what conversion writes, but for the encoder: each must end in a refusal or in Failed.
+
+The engine tests of the plugins make them, and those of their encoders.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +13,9 @@ from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
 from encoder_plugins.parity.tests.mutants import (
     Change,
     Mutant,
-    config,
     filled,
-    halves_swapped,
-    row_lost,
     section,
     swapped,
-    thirds_swapped,
     tokenizer,
     weights,
 )
@@ -37,29 +35,41 @@ def dense(index: int, **fields: Any) -> Change:
     return section(KEY, projection=edit)
 
 
-def prefixes_swapped(whole: dict[str, Any]) -> None:
+def prefixes_swapped(prefixes: tuple[str, str]) -> Callable[[dict[str, Any]], None]:
     """Let each prefix have the other's id."""
-    first, second = (token for token in whole["added_tokens"] if token["content"] in ("[Q] ", "[D] "))
-    first["content"], second["content"] = second["content"], first["content"]
+
+    def edit(whole: dict[str, Any]) -> None:
+        first, second = (token for token in whole["added_tokens"] if token["content"].strip() in prefixes)
+        first["content"], second["content"] = second["content"], first["content"]
+        # a token that the vocabulary has, too, has the id that it has there
+        vocabulary = whole["model"]["vocab"]
+        if {*prefixes} <= vocabulary.keys():
+            vocabulary[prefixes[0]], vocabulary[prefixes[1]] = vocabulary[prefixes[1]], vocabulary[prefixes[0]]
+
+    return edit
 
 
-def without_prefixes(whole: dict[str, Any]) -> None:
+def without_prefixes(prefixes: tuple[str, str]) -> Callable[[dict[str, Any]], None]:
     """Let the prefixes be read as ordinary text."""
-    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] not in ("[Q] ", "[D] ")]
+
+    def edit(whole: dict[str, Any]) -> None:
+        whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"].strip() not in prefixes]
+
+    return edit
 
 
-def of_pylate() -> Iterator[Mutant]:
-    """Mistakes in a checkpoint with fixed expansion that nothing attends to, a prefix token and one Dense module."""
+def of_one_dense(prefixes: tuple[str, str] = ("[Q]", "[D]")) -> Iterator[Mutant]:
+    """Mistakes in a checkpoint of 32 and 64 tokens, with expansion that nothing attends to, a prefix token and one Dense module."""
     yield Mutant("expansion attended to", section(KEY, expansion=lambda old: {**old, "attend": True}))
     yield Mutant("no expansion", section(KEY, expansion=lambda old: None))
     yield Mutant("expansion one row short", section(KEY, expansion=lambda old: {**old, "length": old["length"] - 1}))
-    yield Mutant("expanded by another token", section(KEY, expansion=lambda old: {**old, "token_id": 0}))
+    yield Mutant("expanded by another token", section(KEY, expansion=lambda old: {**old, "token_id": 1}))
     yield Mutant("queries cut one token early", section(KEY, query=lambda old: {**old, "most_tokens": 31}))
     yield Mutant("documents cut one token early", section(KEY, document=lambda old: {**old, "most_tokens": 63}))
-    yield Mutant("documents with the prefix of queries", section(KEY, document=replaced(prompt="[Q] ")))
+    yield Mutant("documents with the prefix of queries", section(KEY, document=replaced(prompt=f"{prefixes[0]} ")))
     yield Mutant("queries without a prefix", section(KEY, query=replaced(prompt="")))
-    yield Mutant("the ids of the prefixes swapped", tokenizer(prefixes_swapped))
-    yield Mutant("the prefix read as text", tokenizer(without_prefixes))
+    yield Mutant("the ids of the prefixes swapped", tokenizer(prefixes_swapped(prefixes)))
+    yield Mutant("the prefix read as text", tokenizer(without_prefixes(prefixes)))
     yield Mutant("special tokens lost", tokenizer(lambda whole: whole.update(post_processor=None)))
     yield Mutant("skiplist off by one", section(KEY, skiplist=lambda ids: [number + 1 for number in ids]))
     yield Mutant("one word of the skiplist lost", section(KEY, skiplist=lambda ids: ids[1:]))
@@ -67,21 +77,6 @@ def of_pylate() -> Iterator[Mutant]:
     yield Mutant("skiplist applied to queries", section(KEY, query=replaced(skips=True)))
     yield Mutant("rows not normalised", section(KEY, normalize=lambda old: False))
     yield Mutant("scores divided by rows", section(KEY, similarity=lambda old: "meanmaxsim"))
-    yield Mutant("queries and keys swapped", thirds_swapped("layers.1.attn.Wqkv.weight"))
-    yield Mutant("gate and value swapped", halves_swapped("layers.1.mlp.Wi.weight", 0))
-    yield Mutant("the final norm's weight dropped", filled("final_norm.weight", 1.0))
-    yield Mutant("an embedding row lost", row_lost("embeddings.tok_embeddings.weight", 6))
-    yield Mutant("the window of local layers halved", config(local_attention=8))
-    yield Mutant("the bases of positions swapped", bases_swapped)
-
-
-def bases_swapped(folder: Any) -> None:
-    """Rotate local layers by the base of global ones, and the other way round."""
-    path = folder / "config.json"
-    whole = json.loads(path.read_text(encoding="utf-8"))
-    parts = whole["rope_parameters"]
-    parts["full_attention"], parts["sliding_attention"] = parts["sliding_attention"], parts["full_attention"]
-    path.write_text(json.dumps(whole), encoding="utf-8")
 
 
 def of_native() -> Iterator[Mutant]:
@@ -109,8 +104,3 @@ def reversed_rows(tensors: dict[str, Any]) -> None:
     """Reverse the dimensions of rows, which no score depends on: it is seen in rows only."""
     for name in ("projection.2.linear.weight", "projection.2.residual.weight"):
         tensors[name] = tensors[name].flip(0)
-
-
-def of(checkpoint: str) -> list[Mutant]:
-    """Return the mistakes in the conversion of a tiny checkpoint."""
-    return list({"pylate": of_pylate, "native-three-dense": of_native}.get(checkpoint, lambda: iter(()))())

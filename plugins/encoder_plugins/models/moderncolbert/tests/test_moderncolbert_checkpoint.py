@@ -142,7 +142,13 @@ class Files(list[SourceFile]):
 @pytest.mark.parametrize(
     ("paths", "config", "error", "says"),
     [
-        ((CONFIG, "artifact.metadata"), {"architectures": ["HF_ColBERT"]}, Unsupported, "Stanford"),
+        (
+            (CONFIG, "artifact.metadata"),
+            {"architectures": ["HF_ColBERT"], "model_type": "bert"},
+            Unsupported,
+            'model_type is "bert".*"modernbert"',
+        ),
+        ((CONFIG, "artifact.metadata"), {"architectures": ["ModernBertModel"]}, Unsupported, "not name HF_ColBERT"),
         (("gliner_config.json",), None, Unsupported, "GLiNER"),
         ((CONFIG, WEIGHTS), {}, SourceFileNotFound, MODULES),
     ],

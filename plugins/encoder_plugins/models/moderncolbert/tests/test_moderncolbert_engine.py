@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from encoder_checkpoints.colbert_builder import POSITIONS
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.families.retrieval.parity import PARITY
-from encoder_plugins.families.retrieval.tests import conversion_mutants
 from encoder_plugins.models.moderncolbert.checkpoint import CHECKPOINT
-from encoder_plugins.models.moderncolbert.tests import tiny
+from encoder_plugins.models.moderncolbert.tests import conversion_mutants, tiny
 from encoder_plugins.parity.tests import served_model
 
 pytestmark = [
@@ -54,7 +54,7 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def running() -> served_model.Running:
     """The engine of all checkpoints."""
-    return served_model.Running(most_tokens=tiny.POSITIONS)
+    return served_model.Running(most_tokens=POSITIONS)
 
 
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])

@@ -1,0 +1,147 @@
+"""What prep refuses of a checkpoint on BERT, what it reads of Stanford's format, and which tokens a text becomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from encoder_checkpoints.original import original
+from encoder_plugins.errors import PrepareError, Unsupported
+from encoder_plugins.families.retrieval.cases import TEXTS
+from encoder_plugins.families.retrieval.checkpoint import read_served
+from encoder_plugins.families.retrieval.config import Expansion, InputType
+from encoder_plugins.families.retrieval.tokens import TextTokenizer
+from encoder_plugins.models.colbert.checkpoint import CHECKPOINT
+from encoder_plugins.models.colbert.tests import tiny
+from encoder_plugins.prep.checkpoint import SourceFile
+
+# torch and transformers warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ORACLE = "encoder_plugins.families.retrieval.tests.oracle:tokens"
+CONFIG, METADATA, WEIGHTS = "config.json", "artifact.metadata", "model.safetensors"
+
+
+def converted(name: str, folder: Path) -> tuple[Path, Path]:
+    """Build and convert a tiny checkpoint; return where both are."""
+    published, model = tiny.build(name, folder), folder / "model"
+    model.mkdir()
+    CHECKPOINT.convert(published, {}, model)
+    return published, model
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "file", "changed", "says"),
+    [
+        ("stanford", CONFIG, {"model_type": "electra"}, 'model_type is "electra".*bert.*xlm-roberta'),
+        # as jina-colbert-v2 has it
+        (
+            "stanford",
+            CONFIG,
+            {"model_type": "xlm-roberta", "position_embedding_type": "rotary"},
+            "position_embedding_type='rotary'",
+        ),
+        ("stanford", CONFIG, {"is_decoder": True}, "is_decoder"),
+        (
+            "stanford",
+            CONFIG,
+            {"hidden_size": 32},
+            r"linear.weight is \(32, 64\); expected is one of \[dimensions, 32\]",
+        ),
+        ("stanford", METADATA, {"doc_maxlen": 129}, "artifact.metadata: texts have up to 129 tokens.* only 128"),
+        ("stanford", METADATA, {"query_maxlen": 3}, "query_maxlen is 3"),
+        ("stanford", METADATA, {"attend_to_mask_tokens": "no"}, "attend_to_mask_tokens"),
+        ("stanford", METADATA, {"mask_punctuation": 2}, "mask_punctuation"),
+        ("stanford", METADATA, {"query_token_id": 1}, "query_token_id"),
+        ("stanford", "config_sentence_transformers.json", {"model_type": "ColBERT"}, "is of another one"),
+        ("pylate", CONFIG, {"architectures": ["ElectraModel"]}, "architectures is .*ElectraModel"),
+        ("pylate", CONFIG, {"architectures": ["BertColbertModel"]}, "architectures"),
+        ("xlm-roberta", CONFIG, {"pad_token_id": 0}, "pad_token_id=0"),
+        ("xlm-roberta", CONFIG, {"type_vocab_size": 2}, r"token_type_embeddings.weight is \(1, 64\)"),
+    ],
+)
+def test_a_checkpoint_that_would_be_served_differently_is_refused(
+    checkpoint: str, file: str, changed: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    published = tiny.build(checkpoint, tmp_path)
+    path = published / file
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **changed}))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PrepareError, match=says):
+        CHECKPOINT.convert(published, {}, tmp_path / "model")
+
+
+def test_a_projection_that_is_missing_is_named(tmp_path: Path) -> None:
+    published = tiny.build("stanford", tmp_path)
+    tensors = load_file(published / WEIGHTS)
+    del tensors["linear.weight"]
+    save_file(tensors, published / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(Unsupported, match=r"linear.weight is missing"):
+        CHECKPOINT.check(published, {})
+
+
+class Files(list[SourceFile]):
+    """The files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            SourceFile(path=str(path.relative_to(folder)), size=path.stat().st_size)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        )
+        self.folder = folder
+
+    def read(self, path: str) -> bytes | None:
+        return (self.folder / path).read_bytes() if (self.folder / path).is_file() else None
+
+
+def test_the_settings_of_stanfords_format_are_downloaded_and_checked_before_the_weights(tmp_path: Path) -> None:
+    published = tiny.build("stanford", tmp_path)
+    (published / WEIGHTS).rename(published / "pytorch_model.bin")
+    selected = CHECKPOINT.files(Files(published))
+    assert METADATA in {file.path for file in selected.files}
+    assert [file.path for file in selected.pickles] == ["pytorch_model.bin"]
+    _, settings = CHECKPOINT.read(published)
+    assert settings.projection[0].outputs == tiny.STANFORD["dim"]
+    # without the architecture, the library would draw a projection
+    config = json.loads((published / CONFIG).read_text())
+    (published / CONFIG).write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+    with pytest.raises(Unsupported, match="architectures does not name HF_ColBERT"):
+        CHECKPOINT.files(Files(published))
+
+
+def test_what_stanfords_settings_leave_open_is_what_the_library_takes(tmp_path: Path) -> None:
+    published, model = tiny.build("stanford", tmp_path), tmp_path / "model"
+    (published / METADATA).unlink()
+    model.mkdir()
+    CHECKPOINT.convert(published, {}, model)
+    served = read_served(model)
+    assert served.expansion == Expansion(length=32, token_id=4, attend=False)
+    assert (served.query.prompt, served.document.prompt) == ("[unused0] ", "[unused1] ")
+    assert (served.document.most_tokens, len(served.skiplist), served.dimensions) == (128, 32, 32)
+    (found,) = TextTokenizer(model, served)(["bread?"], "document")
+    ((ids, _, kept),) = original("sentence_transformers").call(ORACLE, str(published), ["bread?"], "document")
+    assert (found.ids, [True] * len(ids) if found.kept is None else found.kept.tolist()) == (ids, kept)
+
+
+@pytest.mark.parametrize("name", [one.name for one in tiny.TINY])
+def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
+    published, model = converted(name, tmp_path)
+    tokenizer = TextTokenizer(model, read_served(model))
+    texts = [
+        *TEXTS.values(),
+        *("a " * count for count in range(1, 70)),
+        *("[Q]", "[unused0]", "[UNUSED1] text", "[unused0][unused1]", "[unused2] is no marker", "[MASK] [MASK]"),
+    ]
+    kinds: tuple[InputType, ...] = ("query", "document")
+    for kind in kinds:
+        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        for text, found, (ids, attended, kept) in zip(texts, tokenizer(texts, kind), expected, strict=True):
+            assert found.ids == ids, (kind, text)
+            assert attended == [1] * found.keys + [0] * (len(ids) - found.keys), (kind, text)
+            assert ([True] * len(ids) if found.kept is None else found.kept.tolist()) == kept, (kind, text)
