@@ -100,11 +100,13 @@ async def test_sixteen_clients_with_one_request_id_get_their_own_answers(server:
 def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
     expected = vectors(server, texts=TEXTS[:3], dimensions=5)
     answer = server.answer(texts=TEXTS[:3], dimensions=5, encoding="base64")
-    assert answer.keys() == {"embeddings", "dimensions", "encoding", "usage"}
+    assert answer.keys() == {"embeddings", "rows", "dimensions", "encoding", "embedding_dtype", "usage"}
     assert (answer["dimensions"], answer["encoding"]) == (5, "base64")
     for text, row in zip(answer["embeddings"], expected, strict=True):
         np.testing.assert_array_equal(encodings.decode_base64(text), row)
-    response = server.post({"data": {"texts": TEXTS[:3], "dimensions": 5, "encoding": "bytes", "dtype": "float16"}})
+    response = server.post(
+        {"data": {"texts": TEXTS[:3], "dimensions": 5, "encoding": "bytes", "embedding_dtype": "float16"}}
+    )
     assert response.headers["content-type"] == "application/octet-stream"
     found = encodings.decode_bytes(response.content, response.headers)
     np.testing.assert_array_equal(found, expected.astype(np.float16))
