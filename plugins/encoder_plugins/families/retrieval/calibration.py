@@ -23,7 +23,7 @@ _SUBJECTS = (
 _PREDICATES = (
     *("was described in detail by 3 witnesses.", "changed more in 2019 than in the 40 years before.", "needs care."),
     *("is compared with others, e.g. in tables & charts; nobody agrees on the result!",),
-    *("often surprises people who have only read about it in newspapers or on the internet",),
+    *("often surprises visitors who have only read about it in newspapers or on the internet",),
 )
 
 

@@ -161,7 +161,7 @@ def check_rerank(data: RerankRequest, limits: ScoringLimits, *, most_tokens: int
         most_tokens: Tokens after which documents are cut; None where they are not.
 
     Raises:
-        InvalidRequest: It exceeds a limit, or asks for something that is not done.
+        InvalidRequest: It exceeds a limit, or requests something that is not done.
     """
     if data.max_tokens_per_doc is not None and (most_tokens is None or data.max_tokens_per_doc < most_tokens):
         raise InvalidRequest(

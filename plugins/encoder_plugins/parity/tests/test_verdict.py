@@ -140,7 +140,7 @@ def test_requests_keep_the_limits_that_a_server_was_started_with() -> None:
     assert all(plans.within(body, bounds) for body in bodies)
     lists = [body.get("input") or body.get("data", {}).get("texts", ()) for body in bodies]
     assert max(map(len, lists)) == 3
-    # what the check asks for by itself is within every plugin's own limits
+    # without limits nothing changes
     assert plans.answerable(PARITY, CASES, {}) == CASES
     assert plans.plan(PARITY, CASES, {}) == plans.plan(PARITY, CASES)
 

@@ -144,7 +144,7 @@ class Application:
             await send_refusal(Refusal(404, self._unknown(path)), send)
 
     def _unknown(self, path: str) -> str:
-        """Return what is said about a path that is not served."""
+        """Return the message about a path that is not served."""
         plugin = self._serving.plugin
         if any(route.path == path for other in catalog.plugins().values() for route in other.routes):
             routes = " or ".join(self._routes)

@@ -35,6 +35,15 @@ def tokens(folder: str, texts: Sequence[str], kind: str) -> list[tuple[list[int]
     return found
 
 
+def similarities(folder: str, queries: Sequence[str], documents: Sequence[str]) -> Array:
+    """Return the scores `[queries, documents]`."""
+    model = library(folder)
+    with reference.calm(Path(folder)):
+        scores: Any = model.similarity(model.encode_query(list(queries)), model.encode_document(list(documents)))
+    found: Array = scores.float().numpy()
+    return found
+
+
 def pooled(texts: Sequence[Array], factor: float) -> list[Array]:
     """Return what ``HierarchicalTokenPooling`` makes of each text's rows."""
     pooling = HierarchicalTokenPooling(pool_factor=factor)

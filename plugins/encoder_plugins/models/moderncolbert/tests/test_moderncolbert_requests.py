@@ -198,7 +198,7 @@ def test_documents_are_scored_by_the_rows_of_the_queries(model: Path) -> None:
     ]
 
 
-def test_nan_is_no_number(model: Path) -> None:
+def test_nan_is_refused(model: Path) -> None:
     body = b'{"data": {"text": "a", "is_query": false, "pool_factor": NaN}}'
     with pytest.raises(InvalidRequest, match="not valid JSON"):
         served(model).parse(POOLING, body)
