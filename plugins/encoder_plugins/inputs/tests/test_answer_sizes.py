@@ -28,9 +28,9 @@ def sizes(vectors: Vectors, dtype: EmbeddingDtype, *, one_text: bool) -> list[in
     found = []
     for encoding in ("float", "base64"):
         if one_text:
-            written = encodings.encoded_matrices(matrices, encoding, dtype, ranges)  # type: ignore[arg-type]
+            written = encodings.encoded_matrices(matrices, encoding, dtype, ranges)
         else:
-            written = encodings.encoded(vectors, encoding, dtype, ranges)  # type: ignore[arg-type]
+            written = encodings.encoded(vectors, encoding, dtype, ranges)
         found.append(len(msgspec.json.encode(written)))
     return [*found, len(encodings.encode_bytes(vectors, dtype, ranges)[0])]
 
