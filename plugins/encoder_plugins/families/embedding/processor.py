@@ -208,7 +208,8 @@ class EmbeddingProcessor:
         size = sum(row.numel() for row in pooled) // NUMBERS_PER_MICROSECOND
         if request.scoring is not None:
             times = 1 if request.scoring.pairs else len(request.scoring.queries.texts)
-            return await engine.compute(self._scores_response, request, pooled, size=size * (1 + times))
+            size = size * (1 + times) + rerank.microseconds(request.scoring)
+            return await engine.compute(self._scores_response, request, pooled, size=size)
         return await engine.compute(self._response, request, pooled, size=size)
 
     def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:

@@ -152,7 +152,8 @@ class MultiVectorProcessor:
             _scored_prompts, request, encoded, size=size + MICROSECONDS_PER_PROMPT * len(request.texts)
         )
         scored = await engine.encode(prompts, lora=request.lora)
-        return await engine.compute(self._scores_response, request, scored, size=len(scored) * len(encoded))
+        assert request.scoring is not None
+        return await engine.compute(self._scores_response, request, scored, size=rerank.microseconds(request.scoring))
 
     async def _encode(self, texts: Sequence[TokenisedText], lora: str | None, engine: Engine) -> list[Tensor]:
         prompts = await engine.compute(_prompts, texts, size=MICROSECONDS_PER_PROMPT * len(texts))

@@ -200,6 +200,14 @@ def check_score(data: ScoreRequest, limits: ScoringLimits) -> Scoring:
     return Scoring(queries=queries, documents=documents, pairs=several, shape="score")
 
 
+def microseconds(request: Scoring) -> int:
+    """Return about how long it takes to write the answer."""
+    documents, queries = request.documents.texts, request.queries.texts
+    scores = len(documents) * (1 if request.pairs else len(queries))
+    repeated = sum(map(len, documents)) // 500 if request.return_documents else 0
+    return 2 * len(documents) + scores + repeated
+
+
 def answer(request: Scoring, scores: NDArray[np.float32], *, tokens: int, name: str) -> bytes:
     """Return the body of the answer, in the shape that the request came in.
 
