@@ -239,7 +239,7 @@ def test_a_bad_request_gets_a_4xx_that_names_the_field_and_the_server_goes_on(se
     assert vectors(server, text="still there").shape == (1, 384)
 
 
-@pytest.mark.parametrize("path", ["/v2/embed", "/tokenize", "/score", "/invocations", "/docs", "/load"])
+@pytest.mark.parametrize("path", ["/v2/embed", "/tokenize", "/classify", "/invocations", "/docs", "/load"])
 def test_no_other_way_leads_in(server: Server, path: str) -> None:
     assert httpx.post(server.url + path, json={"model": "minilm", "input": "a"}).status_code == 404
 
