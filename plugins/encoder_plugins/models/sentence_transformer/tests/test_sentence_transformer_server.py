@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,6 +137,22 @@ def test_scores_are_the_cosines_of_the_library(server: Server) -> None:
     np.testing.assert_allclose(
         [result.relevance_score for result in ranked.results], np.sort(expected[1])[::-1][:3], atol=1e-5
     )
+
+
+@pytest.mark.soak
+def test_components_of_langchain_and_haystack_work(server: Server) -> None:
+    script = Path(__file__).with_name("framework_clients.py")
+    command = ["uv", "run", "--quiet", "--frozen", "--script", str(script), server.url, TEXTS[0], *TEXTS[1:5]]
+    environment = {**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "false", "VIRTUAL_ENV": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    expected = vectors(server, texts=TEXTS[1:5])
+    for name in ("langchain_embeddings", "haystack_embeddings"):
+        np.testing.assert_allclose(np.array(found[name], np.float32), expected, atol=1e-6)
+    (ranking,) = server.answer(query=TEXTS[0], documents=TEXTS[1:5], top_k=2)["results"]
+    assert [text for text, _ in found["langchain_reranked"]] == [TEXTS[1 + place] for place in ranking["indices"]]
+    np.testing.assert_allclose([score for _, score in found["langchain_reranked"]], ranking["scores"], atol=1e-6)
 
 
 def test_numbers_are_quantised_by_what_prep_recorded(server: Server) -> None:
