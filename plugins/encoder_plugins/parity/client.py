@@ -88,7 +88,7 @@ def run(artifact: Path, target: Target) -> Verdict:
     verdict = verdicts.judge(findings, tolerance, reference, target.binding)
     message = verdict.message
     if left_out := recorded - len(reference.cases):
-        message += f"; {left_out} of {recorded} cases exceed the server's limits and were not sent"
+        message += f"; not sent because of the server's limits: {left_out} of {recorded} cases"
     return replace(verdict, message=message, versions=asyncio.run(versions(target.url)))
 
 

@@ -139,7 +139,7 @@ async def test_a_check_keeps_the_limits_that_the_server_was_started_with(prepare
     # no case is left that such a server would answer: nothing was compared
     status, found = await verdict(prepared, small, "--limit", "characters_per_text=3")
     assert (status, found["result"], found["cases"]) == (2, "Inconclusive", 0)
-    assert "5 of 5 cases exceed the server's limits" in found["message"]
+    assert "not sent because of the server's limits: 5 of 5 cases" in found["message"]
 
 
 @pytest.mark.parametrize("status_code", [500, 502, 504, 429, 408])
