@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 
 from encoder_bench import server
-from encoder_bench.fuzz_bodies import Body, Maker
+from encoder_bench.fuzz_bodies import Body, Maker, Shape
 from encoder_plugins import catalog
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.artifact.reference import Reference
@@ -90,24 +90,60 @@ class Report:
         return "\n".join([*lines, *(f"WRONG: {finding}" for finding in self.findings()[:20])])
 
 
+# bodies for the routes that several plugins have, by their schema
+DOCUMENTS = ["A man is eating.", "A cheetah chases its prey.", "Bread is baked from flour."]
+FURTHER: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "openai": (
+        {"input": "a text"},
+        {"input": DOCUMENTS, "encoding_format": "base64"},
+    ),
+    "rerank": (
+        {"query": "Which animal runs fast?", "documents": DOCUMENTS, "top_n": 2},
+        {"query": "bread", "documents": [{"text": text} for text in DOCUMENTS], "return_documents": True},
+    ),
+    "score": (
+        {"text_1": "bread", "text_2": DOCUMENTS},
+        {"queries": DOCUMENTS, "documents": DOCUMENTS[::-1]},
+    ),
+}
+# further requests of ``/pooling`` where a plugin ranks documents
+RANKING: Sequence[Mapping[str, Any]] = (
+    {"queries": ["bread", "animal"], "documents": DOCUMENTS, "top_k": 2},
+    {"texts": DOCUMENTS, "is_query": False, "embedding_dtype": "int8"},
+    {"texts": DOCUMENTS, "is_query": True, "embedding_dtype": "ubinary", "encoding": "base64"},
+    {"text": DOCUMENTS[0], "input_type": "document", "embedding_dtype": "bfloat16", "encoding": "bytes"},
+)
+
+
 def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
-    """Return what makes bodies for the plugin of a recorded reference."""
+    """Return what makes bodies for the routes of the plugin of a recorded reference."""
     plugin = catalog.get(reference.plugin)
-    schema = schema_of(resolve(plugin.processor).schemas["pooling"].request)
+    schemas = resolve(plugin.processor).schemas
     short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
     good: list[Mapping[str, Any]] = [
-        parity.body([case], parity.variants()[0])["data"] for case in short if parity.weight(case) <= 8
+        parity.body([case], parity.variants()[0]) for case in short if parity.weight(case) <= 8
     ]
-    return Maker(schema, good, seed, body_bytes)
+    if "rerank" in schemas:
+        # as many as there are of the others, so that each is chosen as often
+        good += [{"data": data} for data in RANKING] * max(1, len(good) // len(RANKING))
+    shapes = [Shape("/pooling", schema_of(schemas["pooling"].request), good)]
+    shapes += [
+        Shape(route.path, schema_of(schemas[route.schema].request), FURTHER[route.schema])
+        for route in plugin.routes
+        if route.schema in FURTHER
+    ]
+    return Maker(shapes, seed, body_bytes)
 
 
 def schema_of(request: Any) -> dict[str, Any]:
-    """Return the JSON schema of a request's type, with that of its ``data`` in place."""
+    """Return the JSON schema of a request's type, with that of its ``data``, where it has one, in place."""
     schema = msgspec.json.schema(request)
     kinds = schema["$defs"]
     envelope = dict(kinds[schema["$ref"].rpartition("/")[2]])
-    data = kinds[envelope["properties"]["data"]["$ref"].rpartition("/")[2]]
-    return {**envelope, "properties": {**envelope["properties"], "data": data}, "$defs": kinds}
+    properties = dict(envelope["properties"])
+    if "data" in properties:
+        properties["data"] = kinds[properties["data"]["$ref"].rpartition("/")[2]]
+    return {**envelope, "properties": properties, "$defs": kinds}
 
 
 async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel: Sentinel) -> Report:
@@ -135,7 +171,7 @@ async def attack(at: server.Server, bodies: Iterator[Body], count: int, sentinel
 async def _post(session: aiohttp.ClientSession, at: server.Server, body: Body, report: Report) -> None:
     headers = {"content-type": "application/json", **body.headers}
     try:
-        async with session.post(f"{at.url}/pooling", data=body.content, headers=headers) as response:
+        async with session.post(f"{at.url}{body.path}", data=body.content, headers=headers) as response:
             status, content = response.status, await response.read()
             binary = response.content_type == "application/octet-stream"
     except aiohttp.ClientError as error:
@@ -145,7 +181,7 @@ async def _post(session: aiohttp.ClientSession, at: server.Server, body: Body, r
     report.statuses[body.kind, status] += 1
     problem = None if binary and status == 200 else _problem(status, content, report)
     if problem is not None:
-        report.wrong.append(f"{body.kind}: {problem}; the body was {body.content[:300]!r}")
+        report.wrong.append(f"{body.kind} to {body.path}: {problem}; the body was {body.content[:300]!r}")
 
 
 def _problem(status: int, content: bytes, report: Report) -> str | None:
@@ -155,7 +191,8 @@ def _problem(status: int, content: bytes, report: Report) -> str | None:
     except ValueError:
         return f"{status} with no JSON: {content[:200]!r}"
     if status == 200:
-        return None if isinstance(answer, dict) and "data" in answer else f"200 without data: {content[:200]!r}"
+        held = isinstance(answer, dict) and ("data" in answer or "results" in answer)
+        return None if held else f"200 without data or results: {content[:200]!r}"
     if not 400 <= status < 500:
         return f"{status}: {content[:200]!r}"
     error = answer.get("error") if isinstance(answer, dict) else None

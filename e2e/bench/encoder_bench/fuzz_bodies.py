@@ -10,8 +10,8 @@ import copy
 import gzip
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 Json = Any
@@ -85,6 +85,8 @@ CONTENT_TYPES = (
     "multipart/form-data",
 )
 DEEP = 3_000
+# fields around a request, in which any text but one is refused
+ENVELOPE = frozenset({"model", "lora", "task", "priority", "request_id", "user"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +97,42 @@ class Body:
         kind: How it was made.
         content: Its bytes.
         headers: What its headers say.
+        path: Where it is posted to.
     """
 
     kind: str
     content: bytes
     headers: Mapping[str, str]
+    path: str = "/pooling"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one route takes.
+
+    Attributes:
+        path: The route.
+        schema: JSON schema of the whole body.
+        good: Whole bodies of requests that are answered, without the model's name.
+    """
+
+    path: str
+    schema: Mapping[str, Json]
+    good: Sequence[Mapping[str, Json]]
 
 
 class Maker:
-    """Makes bodies for one plugin.
+    """Makes bodies for the routes of one plugin.
 
     Args:
-        schema: JSON schema of the whole body.
-        good: Data of requests that are answered.
+        shapes: The routes; half of all bodies are for the first one.
         seed: The same one makes the same bodies.
         body_bytes: The largest body that is taken.
     """
 
-    def __init__(self, schema: Mapping[str, Json], good: list[Mapping[str, Json]], seed: int, body_bytes: int) -> None:
-        self._schema = schema
-        self._good = good
+    def __init__(self, shapes: Sequence[Shape], seed: int, body_bytes: int) -> None:
+        self._shapes = shapes
+        self._shape = shapes[0]
         self._chance = random.Random(seed)
         self._body_bytes = body_bytes
         self._kinds: dict[str, tuple[int, Callable[[], Body]]] = {
@@ -142,34 +160,40 @@ class Maker:
         weights = [self._kinds[name][0] for name in names]
         for number in range(count):
             name = names[number] if number < len(names) else self._chance.choices(names, weights)[0]
-            yield self._kinds[name][1]()
+            first = len(self._shapes) == 1 or self._chance.random() < 0.5
+            self._shape = self._shapes[0] if first else self._chance.choice(self._shapes[1:])
+            yield replace(self._kinds[name][1](), path=self._shape.path)
 
     def _valid(self) -> Body:
-        return self._json("valid", {"model": "bench", "data": self._any_good()})
+        return self._json("valid", {"model": "bench", **self._any_good()})
 
     def _other_text(self) -> Body:
         """A good request with other strings in it: answered, or refused by name."""
-        data = self._any_good()
-        for path in self._paths(data):
-            if isinstance(_at(data, path), str) and self._chance.random() < 0.5:
-                _put(data, path, self._string())
-        return self._json("other text", {"data": data})
+        body = self._any_good()
+        for path in self._paths(body):
+            if isinstance(_at(body, path), str) and self._chance.random() < 0.5:
+                _put(body, path, self._string())
+        return self._json("other text", body)
 
     def _border(self) -> Body:
         """A good request with one place changed."""
-        body = {"model": "bench", "data": self._any_good()}
+        body = {"model": "bench", **self._any_good()}
         path = self._chance.choice(self._paths(body))
         _put(body, path, self._odd(_at(body, path)))
         return self._json("border", body)
 
     def _combined(self) -> Body:
         """Every field of the schema by chance, with values of its type and around its borders."""
-        return self._json("combined", {"data": self._of_schema(self._schema["properties"]["data"], 0)})
+        properties = self._shape.schema["properties"]
+        wanted = {name: part for name, part in properties.items() if name not in ENVELOPE}
+        return self._json(
+            "combined", self._of_schema({**self._shape.schema, "type": "object", "properties": wanted}, 0)
+        )
 
     def _fields(self) -> Body:
         """A good request with fields missing, surplus, or twice."""
-        body: dict[str, Json] = {"model": "bench", "data": self._any_good()}
-        place = self._chance.choice([body, body["data"]])
+        body: dict[str, Json] = {"model": "bench", **self._any_good()}
+        place = self._chance.choice([body, *(part for part in body.values() if isinstance(part, dict))])
         for name in list(place):
             if self._chance.random() < 0.3:
                 del place[name]
@@ -181,13 +205,14 @@ class Maker:
         return Body("fields", content, {})
 
     def _random_data(self) -> Body:
-        return self._json("random data", {"model": "bench", "data": self._any_json(4)})
+        name = self._chance.choice(list(self._any_good()))
+        return self._json("random data", {"model": "bench", name: self._any_json(4)})
 
     def _random_json(self) -> Body:
         return self._json("random JSON", self._any_json(4))
 
     def _damaged(self) -> Body:
-        content = bytearray(_dump({"model": "bench", "data": self._any_good()}))
+        content = bytearray(_dump({"model": "bench", **self._any_good()}))
         for _ in range(self._chance.choice((1, 1, 2, 8))):
             how, place = self._chance.randrange(5), self._chance.randrange(len(content) or 1)
             if how == 0 and content:
@@ -210,7 +235,7 @@ class Maker:
         return Body("damaged", whole, {})
 
     def _headers(self) -> Body:
-        good = _dump({"data": self._any_good()})
+        good = _dump(self._any_good())
         if self._chance.random() < 0.5:
             return Body("headers", good, {"content-type": self._chance.choice(CONTENT_TYPES)})
         return Body("headers", gzip.compress(good, mtime=0), {"content-encoding": "gzip"})
@@ -227,7 +252,7 @@ class Maker:
         return Body(kind, _dump(value), {})
 
     def _any_good(self) -> dict[str, Json]:
-        return dict(copy.deepcopy(self._chance.choice(self._good)))
+        return dict(copy.deepcopy(self._chance.choice(self._shape.good)))
 
     def _paths(self, value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
         """Return where everything below ``value`` is."""
@@ -273,7 +298,7 @@ class Maker:
         size = self._chance.randrange(5)
         if how == 4:
             return [self._any_json(depth - 1) for _ in range(size)]
-        names = [*self._schema.get("properties", {}), *_names(self._schema)]
+        names = [*self._shape.schema.get("properties", {}), *_names(self._shape.schema)]
         return {
             (self._chance.choice(names) if self._chance.random() < 0.7 else self._string()[:30]): self._any_json(
                 depth - 1
@@ -286,7 +311,7 @@ class Maker:
         if self._chance.random() < 0.03:
             return self._any_json(2)
         if "$ref" in schema:
-            return self._of_schema(self._schema["$defs"][schema["$ref"].rpartition("/")[2]], depth)
+            return self._of_schema(self._shape.schema["$defs"][schema["$ref"].rpartition("/")[2]], depth)
         if "anyOf" in schema:
             return self._of_schema(self._chance.choice(schema["anyOf"]), depth)
         if "const" in schema or "enum" in schema:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from encoder_operator import naming
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import pod_defaults, scheduling
@@ -9,6 +11,7 @@ from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH, PORT
 from encoder_operator.revisions.hashing import Json, canonical_json
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Pod, Revision
+from encoder_operator.validation import pod_template
 
 # time for scheduling, the image pull and the start of Python
 _SLACK_SECONDS = 120
@@ -64,6 +67,15 @@ def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
     return {} if shared or naming.CLAIM not in known else {naming.CLAIM: known[naming.CLAIM]}
 
 
+def _limits(revision: Revision) -> list[str]:
+    """Return the limits that the revision's own server was started with, which the current spec may have changed."""
+    containers = revision.template["spec"]["containers"]
+    engine = next(container for container in containers if container["name"] == pod_template.ENGINE)
+    # what follows is for vLLM
+    own = list(itertools.takewhile(lambda argument: argument != "--", engine.get("args", ())))
+    return [value for name, value in itertools.pairwise(own) if name == "--limit"]
+
+
 def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
     address = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     pinned = revision.pinned
@@ -75,6 +87,7 @@ def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, share
         "args": pod_defaults.join_arguments(
             ["parity", f"{ARTIFACTS_PATH}/{pinned['artifact']['key']}", f"http://{address}:{PORT}"],
             ["--name", model.name, "--dtype", pinned["dtype"]],
+            *(["--limit", limit] for limit in _limits(revision)),
             ["--thresholds", canonical_json(model.spec.parity.thresholds)] if model.spec.parity.thresholds else [],
             ["--timeout", str(model.spec.parity.timeout_seconds), "--binding", bound],
             ["--termination-log", "/dev/termination-log"],

@@ -6,6 +6,7 @@ Standard library only: the engine's entry point runs the check before anything e
     <key>/reference/cases.json               inputs of the comparison with the original library
     <key>/reference/expected.safetensors     its outputs, float32 arrays called <case>/<name>
     <key>/reference/about.json               versions of the software that computed them
+    <key>/reference/calibration.safetensors  its vectors of calibration texts, where the plugin quantises
     <key>/MANIFEST.json                      every file above with size and sha256
 
 An artifact's digest is the sha256 of its MANIFEST.json, which is canonical JSON: one content, one digest.
@@ -32,6 +33,9 @@ REFERENCE = "reference"
 CASES = f"{REFERENCE}/cases.json"
 EXPECTED = f"{REFERENCE}/expected.safetensors"
 ABOUT = f"{REFERENCE}/about.json"
+# vectors by which a server calibrates; not compared with anything
+CALIBRATION = f"{REFERENCE}/calibration.safetensors"
+CALIBRATION_VECTORS = "vectors"
 
 # sha256 leaves the interpreter's lock, so threads help until disk or cores are used up
 _THREADS = min(8, os.cpu_count() or 1)

@@ -33,12 +33,14 @@ class Recording:
         about: Versions of the software that computed them.
         changed: What was changed in a copy of the published checkpoint so that the library could load it offline: for
             each file, the new values by field. Empty where the library loaded the checkpoint as it was published.
+        calibration: Vectors `[vectors, width]` by which a server calibrates what it quantises; None where it does not.
     """
 
     cases: Sequence[Case]
     outputs: Mapping[str, Arrays]
     about: Mapping[str, str]
     changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    calibration: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ def write(recording: Recording, folder: Path) -> None:
         raise ValueError("a recording needs outputs for each case, and a distinct id for each case")
     if without := [name for name in identifiers if not recording.outputs[name]]:
         raise ValueError(f"the recorder returned no array for case {without[0]}")
+    if recording.calibration is not None and not np.isfinite(recording.calibration).all():
+        raise Unsupported("the original library computes NaN or infinity for a calibration text")
     if found := first_not_finite(recording.outputs):
         raise Unsupported(
             f"the original library computes NaN or infinity for this checkpoint (case {found[0]}, output {found[1]}):"
@@ -89,6 +93,9 @@ def write(recording: Recording, folder: Path) -> None:
     flat = {f"{case}/{name}": value for case, name, value in _flat(recording.outputs)}
     (folder / manifest.EXPECTED).write_bytes(save(flat))
     (folder / manifest.ABOUT).write_bytes(manifest.canonical_json(dict(recording.about)))
+    if recording.calibration is not None:
+        vectors = np.ascontiguousarray(recording.calibration, np.float32)
+        (folder / manifest.CALIBRATION).write_bytes(save({manifest.CALIBRATION_VECTORS: vectors}))
 
 
 def read(folder: Path) -> Reference:

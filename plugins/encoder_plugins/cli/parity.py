@@ -11,7 +11,7 @@ from typing import Any
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.parity import client
-from encoder_plugins.serving import command, host
+from encoder_plugins.serving import command, host, limits
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="what the server calls the model; by default what `serve` calls it")
     parser.add_argument("--dtype", help="dtype of the engine; by default the plugin's for this machine's accelerator")
     parser.add_argument("--thresholds", type=_object, default={}, help="JSON object: limits by metric, as strings")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a limit that the server was started with (`serve --limit`); no request exceeds it; may be repeated",
+    )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the whole comparison")
     parser.add_argument("--binding", type=_object, default={}, help="JSON object that the verdict repeats")
     parser.add_argument("--termination-log", type=Path, help="also write the verdict to this file")
@@ -38,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, report the verdict, and return the exit status."""
     folder = arguments.artifact.absolute()
     plugin = catalog.get(manifest.read(folder).plugin)
+    values = limits.parse(plugin, arguments.limit)
     target = client.Target(
         url=arguments.url,
         name=arguments.name or command.name_of(folder, plugin),
@@ -45,5 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
         thresholds=arguments.thresholds,
         timeout=arguments.timeout,
         binding=arguments.binding,
+        limits={name: value for name, value in values.items() if value < limits.defaults(plugin)[name]},
     )
     return client.report(client.run(arguments.artifact, target), arguments.termination_log)

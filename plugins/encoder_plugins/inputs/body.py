@@ -33,10 +33,6 @@ EncodingField: TypeAlias = Annotated[
         " the numbers of all vectors, row by row, and nothing else; X-Encoder-Shape and X-Encoder-Dtype describe them."
     ),
 ]
-DtypeField: TypeAlias = Annotated[
-    Literal["float32", "float16"],
-    Meta(description="The numbers of the encodings base64 and bytes; float always has float32."),
-]
 
 
 class Envelope(Data, Generic[T], frozen=True):

@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Target:
         thresholds: Limits that replace the plugin's own, by metric.
         timeout: Seconds for the whole parity check.
         binding: What the operator knows about the pod; returned in the verdict.
+        limits: The limits that the server was started with, by name; one that is not here is the plugin's own, which every
+            request of a check keeps.
     """
 
     url: str
@@ -55,6 +57,7 @@ class Target:
     thresholds: Mapping[str, str]
     timeout: float
     binding: Mapping[str, Any]
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def run(artifact: Path, target: Target) -> Verdict:
@@ -68,6 +71,8 @@ def run(artifact: Path, target: Target) -> Verdict:
         parity: Parity = resolve(catalog.get(reference.plugin).parity)
         verdicts.require_finite(reference)
         tolerance = verdicts.tolerance_of(parity, target.dtype, target.thresholds)
+        recorded = len(reference.cases)
+        reference = replace(reference, cases=tuple(plans.answerable(parity, reference.cases, target.limits)))
         findings = asyncio.run(measure(parity, reference, target))
     except (Unmeasurable, ValueError) as error:
         return Verdict(
@@ -81,7 +86,10 @@ def run(artifact: Path, target: Target) -> Verdict:
     for finding in findings:
         print(json.dumps(_logged(finding)))
     verdict = verdicts.judge(findings, tolerance, reference, target.binding)
-    return replace(verdict, versions=asyncio.run(versions(target.url)))
+    message = verdict.message
+    if left_out := recorded - len(reference.cases):
+        message += f"; not sent because of the server's limits: {left_out} of {recorded} cases"
+    return replace(verdict, message=message, versions=asyncio.run(versions(target.url)))
 
 
 def report(verdict: Verdict, termination_log: Path | None) -> int:
@@ -126,14 +134,16 @@ async def measure(parity: Parity, reference: Reference, target: Target) -> list[
         server = Server(session, target.url, target.name)
         try:
             async with asyncio.timeout(target.timeout):
-                return await _measure_all(parity, reference, server)
+                return await _measure_all(parity, reference, server, target.limits)
         except TimeoutError:
             raise Unmeasurable(f"the parity check took longer than {target.timeout:g} s") from None
 
 
-async def _measure_all(parity: Parity, reference: Reference, server: Server) -> list[Finding]:
+async def _measure_all(
+    parity: Parity, reference: Reference, server: Server, limits: Mapping[str, int]
+) -> list[Finding]:
     findings: list[Finding] = []
-    for step in plans.plan(parity, reference.cases):
+    for step in plans.plan(parity, reference.cases, limits):
         free = asyncio.Semaphore(step.concurrency)
         jobs = [_measure(parity, reference, server, step.name, batch, free) for batch in step.batches]
         try:

@@ -18,6 +18,7 @@ REQUEST = "request.json"
 CASES = "cases.json"
 OUTPUTS = "outputs.npz"
 ABOUT = "about.json"
+CALIBRATION = "calibration.npy"
 REFUSED = "refused.json"
 
 
@@ -83,6 +84,8 @@ def write_recording(folder: Path, recording: Recording) -> None:
     }
     # zip members have restrictions on names that case ids do not have, so cases go by number
     np.savez(folder / OUTPUTS, **arrays)  # type: ignore[arg-type]
+    if recording.calibration is not None:
+        np.save(folder / CALIBRATION, recording.calibration, allow_pickle=False)
     (folder / CASES).write_text(json.dumps([dict(case) for case in recording.cases]), encoding="utf-8")
     about = {"about": dict(recording.about), "changed": {name: dict(new) for name, new in recording.changed.items()}}
     (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
@@ -98,4 +101,7 @@ def read_recording(folder: Path) -> Recording:
             number, _, name = path.partition("/")
             outputs[str(cases[int(number)]["id"])][name] = arrays[path]
     named: dict[str, Arrays] = dict(outputs)
-    return Recording(cases=cases, outputs=named, about=about["about"], changed=about["changed"])
+    calibration = np.load(folder / CALIBRATION, allow_pickle=False) if (folder / CALIBRATION).is_file() else None
+    return Recording(
+        cases=cases, outputs=named, about=about["about"], changed=about["changed"], calibration=calibration
+    )

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta
 
 from encoder_bench.fuzz import schema_of
-from encoder_bench.fuzz_bodies import Maker
+from encoder_bench.fuzz_bodies import Maker, Shape
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.body import Data, Envelope
@@ -28,8 +28,11 @@ class Request(Data, frozen=True):
 
 def maker(seed: int = 1) -> Maker:
     schema = schema_of(Envelope[Request])
-    good: list[Any] = [{"text": "hello", "share": 0.25}, {"text": "b", "inner": [{"low": 3}]}]
-    return Maker(schema, good, seed, BODY_BYTES)
+    good: list[Any] = [
+        {"data": {"text": "hello", "share": 0.25}},
+        {"data": {"text": "b", "inner": [{"low": 3}]}},
+    ]
+    return Maker([Shape("/pooling", schema, good)], seed, BODY_BYTES)
 
 
 def test_a_seed_makes_the_same_bodies_and_another_makes_others() -> None:
@@ -41,6 +44,16 @@ def test_every_kind_is_there() -> None:
     made = maker()
     kinds = Counter(body.kind for body in made.bodies(500))
     assert set(kinds) == set(made.kinds)
+
+
+def test_every_route_gets_bodies_of_its_own_shape() -> None:
+    flat = schema_of(Request)
+    shapes = [*maker()._shapes, Shape("/flat", flat, [{"text": "a"}]), Shape("/flatter", flat, [{"text": "b"}])]
+    made = list(Maker(shapes, 1, BODY_BYTES).bodies(2_000))
+    assert Counter(body.path for body in made).keys() == {"/pooling", "/flat", "/flatter"}
+    valid = {(body.path, body.content) for body in made if body.kind == "valid"}
+    assert ("/flat", b'{"model": "bench", "text": "a"}') in valid
+    assert not any(b'"data"' in content for path, content in valid if path != "/pooling")
 
 
 def accepted(content: bytes) -> bool:

@@ -20,6 +20,7 @@ from encoder_operator.resources import (
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.revisions.revision import Artifact, build
 from encoder_operator.tests.harness import SETTINGS, parsed_model
+from encoder_plugins.__main__ import _parser
 
 KEY = "k" * 64
 GPU: dict[str, Any] = {"spec.serving.accelerator": "nvidia"}
@@ -200,6 +201,17 @@ def test_a_parity_job_reaches_its_pod_by_either_family_of_addresses(ip: str, hos
     pod = replace(_placeholder_pod(revision.hash), ip=ip)
     job = parity_job.build(model, revision, pod, attempt=1, shared=True, settings=SETTINGS)
     assert f"http://{host}:8000" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_a_parity_job_keeps_the_limits_of_the_revision_that_it_verifies() -> None:
+    limits = {"texts": 64, "body_bytes": 100_000}
+    served = parsed_model({"spec.serving.limits": limits, "spec.serving.args": ["--limit", "texts=1"]})
+    revision = build(served, ARTIFACT, shared=True, settings=SETTINGS)
+    pod = _placeholder_pod(revision.hash)
+    # the spec has changed since; the pod is still the one with the limits
+    job = parity_job.build(parsed_model(), revision, pod, attempt=1, shared=True, settings=SETTINGS)
+    given = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert _parser("parity").parse_args(given).limit == ["body_bytes=100000", "texts=64"]
 
 
 def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:

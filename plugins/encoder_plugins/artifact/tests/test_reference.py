@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from encoder_plugins.artifact import manifest, reference
 from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.errors import ChecksumMismatch, Unsupported
+from encoder_plugins.families.retrieval import calibration
+from encoder_plugins.prep import recorder
 
 CASES = [{"id": "one"}, {"id": "a/b with a slash"}]
 OUTPUTS: dict[str, Any] = {
@@ -37,6 +40,30 @@ def test_named_arrays_come_back_as_they_were(tmp_path: Path) -> None:
         for name, value in arrays.items():
             np.testing.assert_array_equal(found.expected[case][name], value.astype(np.float32))
     assert manifest.read(tmp_path).licence_note == "non-commercial"
+
+
+def test_calibration_vectors_are_part_of_what_is_verified_and_not_compared(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(7, 3))
+    recording = Recording(cases=CASES, outputs=OUTPUTS, about={"library": "x"}, calibration=vectors.astype(np.float32))
+    for folder in (tmp_path / "exchanged", tmp_path / "artifact"):
+        folder.mkdir()
+    # as the worker hands it over
+    recorder.write_recording(tmp_path / "exchanged", recording)
+    reference.write(recorder.read_recording(tmp_path / "exchanged"), tmp_path / "artifact")
+    made = manifest.build(
+        tmp_path / "artifact", key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"}
+    )
+    (tmp_path / "artifact" / manifest.MANIFEST).write_bytes(made.encode())
+    found = calibration.read(tmp_path / "artifact" / manifest.MODEL)
+    assert found is not None
+    np.testing.assert_array_equal(found, vectors.astype(np.float32))
+    assert reference.read(tmp_path / "artifact").expected.keys() == OUTPUTS.keys()
+    (tmp_path / "artifact" / manifest.CALIBRATION).write_bytes(b"other")
+    with pytest.raises(ChecksumMismatch, match="calibration"):
+        reference.read(tmp_path / "artifact")
+    broken = replace(recording, calibration=np.full((2, 3), np.nan, np.float32))
+    with pytest.raises(Unsupported, match="calibration"):
+        reference.write(broken, tmp_path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

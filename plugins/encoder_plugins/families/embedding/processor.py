@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -16,13 +16,23 @@ import numpy as np
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding import vectors
 from encoder_plugins.families.embedding.format import EmbeddingCheckpoint
-from encoder_plugins.families.embedding.request import Answer, EmbeddingsRequest, EmbeddingsResponse, Request
+from encoder_plugins.families.embedding.request import (
+    VECTOR_FIELDS,
+    Answer,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    Request,
+)
 from encoder_plugins.families.embedding.tokenization import exact_tokenizer, token_problem
+from encoder_plugins.families.retrieval import rerank, scoring
+from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.prompts import Prompts
+from encoder_plugins.families.retrieval.quantization import Ranges
+from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, ScoringLimits, Texts
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.body import Envelope
-from encoder_plugins.inputs.text import TextLimits, check_texts, texts_of
+from encoder_plugins.inputs.text import check_texts, texts_of
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema, ServingContext
@@ -44,16 +54,18 @@ class Parsed:
         dimensions: Numbers to keep of each vector; None keeps all.
         normalize: As in ``vectors.finish``.
         encoding: How the vectors are written.
-        dtype: Their numbers, where they are written in binary.
+        dtype: Their numbers.
+        scoring: What is scored: the texts are the queries and then the documents. None where vectors are wanted.
         lora: The adapter; None for none.
     """
 
     openai: bool = False
     token_ids: Sequence[list[int]]
-    dimensions: int | None
+    dimensions: int | None = None
     normalize: bool | None = None
-    encoding: Literal["float", "base64", "bytes"]
-    dtype: encodings.Dtype = "float32"
+    encoding: encodings.Encoding = "float"
+    dtype: encodings.EmbeddingDtype = "float32"
+    scoring: Scoring | None = None
     lora: str | None = None
 
     @property
@@ -68,41 +80,68 @@ class EmbeddingProcessor:
     Attributes:
         checkpoint: The plugin's format.
         schemas: Request and response types by the name that a route gives; the requests are subclasses of those here.
+        vector_fields: Fields of ``/pooling`` that a request for scores does not have.
     """
 
     checkpoint: ClassVar[EmbeddingCheckpoint]
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[Request], Answer, binary=True),
+        "pooling": Schema(Envelope[Request], Answer, ScoresAnswer, binary=True),
         "openai": Schema(EmbeddingsRequest, EmbeddingsResponse),
+        **rerank.SCHEMAS,
     }
+    vector_fields: ClassVar[Sequence[str]] = VECTOR_FIELDS
 
     def __init__(self, context: ServingContext) -> None:
         from transformers import AutoTokenizer
 
-        self.limits = limits.typed(TextLimits, context.limits)
+        self.limits = limits.typed(ScoringLimits, context.limits)
         self._context = context
         self._config = self.checkpoint.read(context.model)
         self._tokenizer = exact_tokenizer(AutoTokenizer.from_pretrained(str(context.model)), self._config)
+        self._prompts = Prompts(texts=self._config.prompts, default=self._config.default_prompt)
+        self._ranges = Ranges(context.model, self._config.dimensions)
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request, put the prompt before its texts, and tokenise them."""
-        return self._parse_openai(body) if route.schema == "openai" else self._parse_pooling(body)
+        if route.schema == "openai":
+            return self._parse_openai(body)
+        found: Any = bodies.decode(body, self.schemas[route.schema].request)
+        bodies.check_model(found.model, self._context.names)
+        bodies.check_adapter(found.lora, self._context.adapters)
+        if route.schema == "rerank":
+            scored = rerank.check_rerank(found, self.limits, most_tokens=self._longest())
+        elif route.schema == "score":
+            scored = rerank.check_score(found, self.limits)
+        else:
+            wanted = scoring.check(found.data, self.limits, others=self.vector_fields)
+            if wanted is None:
+                return self._parse_vectors(found)
+            scored = wanted
+        token_ids = [*self._scored_tokens(scored.queries), *self._scored_tokens(scored.documents)]
+        return Parsed(token_ids=token_ids, scoring=scored, lora=found.lora)
 
-    def _parse_pooling(self, body: bytes) -> Parsed:
-        envelope = bodies.decode(body, self.schemas["pooling"].request)
-        bodies.check_model(envelope.model, self._context.names)
-        bodies.check_adapter(envelope.lora, self._context.adapters)
+    def _longest(self) -> int | None:
+        """Return the number of tokens after which texts are cut; None where they are not."""
+        found: Any = self._tokenizer.truncation
+        return None if found is None else int(found["max_length"])
+
+    def _scored_tokens(self, found: Texts) -> Sequence[list[int]]:
+        prompt = self._prompts.of_side(found.kind)
+        return self._tokens([prompt + text for text in found.texts], found.path)
+
+    def _parse_vectors(self, envelope: Any) -> Parsed:
         data = envelope.data
         texts = texts_of(data.text, data.texts, self.limits)
         self.check_dimensions(data.dimensions, "data.dimensions")
+        self._ranges.check(data.embedding_dtype)
         whole = self.with_prompts(data, texts, path="data.")
         return Parsed(
             token_ids=self._tokens(whole, "data.text" if data.texts is None else "data.texts[{}]"),
             dimensions=data.dimensions,
             normalize=self.normalize(data.dimensions, data.normalize),
             encoding=data.encoding,
-            dtype=data.dtype,
+            dtype=data.embedding_dtype,
             lora=envelope.lora,
         )
 
@@ -136,8 +175,9 @@ class EmbeddingProcessor:
         Raises:
             InvalidRequest: It wants a prompt that the checkpoint does not have.
         """
-        prompts = Prompts(texts=self._config.prompts, default=self._config.default_prompt)
-        prompt = prompts.choose(prompt_name=getattr(request, "prompt_name", None), path=path)
+        named = {name: getattr(request, name, None) for name in ("prompt_name", "input_type", "is_query")}
+        side = side_of(named["input_type"], named["is_query"], path)
+        prompt = self._prompts.choose(prompt_name=named["prompt_name"], input_type=side, path=path)
         return [prompt + text for text in texts] if prompt else texts
 
     def check_dimensions(self, dimensions: int | None, param: str) -> None:
@@ -161,25 +201,39 @@ class EmbeddingProcessor:
         return token_ids
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Answer with the embeddings in the order of the texts."""
+        """Answer with the embeddings in the order of the texts, or with the scores of the documents."""
         # the engine pools as the last module before Normalize does
         prompts = [Prompt(token_ids=ids, use_activation=False) for ids in request.token_ids]
         pooled = await engine.encode(prompts, lora=request.lora)
         size = sum(row.numel() for row in pooled) // NUMBERS_PER_MICROSECOND
+        if request.scoring is not None:
+            times = 1 if request.scoring.pairs else len(request.scoring.queries.texts)
+            size = size * (1 + times) + rerank.microseconds(request.scoring)
+            return await engine.compute(self._scores_response, request, pooled, size=size)
         return await engine.compute(self._response, request, pooled, size=size)
 
+    def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
+        found = request.scoring
+        assert found is not None
+        queries, documents = np.split(vectors.unit(_stacked(pooled)), [len(found.queries.texts)])
+        # each pair by itself, so that a score does not depend on the other documents
+        if found.pairs:
+            scores = np.einsum("nd,nd->n", queries, documents)[None]
+        else:
+            scores = np.einsum("qd,nd->qn", queries, documents)
+        tokens = request.prompt_tokens
+        body = rerank.answer(found, scores, tokens=tokens, name=self._context.names[0])
+        return Response(body=body, prompt_tokens=tokens)
+
     def _response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
-        found = vectors.finish(
-            np.stack([row.float().numpy() for row in pooled]),  # [texts, width]
-            checkpoint_normalizes=self._config.normalize,
-            dimensions=request.dimensions,
-            normalize=request.normalize,
-        )
+        found = self._finished(request, _stacked(pooled))
+        key = (request.dimensions, request.normalize)
+        ranges = self._ranges.of(request.dtype, key, lambda raw: self._finished(request, raw))
         tokens = request.prompt_tokens
         if request.encoding == "bytes":
-            content, headers = encodings.encode_bytes(found, request.dtype)
+            content, headers = encodings.encode_bytes(found, request.dtype, ranges)
             return Response(body=content, media_type=encodings.BINARY, prompt_tokens=tokens, headers=headers)
-        written = encodings.encoded(found, request.encoding, request.dtype)
+        written = encodings.encoded(found, request.encoding, request.dtype, ranges)
         if request.openai:
             body = {
                 "object": "list",
@@ -192,8 +246,23 @@ class EmbeddingProcessor:
             return Response(body=msgspec.json.encode(body), prompt_tokens=tokens)
         data = {
             "embeddings": written,
+            "rows": [1] * len(found),
             "dimensions": found.shape[1],
             "encoding": request.encoding,
+            "embedding_dtype": request.dtype,
             "usage": {"prompt_tokens": tokens},
         }
         return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
+
+    def _finished(self, request: Parsed, pooled: vectors.Vectors) -> vectors.Vectors:
+        return vectors.finish(
+            pooled,
+            checkpoint_normalizes=self._config.normalize,
+            dimensions=request.dimensions,
+            normalize=request.normalize,
+        )
+
+
+def _stacked(pooled: Sequence[Tensor]) -> vectors.Vectors:
+    """Return `[texts, width]`."""
+    return np.stack([row.float().numpy() for row in pooled])

@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.retrieval import calibration
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 2 << 30
@@ -54,6 +55,8 @@ class EmbeddingRecorder:
         with few_threads(checkpoint):
             library = load(checkpoint, trust_remote_code=trust_remote_code)
             exact = {str(case["id"]): self.encode(library, case) for case in cases}
+            # a request may leave out the Normalize module
+            calibrated = calibration.record(without_normalize(library))
             rounding = library.bfloat16()
             rounded = {str(case["id"]): self.encode(rounding, case) for case in cases}
         return Recording(
@@ -68,6 +71,7 @@ class EmbeddingRecorder:
                 "python": platform.python_version(),
                 "machine": platform.machine(),
             },
+            calibration=calibrated,
         )
 
     def encode(self, library: SentenceTransformer, case: Case) -> Array:

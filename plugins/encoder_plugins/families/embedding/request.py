@@ -7,13 +7,33 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from encoder_plugins.inputs.body import Data, DtypeField, EncodingField
+from encoder_plugins.families.retrieval.config import InputType
+from encoder_plugins.families.retrieval.fields import (
+    DocumentsField,
+    EmbeddingDtypeField,
+    IsQueryField,
+    QueriesField,
+    QueryField,
+    TopKField,
+)
+from encoder_plugins.families.retrieval.scoring import Usage
+from encoder_plugins.inputs.body import Data, EncodingField
+from encoder_plugins.inputs.encodings import EmbeddingDtype
 
+InputTypeField = Annotated[
+    InputType | None,
+    Meta(description="query or document: the prompt that the checkpoint has for this side of retrieval."),
+]
+# what a request for scores does not have
+VECTOR_FIELDS = (
+    *("text", "texts", "prompt_name", "input_type", "is_query", "dimensions", "normalize", "encoding"),
+    "embedding_dtype",
+)
 Dimensions = Annotated[int, Meta(ge=1)]
 
 
 class Request(Data, frozen=True):
-    """One text or several, and what their vectors should be like."""
+    """One text or several, and what their vectors should be like; or documents to score by queries."""
 
     text: Annotated[str | None, Meta(description="One text. Either this or `texts`.")] = None
     texts: Annotated[list[str] | None, Meta(description="Several texts; the answer keeps their order.")] = None
@@ -23,6 +43,8 @@ class Request(Data, frozen=True):
             description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."
         ),
     ] = None
+    input_type: InputTypeField = None
+    is_query: IsQueryField = None
     dimensions: Annotated[
         Dimensions | None,
         Meta(description="Numbers to keep of each vector (Matryoshka embeddings); null keeps all."),
@@ -35,21 +57,21 @@ class Request(Data, frozen=True):
         ),
     ] = None
     encoding: EncodingField = "float"
-    dtype: DtypeField = "float32"
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """What a request cost."""
-
-    prompt_tokens: int
+    embedding_dtype: EmbeddingDtypeField = "float32"
+    query: QueryField = None
+    queries: QueriesField = None
+    documents: DocumentsField = None
+    top_k: TopKField = None
 
 
 class Embeddings(msgspec.Struct, frozen=True):
     """The vectors of a request, in the order of its texts."""
 
     embeddings: list[list[float] | str]
-    dimensions: int
+    rows: Annotated[list[int], Meta(description="Vectors of each text, which is 1.")]
+    dimensions: Annotated[int, Meta(description="Numbers of each vector, before signs are packed.")]
     encoding: EncodingField
+    embedding_dtype: EmbeddingDtype
     usage: Usage
 
 

@@ -7,7 +7,7 @@ answers with numbers. No rows of documents leave it, and nothing is kept between
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -15,16 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.retrieval import payload, request
+from encoder_plugins.families.retrieval import payload, quantization, request, rerank, token_pooling
 from encoder_plugins.families.retrieval.checkpoint import read_served
-from encoder_plugins.families.retrieval.request import (
-    Request,
-    RetrievalLimits,
-    RowsAnswer,
-    ScoresAnswer,
-    Scoring,
-    Texts,
-)
+from encoder_plugins.families.retrieval.request import Request, RetrievalLimits, RowsAnswer, Wanted
+from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
 from encoder_plugins.families.retrieval.tokens import TextTokenizer, TokenisedText
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
@@ -40,6 +34,8 @@ if TYPE_CHECKING:
 NUMBERS_PER_MICROSECOND = 16
 # of a row on its way to the engine
 BYTES_PER_NUMBER = 4
+# for a text's prompt, and its parameters
+MICROSECONDS_PER_PROMPT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +45,15 @@ class Parsed:
     Attributes:
         texts: Those whose rows are wanted, or the documents.
         queries: What the documents are scored by; None where rows are wanted.
-        top_k: Documents to return for each query; None for all.
-        encoding: How rows are written.
-        dtype: Their numbers, where they are written in binary.
+        scoring: How scores are answered; None where rows are wanted.
+        wanted: How rows are.
         lora: The adapter; None for none.
     """
 
     texts: Sequence[TokenisedText]
     queries: Sequence[TokenisedText] | None = None
-    top_k: int | None = None
-    encoding: encodings.Encoding = "float"
-    dtype: encodings.Dtype = "float32"
+    scoring: Scoring | None = None
+    wanted: Wanted = field(default_factory=Wanted)
     lora: str | None = None
 
     @property
@@ -72,38 +66,56 @@ class MultiVectorProcessor:
     """Serves one checkpoint of one vector per token."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[Request], RowsAnswer, ScoresAnswer, binary=True)
+        "pooling": Schema(Envelope[Request], RowsAnswer, ScoresAnswer, binary=True),
+        **rerank.SCHEMAS,
     }
 
     def __init__(self, context: ServingContext) -> None:
+        # takes a second, which no request should wait for
+        import scipy.cluster.hierarchy  # noqa: F401
+
         self.limits = limits.typed(RetrievalLimits, context.limits)
         self._context = context
         self._config = read_served(context.model)
         self._tokenizer = TextTokenizer(context.model, self._config)
+        self._ranges = quantization.Ranges(context.model, self._config.dimensions)
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and tokenise its texts."""
-        del route
-        envelope = bodies.decode(body, Envelope[Request])
-        bodies.check_model(envelope.model, self._context.names)
-        bodies.check_adapter(envelope.lora, self._context.adapters)
-        data = envelope.data
-        found = request.check(data, self.limits)
-        if isinstance(found, Texts):
-            return Parsed(texts=self._tokenised(found), encoding=data.encoding, dtype=data.dtype, lora=envelope.lora)
-        return self._parse_scoring(found, envelope.lora)
+        found: Any = bodies.decode(body, self.schemas[route.schema].request)
+        bodies.check_model(found.model, self._context.names)
+        bodies.check_adapter(found.lora, self._context.adapters)
+        if route.schema == "rerank":
+            most_tokens = self._config.document.most_tokens
+            return self._scored(rerank.check_rerank(found, self.limits, most_tokens=most_tokens), found.lora)
+        if route.schema == "score":
+            return self._scored(rerank.check_score(found, self.limits), found.lora)
+        checked = request.check(found.data, self.limits)
+        if isinstance(checked, Scoring):
+            return self._scored(checked, found.lora)
+        texts, wanted = checked
+        if wanted.dimensions is not None and wanted.dimensions > self._config.dimensions:
+            raise InvalidRequest(
+                f"{wanted.dimensions} is more than the model's {self._config.dimensions}", param="data.dimensions"
+            )
+        self._ranges.check(wanted.dtype)
+        tokenised = self._tokenised(texts)
+        if wanted.pool_factor is not None:
+            self._check_pooling(tokenised, texts.path)
+        return Parsed(texts=tokenised, wanted=wanted, lora=found.lora)
 
-    def _parse_scoring(self, found: Scoring, lora: str | None) -> Parsed:
+    def _scored(self, found: Scoring, lora: str | None) -> Parsed:
         queries, documents = self._tokenised(found.queries), self._tokenised(found.documents)
         rows = sum(query.rows for query in queries)
-        size = rows * self._config.dimensions * BYTES_PER_NUMBER * len(documents)
+        times = 1 if found.pairs else len(documents)
+        size = rows * self._config.dimensions * BYTES_PER_NUMBER * times
         if size > self.limits.score_bytes:
             raise InvalidRequest(
-                f"{rows} rows of queries times {len(documents)} documents are {size} bytes; the limit is"
+                f"{rows} rows of queries times {times} documents are {size} bytes; the limit is"
                 f" {self.limits.score_bytes} a request: send fewer documents or queries at once",
-                param="data.documents",
+                param=found.documents.path.removesuffix("[{}]"),
             )
-        return Parsed(texts=documents, queries=queries, top_k=found.top_k, lora=lora)
+        return Parsed(texts=documents, queries=queries, scoring=found, lora=lora)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         texts = self._tokenizer(found.texts, found.kind)
@@ -120,50 +132,104 @@ class MultiVectorProcessor:
                 )
         return texts
 
+    def _check_pooling(self, texts: Sequence[TokenisedText], path: str) -> None:
+        for position, text in enumerate(texts):
+            if text.rows > self.limits.pooled_rows:
+                raise InvalidRequest(
+                    f"the text has {text.rows} rows; pool_factor merges those of texts of up to"
+                    f" {self.limits.pooled_rows} (the limit pooled_rows)",
+                    param=path.format(position),
+                )
+
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Answer with rows in the order of the texts, or with the best documents of each query."""
+        """Answer with rows in the order of the texts, or with the scores of the documents."""
         if request.queries is None:
-            pooled = await engine.encode(_prompts(request.texts), lora=request.lora)
-            size = sum(rows.numel() for rows in pooled) // NUMBERS_PER_MICROSECOND
-            return await engine.compute(self._rows_response, request, pooled, size=size)
-        encoded = await engine.encode(_prompts(request.queries), lora=request.lora)
-        packed = payload.pack_queries([_numpy(rows) for rows in encoded])
-        scored = await engine.encode(_prompts(request.texts, packed), lora=request.lora)
-        return await engine.compute(_scores_response, request, scored, size=len(scored) * len(encoded))
+            pooled = await self._encode(request.texts, request.lora, engine)
+            return await engine.compute(self._rows_response, request, pooled, size=_microseconds(request, pooled))
+        encoded = await self._encode(request.queries, request.lora, engine)
+        size = sum(rows.numel() for rows in encoded) // NUMBERS_PER_MICROSECOND
+        prompts = await engine.compute(
+            _scored_prompts, request, encoded, size=size + MICROSECONDS_PER_PROMPT * len(request.texts)
+        )
+        scored = await engine.encode(prompts, lora=request.lora)
+        assert request.scoring is not None
+        return await engine.compute(self._scores_response, request, scored, size=rerank.microseconds(request.scoring))
+
+    async def _encode(self, texts: Sequence[TokenisedText], lora: str | None, engine: Engine) -> list[Tensor]:
+        prompts = await engine.compute(_prompts, texts, size=MICROSECONDS_PER_PROMPT * len(texts))
+        return await engine.encode(prompts, lora=lora)
 
     def _rows_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
-        texts = [_numpy(rows) for rows in pooled]
+        wanted = request.wanted
+        texts = [self._finished(_numpy(rows), wanted.dimensions) for rows in pooled]
+        if wanted.pool_factor is not None:
+            texts = [_pooled(rows, wanted.pool_factor) for rows in texts]
+        ranges = self._ranges.of(wanted.dtype, wanted.dimensions, lambda rows: self._finished(rows, wanted.dimensions))
         counts = [len(rows) for rows in texts]
-        if request.encoding == "bytes":
-            content, headers = encodings.encode_bytes(np.concatenate(texts), request.dtype)
+        tokens = request.prompt_tokens
+        if wanted.encoding == "bytes":
+            content, headers = encodings.encode_bytes(np.concatenate(texts), wanted.dtype, ranges)
             described = {**headers, "x-encoder-rows": ",".join(map(str, counts))}
-            return Response(
-                body=content, media_type=encodings.BINARY, prompt_tokens=request.prompt_tokens, headers=described
-            )
-        data = {
-            "embeddings": encodings.encoded_matrices(texts, request.encoding, request.dtype),
+            return Response(body=content, media_type=encodings.BINARY, prompt_tokens=tokens, headers=described)
+        data: dict[str, Any] = {
+            "embeddings": encodings.encoded_matrices(texts, wanted.encoding, wanted.dtype, ranges),
             "rows": counts,
-            "dimensions": self._config.dimensions,
-            "encoding": request.encoding,
-            "usage": {"prompt_tokens": request.prompt_tokens},
+            "dimensions": texts[0].shape[1],
+            "encoding": wanted.encoding,
+            "embedding_dtype": wanted.dtype,
+            "usage": {"prompt_tokens": tokens},
         }
-        return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=request.prompt_tokens)
+        if wanted.tokens:
+            data["tokens"] = [self._row_tokens(text) for text in request.texts]
+        return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
+
+    def _finished(self, rows: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
+        return quantization.cut(rows, dimensions, normalize=self._config.normalize)
+
+    def _row_tokens(self, text: TokenisedText) -> dict[str, Any]:
+        ids = text.ids if text.kept is None else np.asarray(text.ids)[text.kept].tolist()
+        return {"ids": ids, "tokens": self._tokenizer.strings(ids)}
+
+    def _scores_response(self, request: Parsed, scored: Sequence[Tensor]) -> Response:
+        assert request.scoring is not None
+        scores = np.stack([_numpy(each) for each in scored], axis=1)  # [queries, documents], or [1, pairs]
+        tokens = request.prompt_tokens
+        body = rerank.answer(request.scoring, scores, tokens=tokens, name=self._context.names[0])
+        return Response(body=body, prompt_tokens=tokens)
+
+
+def _microseconds(request: Parsed, pooled: Sequence[Tensor]) -> int:
+    """Return about how long it takes to write the rows."""
+    written = sum(rows.numel() for rows in pooled) // NUMBERS_PER_MICROSECOND
+    if request.wanted.pool_factor is None:
+        return written
+    return written + sum(token_pooling.microseconds(len(rows)) for rows in pooled)
 
 
 def _prompts(texts: Sequence[TokenisedText], queries: payload.Queries | None = None) -> list[Prompt]:
     return [Prompt(token_ids=text.ids, parameters=payload.encode(text, queries)) for text in texts]
 
 
-def _numpy(tensor: Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = tensor.float().numpy()
+def _scored_prompts(request: Parsed, encoded: Sequence[Tensor]) -> list[Prompt]:
+    """Return the prompt of each document, with the rows of all queries, or with those of its own."""
+    rows = [_numpy(each) for each in encoded]
+    assert request.scoring is not None
+    if not request.scoring.pairs:
+        return _prompts(request.texts, payload.pack_queries(rows))
+    return [
+        prompt
+        for text, own in zip(request.texts, rows, strict=True)
+        for prompt in _prompts([text], payload.pack_queries([own]))
+    ]
+
+
+def _pooled(rows: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
+    import torch
+
+    found: NDArray[np.float32] = token_pooling.pooled(torch.from_numpy(np.array(rows)), factor).numpy()
     return found
 
 
-def _scores_response(request: Parsed, scored: Sequence[Tensor]) -> Response:
-    scores = np.stack([_numpy(each) for each in scored], axis=1)  # [queries, documents]
-    results: list[dict[str, Any]] = []
-    for each in scores:
-        best = np.argsort(-each, kind="stable")[: request.top_k]
-        results.append({"indices": best.tolist(), "scores": each[best].tolist()})
-    data = {"results": results, "usage": {"prompt_tokens": request.prompt_tokens}}
-    return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=request.prompt_tokens)
+def _numpy(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = tensor.float().numpy()
+    return found

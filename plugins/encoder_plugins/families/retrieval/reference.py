@@ -22,6 +22,7 @@ from sentence_transformers import MultiVectorEncoder
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.retrieval import calibration
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
@@ -50,6 +51,7 @@ class MultiVectorRecorder:
         with calm(checkpoint):
             library = load(checkpoint)
             exact = {str(case["id"]): output(library, case) for case in cases}
+            calibrated = calibration.record(library)
             rounding = library.bfloat16()
             rounded = {str(case["id"]): output(rounding, case) for case in cases}
         names = {str(case["id"]): "rows" if case["documents"] is None else "scores" for case in cases}
@@ -65,6 +67,7 @@ class MultiVectorRecorder:
                 "python": platform.python_version(),
                 "machine": platform.machine(),
             },
+            calibration=calibrated,
         )
 
 

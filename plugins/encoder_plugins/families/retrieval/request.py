@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.retrieval.config import InputType
-from encoder_plugins.inputs.body import Data, DtypeField, EncodingField
-from encoder_plugins.inputs.text import TextLimits, check_texts, texts_of
+from encoder_plugins.families.retrieval.fields import (
+    DocumentsField,
+    EmbeddingDtypeField,
+    IsQueryField,
+    QueriesField,
+    QueryField,
+    TopKField,
+    side_of,
+)
+from encoder_plugins.families.retrieval.scoring import Scoring, ScoringLimits, Texts, Usage
+from encoder_plugins.families.retrieval.scoring import check as check_scoring
+from encoder_plugins.families.retrieval.token_pooling import MOST_FACTOR
+from encoder_plugins.inputs.body import Data, EncodingField
+from encoder_plugins.inputs.encodings import EmbeddingDtype
+from encoder_plugins.inputs.text import texts_of
+
+# what a request for scores does not have
+ROWS_FIELDS = (
+    *("text", "texts", "input_type", "is_query", "encoding", "embedding_dtype", "dimensions", "pool_factor"),
+    "return_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalLimits(TextLimits):
+class RetrievalLimits(ScoringLimits):
     """The limits of requests; ``limits.LIMITS`` describes them."""
 
-    queries: int
-    documents: int
     score_bytes: int
+    pooled_rows: int
 
 
 class Request(Data, frozen=True):
@@ -35,9 +51,7 @@ class Request(Data, frozen=True):
             description="What the texts are. Required with `text` and `texts`: a query's rows differ from a document's."
         ),
     ] = None
-    is_query: Annotated[
-        bool | None, Meta(description="true is `input_type` query, false is document; one of the two is required.")
-    ] = None
+    is_query: IsQueryField = None
     encoding: Annotated[
         EncodingField,
         Meta(
@@ -46,20 +60,32 @@ class Request(Data, frozen=True):
             " X-Encoder-Dtype and X-Encoder-Rows, the rows of each text, describe it."
         ),
     ] = "float"
-    dtype: DtypeField = "float32"
-    query: Annotated[str | None, Meta(description="Score `documents` by this query.")] = None
-    queries: Annotated[list[str] | None, Meta(description="Score `documents` by each of these queries.")] = None
-    documents: Annotated[list[str] | None, Meta(description="The documents to score.")] = None
-    top_k: Annotated[
+    embedding_dtype: EmbeddingDtypeField = "float32"
+    dimensions: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Documents to return for each query, the best first; null returns all."),
+        Meta(description="Numbers to keep of each row, which then has length 1 again; null keeps all."),
     ] = None
+    pool_factor: Annotated[
+        Annotated[float, Meta(ge=1, le=MOST_FACTOR)] | None,
+        Meta(
+            description="Documents only: about 1 / `pool_factor` of the rows are returned, each the mean of rows that are alike."
+        ),
+    ] = None
+    return_tokens: Annotated[
+        bool,
+        Meta(description="Whether the answer has the tokens of the rows, too; in JSON, and without `pool_factor`."),
+    ] = False
+    query: QueryField = None
+    queries: QueriesField = None
+    documents: DocumentsField = None
+    top_k: TopKField = None
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """What a request cost."""
+class RowTokens(msgspec.Struct, frozen=True):
+    """The tokens of a text's rows, in the order of the rows."""
 
-    prompt_tokens: int
+    ids: list[int]
+    tokens: list[str]
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -67,23 +93,13 @@ class Embeddings(msgspec.Struct, frozen=True):
 
     embeddings: list[list[list[float]] | str]
     rows: Annotated[list[int], Meta(description="Rows of each text.")]
-    dimensions: int
+    dimensions: Annotated[int, Meta(description="Numbers of each row, before signs are packed.")]
     encoding: EncodingField
+    embedding_dtype: EmbeddingDtype
     usage: Usage
-
-
-class Ranking(msgspec.Struct, frozen=True):
-    """The documents of one query, the best first; of equal scores the first in the request."""
-
-    indices: Annotated[list[int], Meta(description="Positions in `documents`.")]
-    scores: Annotated[list[float], Meta(description="The score of each of `indices`.")]
-
-
-class Scores(msgspec.Struct, frozen=True):
-    """The documents of each query, in the order of the queries."""
-
-    results: list[Ranking]
-    usage: Usage
+    tokens: Annotated[
+        list[RowTokens] | UnsetType, Meta(description="The tokens of each text's rows, where `return_tokens` is true.")
+    ] = UNSET
 
 
 class RowsAnswer(msgspec.Struct, frozen=True):
@@ -92,91 +108,51 @@ class RowsAnswer(msgspec.Struct, frozen=True):
     data: Embeddings
 
 
-class ScoresAnswer(msgspec.Struct, frozen=True):
-    """The body of a response with scores."""
-
-    data: Scores
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
-    """Texts whose rows are wanted.
+class Wanted:
+    """How rows are returned.
 
     Attributes:
-        texts: The texts.
-        path: The field that holds the text at a position, for messages.
-        kind: What they are.
+        encoding: How they are written.
+        dtype: Their numbers.
+        dimensions: Numbers to keep of each; None keeps all.
+        pool_factor: By what a document's rows become fewer; None leaves them.
+        tokens: Whether their tokens are returned, too.
     """
 
-    texts: Sequence[str]
-    path: str
-    kind: InputType
+    encoding: Literal["float", "base64", "bytes"] = "float"
+    dtype: EmbeddingDtype = "float32"
+    dimensions: int | None = None
+    pool_factor: float | None = None
+    tokens: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scoring:
-    """Documents to score.
-
-    Attributes:
-        queries: The queries.
-        documents: The documents.
-        top_k: Documents to return for each query; None for all.
-    """
-
-    queries: Texts
-    documents: Texts
-    top_k: int | None
-
-
-def check(data: Request, limits: RetrievalLimits) -> Texts | Scoring:
+def check(data: Request, limits: RetrievalLimits) -> tuple[Texts, Wanted] | Scoring:
     """Return what a request wants.
 
     Raises:
         InvalidRequest: It wants nothing, or two things at once, or exceeds a limit.
     """
-    scoring = [name for name in ("query", "queries", "documents", "top_k") if getattr(data, name) is not None]
-    plain = [name for name in ("text", "texts", "input_type", "is_query") if getattr(data, name) is not None]
-    if not scoring:
-        return _texts(data, limits)
-    if plain:
-        raise InvalidRequest(
-            f"{plain[0]} and {scoring[0]} are both there; send text or texts for rows, or query and documents for scores",
-            param=f"data.{plain[0]}",
-        )
-    for name, default in (("encoding", "float"), ("dtype", "float32")):
-        if getattr(data, name) != default:
-            raise InvalidRequest(f"scores are numbers in JSON; leave {name} out", param=f"data.{name}")
-    return _scoring(data, limits)
-
-
-def _texts(data: Request, limits: RetrievalLimits) -> Texts:
+    scoring = check_scoring(data, limits, others=ROWS_FIELDS)
+    if scoring is not None:
+        return scoring
     texts = texts_of(data.text, data.texts, limits)
-    kind: InputType = "query" if data.is_query else "document"
-    if data.input_type is None and data.is_query is None:
+    kind = side_of(data.input_type, data.is_query)
+    if kind is None:
         raise InvalidRequest(
             "the field is required: query or document, whose rows differ for the same text", param="data.input_type"
         )
-    if data.input_type is not None:
-        if data.is_query is not None and data.input_type != kind:
-            raise InvalidRequest(f"it contradicts input_type, which is {data.input_type}", param="data.is_query")
-        kind = data.input_type
-    return Texts(texts=texts, path="data.text" if data.texts is None else "data.texts[{}]", kind=kind)
-
-
-def _scoring(data: Request, limits: RetrievalLimits) -> Scoring:
-    if data.query is not None and data.queries is not None:
-        raise InvalidRequest("query and queries are both there; send one of them", param="data.queries")
-    if data.query is None and data.queries is None:
-        raise InvalidRequest("neither query nor queries is there; send one of them", param="data.query")
-    if data.documents is None:
-        raise InvalidRequest("the field is required: the documents to score", param="data.documents")
-    single = data.query is not None
-    queries = [data.query] if data.query is not None else data.queries or []
-    path = "data.query" if single else "data.queries"
-    check_texts(queries, replace(limits, texts=limits.queries), path=path, single=single)
-    check_texts(data.documents, replace(limits, texts=limits.documents), path="data.documents")
-    return Scoring(
-        queries=Texts(texts=queries, path=path if single else f"{path}[{{}}]", kind="query"),
-        documents=Texts(texts=data.documents, path="data.documents[{}]", kind="document"),
-        top_k=data.top_k,
+    if data.pool_factor is not None and kind == "query":
+        raise InvalidRequest("only the rows of documents are merged; leave the field out", param="data.pool_factor")
+    if data.return_tokens and data.pool_factor is not None:
+        raise InvalidRequest("rows that are merged have no token; leave out pool_factor", param="data.return_tokens")
+    if data.return_tokens and data.encoding == "bytes":
+        raise InvalidRequest("a body of numbers has no place for tokens; use base64", param="data.return_tokens")
+    wanted = Wanted(
+        encoding=data.encoding,
+        dtype=data.embedding_dtype,
+        dimensions=data.dimensions,
+        pool_factor=data.pool_factor,
+        tokens=data.return_tokens,
     )
+    return Texts(texts=texts, path="data.text" if data.texts is None else "data.texts[{}]", kind=kind), wanted

@@ -57,6 +57,10 @@ class TextTokenizer:
         encoded = self._backends[kind].encode_batch_fast([prompt + text for text in texts])
         return [self._text(encoding.ids, kind) for encoding in encoded]
 
+    def strings(self, ids: Sequence[int]) -> list[str]:
+        """Return each token as the tokenizer writes it."""
+        return [self._backends["document"].id_to_token(token) or "" for token in ids]
+
     def _text(self, ids: list[int], kind: InputType) -> TokenisedText:
         expansion, keys = self._config.expansion, len(ids)
         if kind == "query" and expansion is not None and keys < expansion.length:

@@ -1,43 +1,79 @@
 """Arrays in responses, and back."""
 
+from __future__ import annotations
+
 import json
-from typing import Literal
+from typing import get_args
 
 import msgspec
 import numpy as np
 import pytest
 
+from encoder_checkpoints.original import original
 from encoder_plugins.inputs import encodings
-from encoder_plugins.inputs.encodings import Vectors
+from encoder_plugins.inputs.encodings import CALIBRATED, EmbeddingDtype, Vectors
 
-ROWS: Vectors = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32) * 3
+ROWS: Vectors = np.random.default_rng(0).normal(size=(5, 12)).astype(np.float32) * 3
+# what the ranges were calibrated with does not reach as far as the rows
+RANGES = encodings.ranges_of((ROWS[:4] / 2).astype(np.float32))
+DTYPES: tuple[EmbeddingDtype, ...] = get_args(EmbeddingDtype)
+# bytes of 12 numbers
+BYTES = {"float32": 48, "float16": 24, "bfloat16": 24, "int8": 12, "uint8": 12, "binary": 2, "ubinary": 2}
+
+
+def ranges(dtype: EmbeddingDtype) -> Vectors | None:
+    return RANGES if dtype in CALIBRATED else None
 
 
 def test_numbers_read_back_exactly_and_are_short() -> None:
     # not contiguous: cut to fewer dimensions
-    written = msgspec.json.encode(encodings.json_numbers(ROWS[:, :3]))
+    written = msgspec.json.encode(encodings.encoded(ROWS[:, :3], "float"))
     np.testing.assert_array_equal(np.array(json.loads(written), np.float32), ROWS[:, :3])
-    assert msgspec.json.encode(encodings.json_numbers(np.array([[0.1]], np.float32))) == b"[[0.1]]"
+    assert msgspec.json.encode(encodings.encoded(np.array([[0.1]], np.float32), "float")) == b"[[0.1]]"
 
 
 def test_base64_holds_little_endian_numbers() -> None:
     assert encodings.encode_base64(np.array([[1.0]], np.float32)) == ["AACAPw=="]
     assert encodings.encode_base64(np.array([[1.0]], np.float32), "float16") == ["ADw="]
-    for row, text in zip(ROWS, encodings.encode_base64(ROWS), strict=True):
-        np.testing.assert_array_equal(encodings.decode_base64(text), row)
+    assert encodings.encode_base64(np.array([[1.0]], np.float32), "bfloat16") == ["gD8="]
     with pytest.raises(ValueError, match="base64"):
         encodings.decode_base64("AAC\nAPw==")
 
 
-def test_a_response_has_the_encoding_that_was_requested() -> None:
-    assert encodings.encoded(ROWS, "base64", "float16") == encodings.encode_base64(ROWS, "float16")
-    assert encodings.encoded(ROWS, "float", "float16") == encodings.json_numbers(ROWS)
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("float16", "bfloat16")])
+def test_numbers_are_quantised_as_by_the_library(dtype: EmbeddingDtype) -> None:
+    library = original("sentence_transformers")
+    given = RANGES if dtype in CALIBRATED else None
+    expected = library.call("sentence_transformers.util.quantization:quantize_embeddings", ROWS, dtype, given)
+    found = encodings.converted(ROWS, dtype, ranges(dtype))
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_binary_body_is_described_by_its_headers(dtype: Literal["float32", "float16"]) -> None:
-    body, headers = encodings.encode_bytes(ROWS[:, :3], dtype)
-    assert headers == {"x-encoder-shape": "5,3", "x-encoder-dtype": dtype}
-    assert len(body) == 5 * 3 * np.dtype(dtype).itemsize
-    expected = ROWS[:, :3].astype(dtype).astype(np.float32)
-    np.testing.assert_array_equal(encodings.decode_bytes(body, headers), expected)
+def test_bfloat16_is_rounded_as_by_torch() -> None:
+    import torch
+
+    # of each kind: halfway between two, just beside, small, large, and whole
+    values = np.array([[1.00390625, 1.01171875, 1.0039063, 1e-30, 3e38, -2.0, 0.0]], np.float32)
+    expected = torch.from_numpy(values).bfloat16()
+    found = encodings.converted(values, "bfloat16")
+    np.testing.assert_array_equal(found.view(np.int16), expected.view(torch.int16).numpy())
+    np.testing.assert_array_equal(encodings.restored(found, "bfloat16"), expected.float().numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_encoding_holds_the_same_numbers(dtype: EmbeddingDtype) -> None:
+    body, headers = encodings.encode_bytes(ROWS, dtype, ranges(dtype))
+    width = BYTES[dtype] // np.dtype(encodings._WRITTEN[dtype]).itemsize
+    assert headers == {"x-encoder-shape": f"5,{width}", "x-encoder-dimensions": "12", "x-encoder-dtype": dtype}
+    assert len(body) == 5 * BYTES[dtype]
+    numbers = encodings.decode_bytes(body, headers)
+    for text, row in zip(encodings.encode_base64(ROWS, dtype, ranges(dtype)), numbers, strict=True):
+        np.testing.assert_array_equal(encodings.decode_base64(text, dtype), row)
+    listed = json.loads(msgspec.json.encode(encodings.encoded(ROWS, "float", dtype, ranges(dtype))))
+    np.testing.assert_array_equal(np.array(listed, numbers.dtype), numbers)
+    (matrix,) = encodings.encoded_matrices([ROWS], "base64", dtype, ranges(dtype))
+    assert isinstance(matrix, str)
+    np.testing.assert_array_equal(encodings.decode_base64(matrix, dtype), numbers.ravel())
+    (matrix,) = encodings.encoded_matrices([ROWS], "float", dtype, ranges(dtype))
+    assert json.loads(msgspec.json.encode(matrix)) == listed

@@ -1,5 +1,7 @@
 """EmbeddingGemma checkpoints."""
 
+from encoder_plugins.families.retrieval.limits import SCORING_LIMITS
+from encoder_plugins.families.retrieval.routes import ROUTES
 from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
@@ -11,14 +13,15 @@ PLUGIN = Plugin(
     checkpoint="encoder_plugins.models.embeddinggemma.checkpoint:CHECKPOINT",
     recorder="encoder_plugins.families.embedding.reference:MATRYOSHKA_RECORDER",
     parity="encoder_plugins.models.embeddinggemma.parity:PARITY",
-    prep_version=1,
+    prep_version=2,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     routes=(
         POOLING,
         Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
+        *ROUTES,
     ),
-    limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
+    limits=(*REQUEST_LIMITS, *TEXT_LIMITS, *SCORING_LIMITS),
     example_model="unsloth/embeddinggemma-300m",
     # prep writes this name into config.json, since transformers and vLLM know the published one
     architectures={"SentenceGemma3Model": "encoder_plugins.models.embeddinggemma.model:SentenceGemma3Model"},

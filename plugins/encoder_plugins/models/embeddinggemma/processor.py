@@ -9,7 +9,9 @@ from encoder_plugins.backbones.gemma3_settings import check_dtype
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding.processor import EmbeddingProcessor
 from encoder_plugins.families.embedding.request import Answer, EmbeddingsResponse
+from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.prompts import Prompts, with_title
+from encoder_plugins.families.retrieval.scoring import ScoresAnswer
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import check_texts
 from encoder_plugins.models.embeddinggemma.checkpoint import CHECKPOINT, sizes
@@ -22,9 +24,11 @@ class EmbeddingGemmaProcessor(EmbeddingProcessor):
 
     checkpoint = CHECKPOINT
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[EmbeddingGemmaRequest], Answer, binary=True),
+        **EmbeddingProcessor.schemas,
+        "pooling": Schema(Envelope[EmbeddingGemmaRequest], Answer, ScoresAnswer, binary=True),
         "openai": Schema(EmbeddingGemmaEmbeddingsRequest, EmbeddingsResponse),
     }
+    vector_fields = (*EmbeddingProcessor.vector_fields, "prompt", "title", "titles")
 
     def __init__(self, context: ServingContext) -> None:
         check_dtype(context.dtype)
@@ -36,7 +40,8 @@ class EmbeddingGemmaProcessor(EmbeddingProcessor):
         if own:
             check_texts([own], self.limits, path=f"{path}prompt", single=True)
         prompts = Prompts(texts=self._config.prompts, default=self._config.default_prompt)
-        prompt = prompts.choose(prompt_name=request.prompt_name, input_type=request.input_type, prompt=own, path=path)
+        side = side_of(request.input_type, getattr(request, "is_query", None), path)
+        prompt = prompts.choose(prompt_name=request.prompt_name, input_type=side, prompt=own, path=path)
         before = [
             with_title(prompt, title, path=field) for title, field in self._titles(request, len(texts), path=path)
         ]

@@ -6,19 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from encoder_plugins.families.embedding.request import EmbeddingsRequest, Request
-from encoder_plugins.families.retrieval.config import InputType
-
-InputTypeField = Annotated[
-    InputType | None,
-    Meta(description="query or document: the prompt that the checkpoint has for this side of retrieval."),
-]
+from encoder_plugins.families.embedding.request import EmbeddingsRequest, InputTypeField, Request
 
 
 class EmbeddingGemmaRequest(Request, frozen=True):
-    """One text or several, what is put before each, and what their vectors should be like."""
+    """One text or several, what is put before each, and what their vectors should be like; or documents to score."""
 
-    input_type: InputTypeField = None
     prompt: Annotated[
         str | None, Meta(description="A prompt of your own, put before each text as it is; may be empty.")
     ] = None

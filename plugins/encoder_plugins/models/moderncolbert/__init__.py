@@ -1,7 +1,8 @@
 """ColBERT retrieval on ModernBERT."""
 
 from encoder_plugins.families.retrieval.limits import LIMITS
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.families.retrieval.routes import ROUTES
+from encoder_plugins.plugin import POOLING, Plugin
 
 PLUGIN = Plugin(
     name="moderncolbert",
@@ -11,9 +12,10 @@ PLUGIN = Plugin(
     checkpoint="encoder_plugins.models.moderncolbert.checkpoint:CHECKPOINT",
     recorder="encoder_plugins.families.retrieval.reference:RECORDER",
     parity="encoder_plugins.families.retrieval.parity:PARITY",
-    prep_version=1,
+    prep_version=2,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    routes=(POOLING, *ROUTES),
     limits=LIMITS,
     example_model="lightonai/GTE-ModernColBERT-v1",
     # a name of our own: vLLM and transformers know the encoder's

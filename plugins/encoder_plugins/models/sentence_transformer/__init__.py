@@ -1,5 +1,7 @@
 """Checkpoints in sentence-transformers format, on encoders of vLLM's or of ours."""
 
+from encoder_plugins.families.retrieval.limits import SCORING_LIMITS
+from encoder_plugins.families.retrieval.routes import ROUTES
 from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
@@ -10,14 +12,15 @@ PLUGIN = Plugin(
     checkpoint="encoder_plugins.models.sentence_transformer.checkpoint:CHECKPOINT",
     recorder="encoder_plugins.families.embedding.reference:RECORDER",
     parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
-    prep_version=2,
+    prep_version=3,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     routes=(
         POOLING,
         Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
+        *ROUTES,
     ),
-    limits=(*REQUEST_LIMITS, *TEXT_LIMITS),
+    limits=(*REQUEST_LIMITS, *TEXT_LIMITS, *SCORING_LIMITS),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
     # prep writes these names into config.json, since transformers and vLLM know the published ones otherwise
     architectures={

@@ -129,6 +129,19 @@ async def test_a_refusal_fails(prepared: Path) -> None:
     assert (status, found["worst"][0]) == (1, "c2")
 
 
+async def test_a_check_keeps_the_limits_that_the_server_was_started_with(prepared: Path) -> None:
+    async def small(data: dict[str, Any], count: int) -> web.StreamResponse:
+        texts = len(data.get("texts", [0]))
+        return await right(data, count) if texts <= 2 else web.json_response({"error": {}}, status=400)
+
+    assert (await verdict(prepared, small))[1]["result"] == "Failed"
+    assert (await verdict(prepared, small, "--limit", "texts=2"))[1]["result"] == "Passed"
+    # no case is left that such a server would answer: nothing was compared
+    status, found = await verdict(prepared, small, "--limit", "characters_per_text=3")
+    assert (status, found["result"], found["cases"]) == (2, "Inconclusive", 0)
+    assert "not sent because of the server's limits: 5 of 5 cases" in found["message"]
+
+
 @pytest.mark.parametrize("status_code", [500, 502, 504, 429, 408])
 async def test_a_server_that_fails_by_itself_is_no_evidence(prepared: Path, status_code: int) -> None:
     async def fail(data: dict[str, Any], count: int) -> web.StreamResponse:

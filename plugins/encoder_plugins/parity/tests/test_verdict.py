@@ -128,6 +128,29 @@ def test_a_request_has_no_more_texts_than_every_plugin_takes() -> None:
         assert len(plans.plan(PARITY, same)[1].batches) == requests
 
 
+def test_requests_keep_the_limits_that_a_server_was_started_with() -> None:
+    bounds = {"texts": 3, "characters_per_text": 200, "characters": 300, "body_bytes": 900}
+    few = plans.answerable(PARITY, CASES, bounds)
+    left_out = {case["id"] for case in CASES} - {case["id"] for case in few}
+    assert {"long", "beyond-limit"} <= left_out
+    assert all(len(case["text"]) > 100 for case in CASES if case["id"] in left_out)
+    bodies = [
+        PARITY.body(batch.cases, batch.variant) for step in plans.plan(PARITY, few, bounds) for batch in step.batches
+    ]
+    assert all(plans.within(body, bounds) for body in bodies)
+    lists = [body.get("input") or body.get("data", {}).get("texts", ()) for body in bodies]
+    assert max(map(len, lists)) == 3
+    # without limits nothing changes
+    assert plans.answerable(PARITY, CASES, {}) == CASES
+    assert plans.plan(PARITY, CASES, {}) == plans.plan(PARITY, CASES)
+
+
+def test_a_case_of_too_many_documents_is_left_out() -> None:
+    body = {"data": {"query": "a", "documents": ["b"] * 5}}
+    assert plans.within(body, {"documents": 5, "texts": 1})
+    assert not plans.within(body, {"documents": 4})
+
+
 def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:
     def neighbours(batches: Any) -> set[tuple[str, str]]:
         return {(one["id"], two["id"]) for batch in batches for one, two in pairwise(batch.cases)}

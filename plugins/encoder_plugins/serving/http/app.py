@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from encoder_plugins import compatibility
+from encoder_plugins import catalog, compatibility
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.plugin import Plugin, Route
 from encoder_plugins.serving import settings as serving_settings
@@ -141,8 +141,16 @@ class Application:
             headers = {compatibility.PLUGIN_VERSION_HEADER: version} if version else {}
             await self._app(scope, receive, _with_headers(send, headers))
         else:
-            known = ", ".join(sorted({*self._routes, *PASSED, OPENAPI}))
-            await send_refusal(Refusal(404, f"no such path; there is: {known}"), send)
+            await send_refusal(Refusal(404, self._unknown(path)), send)
+
+    def _unknown(self, path: str) -> str:
+        """Return the message about a path that is not served."""
+        plugin = self._serving.plugin
+        if any(route.path == path for other in catalog.plugins().values() for route in other.routes):
+            routes = " or ".join(self._routes)
+            return f"the plugin {plugin.name} does not answer {path}; use POST {routes}"
+        known = ", ".join(sorted({*self._routes, *PASSED, OPENAPI}))
+        return f"no such path; there is: {known}"
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

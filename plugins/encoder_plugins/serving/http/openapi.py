@@ -63,7 +63,7 @@ def _operation(route: Route, schema: Schema) -> dict[str, Any]:
         for status, text in _ERRORS.items()
     }
     return {
-        "operationId": route.schema,
+        "operationId": route.path.strip("/").replace("/", "_"),
         "summary": route.summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": _json(schema.request)}}},
         "responses": {"200": {"description": "The answer.", "content": content}, **errors},

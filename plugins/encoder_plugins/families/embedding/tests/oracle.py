@@ -34,6 +34,14 @@ def encode(folder: str, texts: Sequence[str]) -> Array:
     return found
 
 
+def similarities(folder: str, queries: Sequence[str], documents: Sequence[str]) -> Array:
+    """Return the scores `[queries, documents]`."""
+    model = library(folder)
+    scores = model.similarity(model.encode_query(list(queries)), model.encode_document(list(documents)))
+    found: Array = scores.numpy()
+    return found
+
+
 def token_ids(folder: str, texts: Sequence[str]) -> list[list[int]]:
     """Return the token ids of each text."""
     return [library(folder).preprocess([text])["input_ids"][0].tolist() for text in texts]

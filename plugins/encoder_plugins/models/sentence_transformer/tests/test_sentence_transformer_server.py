@@ -5,27 +5,33 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import cohere
 import httpx
 import numpy as np
 import openai
 import pytest
 
+from encoder_checkpoints.original import original
 from encoder_plugins.compatibility import installed_plugins, installed_vllm
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.embedding.vectors import finish
+from encoder_plugins.families.retrieval import calibration
 from encoder_plugins.inputs import encodings
-from encoder_plugins.inputs.encodings import Vectors
+from encoder_plugins.inputs.encodings import EmbeddingDtype, Vectors
 from encoder_plugins.offline import client as offline
 from encoder_plugins.parity.client import versions
 from encoder_plugins.serving.tests.servers import Server, minilm, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+DTYPES: tuple[EmbeddingDtype, ...] = get_args(EmbeddingDtype)
 TEXTS = [f"sentence {number} about {'boats ' * (number % 9)}and bread" for number in range(64)]
 
 
@@ -100,14 +106,70 @@ async def test_sixteen_clients_with_one_request_id_get_their_own_answers(server:
 def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
     expected = vectors(server, texts=TEXTS[:3], dimensions=5)
     answer = server.answer(texts=TEXTS[:3], dimensions=5, encoding="base64")
-    assert answer.keys() == {"embeddings", "dimensions", "encoding", "usage"}
+    assert answer.keys() == {"embeddings", "rows", "dimensions", "encoding", "embedding_dtype", "usage"}
     assert (answer["dimensions"], answer["encoding"]) == (5, "base64")
     for text, row in zip(answer["embeddings"], expected, strict=True):
         np.testing.assert_array_equal(encodings.decode_base64(text), row)
-    response = server.post({"data": {"texts": TEXTS[:3], "dimensions": 5, "encoding": "bytes", "dtype": "float16"}})
+    response = server.post(
+        {"data": {"texts": TEXTS[:3], "dimensions": 5, "encoding": "bytes", "embedding_dtype": "float16"}}
+    )
     assert response.headers["content-type"] == "application/octet-stream"
     found = encodings.decode_bytes(response.content, response.headers)
     np.testing.assert_array_equal(found, expected.astype(np.float16))
+
+
+def test_scores_are_the_cosines_of_the_library(server: Server) -> None:
+    queries, documents = TEXTS[:2], TEXTS[2:40]
+    oracle = "encoder_plugins.families.embedding.tests.oracle:similarities"
+    source = str(server.artifact / "model")
+    expected = original("sentence_transformers").call(oracle, source, queries, documents)
+    answer = server.answer(queries=queries, documents=documents, top_k=5)
+    for found, scores in zip(answer["results"], expected, strict=True):
+        np.testing.assert_allclose(found["scores"], scores[found["indices"]], atol=1e-5)
+        np.testing.assert_allclose(found["scores"], np.sort(scores)[::-1][:5], atol=1e-5)
+    alone = server.post({"text_1": queries[0], "text_2": documents[:3]}, "/score").json()
+    np.testing.assert_allclose([pair["score"] for pair in alone["data"]], expected[0, :3], atol=1e-5)
+    with httpx.Client(timeout=120) as http:
+        client = cohere.ClientV2(api_key="none", base_url=server.url, httpx_client=http)
+        ranked = client.rerank(model="minilm", query=queries[1], documents=documents, top_n=3)
+        with pytest.raises(cohere.BadRequestError, match="top_n"):
+            client.rerank(model="minilm", query=queries[1], documents=documents, top_n=0)
+    np.testing.assert_allclose(
+        [result.relevance_score for result in ranked.results], np.sort(expected[1])[::-1][:3], atol=1e-5
+    )
+
+
+@pytest.mark.soak
+def test_components_of_langchain_and_haystack_work(server: Server) -> None:
+    script = Path(__file__).with_name("framework_clients.py")
+    command = ["uv", "run", "--quiet", "--frozen", "--script", str(script), server.url, TEXTS[0], *TEXTS[1:5]]
+    environment = {**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "false", "VIRTUAL_ENV": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    expected = vectors(server, texts=TEXTS[1:5])
+    for name in ("langchain_embeddings", "haystack_embeddings"):
+        np.testing.assert_allclose(np.array(found[name], np.float32), expected, atol=1e-6)
+    (ranking,) = server.answer(query=TEXTS[0], documents=TEXTS[1:5], top_k=2)["results"]
+    assert [text for text, _ in found["langchain_reranked"]] == [TEXTS[1 + place] for place in ranking["indices"]]
+    np.testing.assert_allclose([score for _, score in found["langchain_reranked"]], ranking["scores"], atol=1e-6)
+
+
+def test_numbers_are_quantised_by_what_prep_recorded(server: Server) -> None:
+    exact = vectors(server, texts=TEXTS[:8], dimensions=100)
+    recorded = calibration.read(server.artifact / "model")
+    assert recorded is not None
+    assert len(recorded) == 100
+    cut = finish(recorded, checkpoint_normalizes=True, dimensions=100, normalize=None)
+    data = {"texts": TEXTS[:8], "dimensions": 100, "encoding": "bytes"}
+    for dtype in DTYPES:
+        ranges = encodings.ranges_of(cut) if dtype in encodings.CALIBRATED else None
+        response = server.post({"data": {**data, "embedding_dtype": dtype}})
+        found = encodings.decode_bytes(response.content, response.headers)
+        wanted = encodings.restored(encodings.converted(exact, dtype, ranges), dtype)
+        assert response.headers["x-encoder-dimensions"] == "100"
+        # of a number beside a border the same request may end up on either side
+        assert (found != wanted).mean() < 0.01, dtype
 
 
 def test_the_official_client_of_openai_gets_its_embeddings(server: Server, openai_client: openai.OpenAI) -> None:
@@ -194,7 +256,7 @@ def test_a_bad_request_gets_a_4xx_that_names_the_field_and_the_server_goes_on(se
     assert vectors(server, text="still there").shape == (1, 384)
 
 
-@pytest.mark.parametrize("path", ["/v2/embed", "/tokenize", "/score", "/invocations", "/docs", "/load"])
+@pytest.mark.parametrize("path", ["/v2/embed", "/tokenize", "/classify", "/invocations", "/docs", "/load"])
 def test_no_other_way_leads_in(server: Server, path: str) -> None:
     assert httpx.post(server.url + path, json={"model": "minilm", "input": "a"}).status_code == 404
 

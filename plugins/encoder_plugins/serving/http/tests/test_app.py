@@ -34,6 +34,14 @@ async def test_other_paths_do_not_exist(path: str) -> None:
     assert server.passed == []
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/score"])
+async def test_a_route_of_other_plugins_is_refused_with_those_that_there_are(path: str) -> None:
+    server = Server()
+    response = await server.client.post(path, content=b"{}", headers=JSON)
+    assert (response.status_code, server.passed) == (404, [])
+    assert f"does not answer {path}; use POST /pooling" in error(response)["message"]
+
+
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/version"])
 async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
     server = Server()

@@ -1,0 +1,170 @@
+"""Rows and scores over HTTP, against the library and with the clients that users have. One real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cohere
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from encoder_checkpoints.original import original
+from encoder_plugins.families.retrieval import calibration
+from encoder_plugins.inputs import encodings
+from encoder_plugins.inputs.encodings import EmbeddingDtype
+from encoder_plugins.models.moderncolbert.tests import tiny
+from encoder_plugins.serving.tests import servers
+from encoder_plugins.serving.tests.servers import Server
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+ORACLE = "encoder_plugins.families.retrieval.tests.oracle"
+QUERIES = ["Which animal runs fast?", "bread"]
+WORDS = [
+    "the",
+    "river",
+    "carried",
+    "small",
+    "boats",
+    "past",
+    "quiet",
+    "gardens",
+    "while",
+    "villagers",
+    "talked",
+    "about",
+    "weather",
+    "music",
+    "bread",
+]
+# of all lengths up to the checkpoint's, and beyond
+DOCUMENTS = [
+    " ".join(WORDS[(number * 7 + step * step) % len(WORDS)] for step in range(1 + number % 80))
+    for number in range(1000)
+]
+FEW = DOCUMENTS[3:60:7]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build("pylate", tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="module")
+def server(published: Path) -> Iterator[Server]:
+    artifact = servers.prepare("moderncolbert", published, published.parent / ("a" * 64))
+    with servers.running(artifact, name="colbert") as started:
+        yield started
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=120) as client:
+        yield client
+
+
+def library(function: str, published: Path, *arguments: Any) -> Any:
+    return original("sentence_transformers").call(f"{ORACLE}:{function}", str(published), *arguments)
+
+
+def expected_scores(published: Path, query: str, documents: list[str]) -> NDArray[np.float32]:
+    case = {"id": "one", "text": query, "input_type": "query", "documents": documents}
+    found: NDArray[np.float32] = library("outputs", published, [case])["one"]["scores"]
+    return found
+
+
+def test_a_thousand_documents_are_ranked_as_by_the_library(server: Server, published: Path) -> None:
+    answer = server.answer(queries=QUERIES, documents=DOCUMENTS, top_k=100)
+    assert answer["usage"]["prompt_tokens"] > len(DOCUMENTS)
+    scores = library("similarities", published, QUERIES, DOCUMENTS)
+    for expected, found in zip(scores, answer["results"], strict=True):
+        np.testing.assert_allclose(found["scores"], expected[found["indices"]], rtol=1e-5)
+        # no document that was left out is better than the last one
+        left_out = np.delete(expected, found["indices"])
+        assert left_out.max() <= found["scores"][-1] * (1 + 1e-5)
+        assert found["scores"] == sorted(found["scores"], reverse=True)
+    assert server.refusal(queries=QUERIES, documents=[*DOCUMENTS, "one more"])["param"] == "data.documents"
+
+
+def test_scores_do_not_depend_on_the_other_documents(server: Server) -> None:
+    together = server.answer(query=QUERIES[0], documents=FEW)["results"][0]
+    by_index = dict(zip(together["indices"], together["scores"], strict=True))
+    for number, document in enumerate(FEW):
+        (alone,) = server.answer(query=QUERIES[0], documents=[document])["results"][0]["scores"]
+        np.testing.assert_allclose(alone, by_index[number], rtol=1e-6)
+
+
+def test_the_official_client_of_cohere_ranks_documents(server: Server, http: httpx.Client, published: Path) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server.url, httpx_client=http)
+    expected = expected_scores(published, QUERIES[0], FEW)
+    found = client.rerank(model="colbert", query=QUERIES[0], documents=FEW, top_n=3)
+    assert [result.index for result in found.results] == np.argsort(-expected, kind="stable")[:3].tolist()
+    np.testing.assert_allclose(
+        [result.relevance_score for result in found.results], np.sort(expected)[::-1][:3], rtol=1e-5
+    )
+    assert found.id
+    assert found.meta is not None
+    assert found.meta.tokens is not None
+    assert (found.meta.tokens.input_tokens or 0) > len(FEW)
+    first = cohere.Client(api_key="none", base_url=server.url, httpx_client=http)
+    documents = [{"text": text} for text in FEW]
+    older = first.rerank(model="colbert", query=QUERIES[0], documents=documents, return_documents=True)
+    assert [result.index for result in older.results] == np.argsort(-expected, kind="stable").tolist()
+    assert [result.document.text for result in older.results if result.document] == [
+        FEW[result.index] for result in older.results
+    ]
+    with pytest.raises(cohere.BadRequestError, match="top_n"):
+        client.rerank(model="colbert", query=QUERIES[0], documents=FEW, top_n=0)
+    with pytest.raises(cohere.NotFoundError, match="another"):
+        client.rerank(model="another", query=QUERIES[0], documents=FEW)
+
+
+def test_jinas_and_vllms_routes_give_the_same_scores(server: Server, published: Path) -> None:
+    expected = expected_scores(published, QUERIES[0], FEW)
+    jina = {"model": "colbert", "query": QUERIES[0], "documents": FEW, "top_n": 2, "return_documents": True}
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        answer = server.post(jina, path).json()
+        assert [one["document"]["text"] for one in answer["results"]] == [
+            FEW[place] for place in np.argsort(-expected, kind="stable")[:2]
+        ]
+        assert answer["usage"]["total_tokens"] > 0
+    for path, names in (("/score", ("text_1", "text_2")), ("/v1/score", ("queries", "documents"))):
+        one = server.post({names[0]: QUERIES[0], names[1]: FEW}, path).json()
+        np.testing.assert_allclose([pair["score"] for pair in one["data"]], expected, rtol=1e-5)
+        queries = [QUERIES[number % 2] for number in range(len(FEW))]
+        pairs = server.post({names[0]: queries, names[1]: FEW}, path).json()
+        wanted = [
+            expected_scores(published, query, [document])[0] for query, document in zip(queries, FEW, strict=True)
+        ]
+        np.testing.assert_allclose([pair["score"] for pair in pairs["data"]], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "binary"])
+def test_documents_are_pooled_and_quantised_as_by_the_library(
+    dtype: EmbeddingDtype, server: Server, published: Path
+) -> None:
+    vectors = calibration.read(server.artifact / "model")
+    assert vectors is not None
+    assert vectors.shape[1] == tiny.DIMENSIONS
+    ranges = encodings.ranges_of(vectors)
+    expected = library("fewer_rows", published, FEW, 2.0, dtype, ranges)
+    data = {"texts": FEW, "is_query": False, "pool_factor": 2, "embedding_dtype": dtype, "encoding": "bytes"}
+    response = server.post({"data": data})
+    found = encodings.decode_bytes(response.content, response.headers)
+    assert response.headers["x-encoder-rows"] == ",".join(str(len(rows)) for rows in expected)
+    wanted = np.concatenate(expected)
+    assert found.shape == wanted.shape
+    # where a number of the engine and one of the library lie on two sides of a border
+    assert (found != wanted).mean() < 0.01
+
+
+def test_large_bodies_and_other_paths_are_refused(server: Server) -> None:
+    large = server.post({"data": {"text": "x" * 10_000_000, "is_query": False}})
+    assert (large.status_code, large.json()["error"]["param"]) == (413, "body")
+    unknown = server.post({"input": "a"}, "/v1/embeddings")
+    assert unknown.status_code == 404
+    assert "use POST /pooling or /rerank" in unknown.json()["error"]["message"]
