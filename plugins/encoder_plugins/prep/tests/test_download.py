@@ -120,6 +120,19 @@ def test_an_endless_answer_ends_where_the_file_should(tmp_path: Path) -> None:
     assert not (tmp_path / "partial").exists()
 
 
+def test_an_empty_file_stays_empty(tmp_path: Path) -> None:
+    empty, partial = SourceFile(path="empty", size=0, sha256=hashlib.sha256(b"").hexdigest()), tmp_path / "partial"
+    # what is there is of an older content
+    partial.write_bytes(b"older")
+    open_at, requested = source(lambda start: (start, iter([])))
+    receive(empty, partial, open_at, Retries(RetryPolicy()), Progress(lambda _: None))
+    assert (partial.read_bytes(), requested) == (b"", [0])
+    open_at, _ = source(lambda start: (start, iter([b"1", b"2"])))
+    with pytest.raises(ChecksumMismatch, match="longer than the 0 bytes"):
+        receive(empty, partial, open_at, Retries(RetryPolicy()), Progress(lambda _: None))
+    assert not partial.exists()
+
+
 @pytest.mark.parametrize("file", [FILE, UNKNOWN])
 def test_other_bytes_of_the_same_length_are_removed(tmp_path: Path, file: SourceFile) -> None:
     open_at, _ = source(lambda start: (start, iter([bytes(len(CONTENT))])))
