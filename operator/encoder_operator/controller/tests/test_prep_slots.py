@@ -252,6 +252,20 @@ def test_slots_that_are_all_in_use_are_free_for_nobody() -> None:
     assert slots.wait_reason(FOUR) == "Waiting for the preparations of EncoderModels that were queued earlier"
 
 
+def test_several_free_slots_enqueue_several_models_of_one_namespace() -> None:
+    slots, enqueued = prep_slots(2)
+    for key in (ONE, TWO):
+        slots.set_jobs(key, ["prep"])
+    for key in (THREE, FOUR):
+        slots.wait(key)
+    slots.reset([])
+    assert enqueued == [THREE, FOUR]
+    slots.leave(THREE)
+    slots.leave(FOUR)
+    # nothing is kept for a namespace in which nobody waits
+    assert slots._waiting == {}
+
+
 def test_a_namespace_at_its_limit_is_told_so() -> None:
     slots, _ = prep_slots(2, per_namespace=1)
     slots.reserve(ONE)

@@ -242,6 +242,10 @@ def test_a_preparation_begins_with_the_pvc_if_there_is_none() -> None:
 def test_nothing_is_prepared_without_the_inputs_of_the_user() -> None:
     found = artifact.plan(replace(MODEL, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
     assert (found.reason, found.actions, found.requeue_after) == (Reason.INPUTS_MISSING, (), 10.0)
+    asking = harness.parsed_model({"spec.parity": {"inputs": {"configMapRef": {"name": "cases", "key": "json"}}}})
+    found = artifact.plan(replace(asking, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
+    said = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
+    assert found.message == said
 
 
 def with_artifact(number: int = 1, model: EncoderModel = MODEL, **changes: Any) -> Revision:
@@ -421,7 +425,8 @@ def test_a_deadline_names_what_held_the_last_pod_up() -> None:
     late = {"failed": "DeadlineExceeded"}
     begin = "The prep Job exceeded spec.prepare.activeDeadlineSeconds"
     assert decided(job(**late)).message == decided(job(pod(phase="Running"), **late)).message == begin
-    assert decided(job(pod(mount_problem="timed out"), **late)).message == f"{begin}: timed out"
+    stuck = decided(job(pod(mount_problem="timed out"), **late))
+    assert (stuck.message, stuck.failed) == (f"{begin}: timed out", True)
 
 
 @pytest.mark.parametrize(("waited", "again"), [(0, 10.0), (4, 6.0), (9.5, 1.0), (60, 1.0)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from encoder_operator.api.v1alpha1.status import Status
 from encoder_operator.planner.artifact import ArtifactPlan
 from encoder_operator.planner.rollout import RolloutPlan
 from encoder_operator.planner.verification import VerificationPlan
@@ -103,7 +104,10 @@ def status(
         rollout=replace(ROLLED_OUT, **(rollout or {})),
         available_update=None,
     )
-    return build_status(replace(given, **inputs))
+    found = build_status(replace(given, **inputs))
+    # the API server rejects a status that is not in the schema
+    Status.model_validate(found)
+    return found
 
 
 def reported(found: Json, *names: str) -> dict[str, tuple[str, str]]:

@@ -152,7 +152,11 @@ DISPARITY = {"rejection": Problem(Reason.PARITY_FAILED, "differs"), "active": FI
         pytest.param(
             {"artifact_plan": replace(READY, reason=Reason.CHECKSUM_MISMATCH, message="m", artifact=None, failed=True)},
             "Degraded",
-            {"ArtifactReady": ("False", "ChecksumMismatch"), "Degraded": ("True", "ChecksumMismatch")},
+            {
+                "ArtifactReady": ("False", "ChecksumMismatch"),
+                "Degraded": ("True", "ChecksumMismatch"),
+                "Ready": ("True", "Ready"),
+            },
             id="a preparation that failed while another revision serves",
         ),
         pytest.param(

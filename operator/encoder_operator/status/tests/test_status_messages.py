@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from encoder_operator.api.v1alpha1.status import Status
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.observed import (
     ObservedState,
@@ -142,7 +143,9 @@ def test_code_of_the_checkpoint_that_is_trusted_is_named() -> None:
 def rejected(old: Json, *pods: Pod, generation: int = 2) -> Json:
     live = {"metadata": {"name": "minilm", "namespace": "demo", "generation": generation}, "status": old}
     error = NotAccepted(Reason.ARGUMENT_DENIED, "not this one")
-    return not_accepted_status(live, error, ObservedState(now=NOW, pods=pods))
+    found = not_accepted_status(live, error, ObservedState(now=NOW, pods=pods))
+    Status.model_validate({name: value for name, value in found.items() if value is not None})
+    return found
 
 
 def test_an_edit_that_is_not_accepted_says_so_and_keeps_what_serves() -> None:
