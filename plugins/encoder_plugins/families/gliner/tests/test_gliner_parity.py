@@ -276,6 +276,43 @@ def test_an_answer_without_entities_is_wrong(answer: Any) -> None:
         PARITY.outputs(b"no JSON", [case()], POOLING)
 
 
+@pytest.mark.parametrize("change", [{"label": "x" * 9000}, {"score": 2.0, "more": "x" * 9000}])
+def test_a_wrong_entity_is_quoted_in_part(change: dict[str, Any]) -> None:
+    # the verdict has room for two kilobytes
+    wrong = findings(case(), drawn(3), {"entities": [entity((0, 0, 0), 0.9) | change]})[0].wrong
+    assert "entity" in wrong
+    assert len(wrong) < 250
+
+
+def test_an_entity_that_only_the_server_has_is_named_as_the_servers() -> None:
+    logits = drawn(3)
+    found = findings(case(), logits, {"entities": right_answer(case(), logits)})[0]
+    assert found.notes
+    assert {note.split(" has ")[0] for note in found.notes} == {"only the server"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excluded"),
+    [
+        ((0, 0), (1, 0), ""),
+        ((0, 1), (1, 1), "flat nested"),
+        ((0, 1), (0, 2), "flat"),
+        ((0, 2), (1, 1), "flat"),
+        ((0, 3), (1, 1), "flat"),
+        ((0, 1), (1, 0), "flat"),
+        ((0, 1), (2, 1), ""),
+        ((2, 1), (2, 1), "single"),
+    ],
+)
+def test_spans_exclude_each_other_by_the_mode(one: tuple[int, int], other: tuple[int, int], excluded: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        for flat in (True, False):
+            for several in (True, False):
+                found = parity._exclude(case(flat_ner=flat, multi_label=several), (*first, 0), (*second, 1))
+                mode = ("flat" if flat else "nested") if one != other else ("several" if several else "single")
+                assert found == (mode in excluded.split())
+
+
 def test_entities_twice_or_in_another_order_are_wrong() -> None:
     logits = drawn(3)
     answer = right_answer(case(), logits)
