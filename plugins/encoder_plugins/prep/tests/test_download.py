@@ -171,7 +171,7 @@ class WithoutRanges(BaseHTTPRequestHandler):
     """A server that sends whole files only."""
 
     def do_GET(self) -> None:
-        assert self.headers["Range"] == f"bytes={HALF}-"
+        assert self.headers["Range"].startswith("bytes=")
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
@@ -181,10 +181,13 @@ class WithoutRanges(BaseHTTPRequestHandler):
         """Stay quiet."""
 
 
+@pytest.mark.parametrize("there", [1, HALF])
 @pytest.mark.parametrize("kind", ["hub", "web"])
-def test_a_server_that_ignores_a_range_gets_its_answer_from_the_beginning(tmp_path: Path, kind: str) -> None:
+def test_a_server_that_ignores_a_range_gets_its_answer_from_the_beginning(
+    tmp_path: Path, kind: str, there: int
+) -> None:
     partial = tmp_path / "partial"
-    partial.write_bytes(CONTENT[:HALF])
+    partial.write_bytes(CONTENT[:there])
     with ThreadingHTTPServer(("127.0.0.1", 0), WithoutRanges) as server, ThreadPoolExecutor(1) as pool:
         pool.submit(server.serve_forever, 0.01)
         address = f"http://127.0.0.1:{server.server_port}"
