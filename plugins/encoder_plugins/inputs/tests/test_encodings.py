@@ -34,6 +34,19 @@ def test_a_response_has_the_encoding_that_was_requested() -> None:
     assert encodings.encoded(ROWS, "float", "float16") == encodings.json_numbers(ROWS)
 
 
+def test_a_matrix_of_each_text_has_the_encoding_that_was_requested() -> None:
+    # not contiguous, and of different lengths
+    matrices = [ROWS[:, :3], ROWS[:2, :3]]
+    written = json.loads(msgspec.json.encode(encodings.encoded_matrices(matrices, "float", "float32")))
+    for found, matrix in zip(written, matrices, strict=True):
+        np.testing.assert_array_equal(np.array(found, np.float32), matrix)
+    texts = encodings.encoded_matrices(matrices, "base64", "float16")
+    for text, matrix in zip(texts, matrices, strict=True):
+        assert isinstance(text, str)
+        numbers = encodings.decode_base64(text, "float16").reshape(matrix.shape)
+        np.testing.assert_array_equal(numbers, matrix.astype(np.float16).astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_binary_body_is_described_by_its_headers(dtype: Literal["float32", "float16"]) -> None:
     body, headers = encodings.encode_bytes(ROWS[:, :3], dtype)

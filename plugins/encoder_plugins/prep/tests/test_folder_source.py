@@ -44,8 +44,10 @@ def test_a_folder_is_listed_with_a_revision_of_its_content(folder: Path) -> None
     assert source.describe() == {"kind": "pvc", "revision": source.revision}
     assert source.completed(expected[0], quiet()) is expected[0]
     assert FolderSource(folder, source.revision).listing(quiet()) == expected
+    other = FolderSource(folder, "other")
+    assert (other.revision, FolderSource(folder, None).revision) == ("other", "")
     with pytest.raises(errors.ChecksumMismatch, match=f"has revision {source.revision}, expected other"):
-        FolderSource(folder, "other").listing(quiet())
+        other.listing(quiet())
 
 
 def test_a_folder_without_files_is_not_found(tmp_path: Path) -> None:

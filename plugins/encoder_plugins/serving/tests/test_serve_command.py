@@ -278,6 +278,29 @@ def test_a_server_on_the_address_of_this_machine_is_reached_over_ipv4(prepared: 
         socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=30).close()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"plugin": "p"}', '{"plugin": "p", "limits": {"a": "1"}}'),
+        '{"plugin": "p", "limits": {}, "more": 1}',
+        '{"plugin": "p", "limits": {}, "counters": {"path": "f", "processes": 2, "more": 1}}',
+    ],
+)
+def test_settings_of_another_version_are_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        settings.read({settings.VARIABLE: text})
+
+
+def test_settings_are_read_as_they_were_written_and_do_not_change() -> None:
+    written = Settings(plugin="p", limits={"a": 1}, counters=CountersFile(path="f", processes=2))
+    assert settings.read({settings.VARIABLE: written.encode()}) == written
+    assert settings.read({}) is None
+    assert written.counters
+    for value, name in ((written, "plugin"), (written.counters, "path")):
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(value, name, "other")
+
+
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     adapters = (Adapter(name="a", path=Path("/a"), rank=4), Adapter(name="b", path=Path("/b"), rank=17))
     command = serve.command(service(adapters=adapters), PLUGIN, CHECKPOINT, SINGLE, "python")
