@@ -22,7 +22,7 @@ FOREIGN = [
     {"metadata": {"name": "minilm", "labels": {**LABELS, "app.kubernetes.io/managed-by": "helm"}}},
 ]
 ROUTE = {"parentRefs": [{"name": "gateway"}], "hostnames": ["m.example"]}
-REQUESTED = {
+REQUESTED: dict[str, tuple[str, dict[str, Any]]] = {
     "NetworkPolicy": ("network_policy", {"spec.network": {"networkPolicy": {}}}),
     "HTTPRoute": ("http_route", {"spec.network": {"httpRoute": ROUTE}}),
     "PodDisruptionBudget": ("disruption_budget", {"spec.serving.replicas": 2}),
