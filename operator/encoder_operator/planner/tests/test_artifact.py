@@ -9,7 +9,7 @@ import pytest
 
 from encoder_operator import naming
 from encoder_operator.planner import artifact
-from encoder_operator.planner.actions import Action, Apply, Delete
+from encoder_operator.planner.actions import Apply, Delete
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.state import desired, observed
@@ -442,44 +442,3 @@ def test_an_exit_without_words_is_reported_by_its_code() -> None:
     assert decided(job(pod(terminated=ended(3)), failed="x")).message == "The prep Job exited with code 3"
     long = decided(job(pod(terminated=ended(3, "a" * 5 + "b" * 300)), failed="x")).message
     assert long == "b" * 300
-
-
-def bound(size: str, **changes: Any) -> PersistentVolumeClaim:
-    live = {"metadata": {"name": "minilm-artifacts"}, "spec": {"resources": {"requests": {"storage": size}}}}
-    return replace(CLAIM, live=live, **changes)
-
-
-def sizes(actions: tuple[Action, ...]) -> list[str]:
-    return [
-        action.manifest["spec"]["resources"]["requests"]["storage"] for action in actions if isinstance(action, Apply)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("wanted_size", "pvc", "sent"),
-    [
-        ("2Gi", bound("1Gi"), ["2Gi"]),
-        ("1Gi", bound("1Gi"), []),
-        ("1024Mi", bound("1Gi"), []),
-        ("1Gi", bound("2Gi"), []),
-        ("2Gi", bound("1Gi", bound=False), []),
-        ("2Gi", None, []),
-    ],
-)
-def test_a_pvc_is_expanded_and_never_reduced(
-    wanted_size: str, pvc: PersistentVolumeClaim | None, sent: list[str]
-) -> None:
-    create = {"size": wanted_size, "accessModes": ["ReadWriteMany"]}
-    seen = ObservedState(now=NOW, pvc=pvc)
-    for policy in ("Retain", "Delete"):
-        model = harness.parsed_model({"spec.storage": {"create": create, "policy": policy}})
-        assert sizes(artifact.volume_expansion(model, seen)) == sent
-        # the owner is written without the size that is wanted, and together with it where the PVC is expanded
-        kept = [_requested(pvc)] if pvc and policy == "Delete" and not sent else []
-        assert sizes(artifact.pvc_ownership(model, seen)) == kept
-    mine = harness.parsed_model({"spec.storage": {"claimName": "mine"}})
-    assert artifact.volume_expansion(mine, seen) == artifact.pvc_ownership(mine, seen) == ()
-
-
-def _requested(pvc: PersistentVolumeClaim) -> str:
-    return str(pvc.live["spec"]["resources"]["requests"]["storage"])

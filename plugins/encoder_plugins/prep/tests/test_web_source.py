@@ -88,6 +88,12 @@ def test_a_list_is_read_as_sha256sum_prints_it(server: WebServer, staging: Stagi
     assert found.describe() == {"kind": "http", "revision": sha256(text.encode())}
 
 
+def test_a_line_that_is_none_of_a_list_is_named_by_its_number(source: Source) -> None:
+    good = f"{CONFIG_SHA256}  config.json\n"
+    with pytest.raises(errors.Unsupported, match="line 2 is not <sha256>  <relative path>"):
+        source("list", f"{good}{good}".encode()).listing(collected()[0])
+
+
 def test_a_list_may_have_as_many_bytes_as_the_limit(
     server: WebServer, staging: Staging, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
