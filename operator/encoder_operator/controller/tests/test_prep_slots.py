@@ -266,11 +266,11 @@ def test_several_free_slots_enqueue_several_models_of_one_namespace() -> None:
     assert slots._waiting == {}
 
 
-def test_a_namespace_at_its_limit_is_told_so() -> None:
+def test_a_namespace_at_its_limit_waits_for_its_own() -> None:
     slots, _ = prep_slots(2, per_namespace=1)
     slots.reserve(ONE)
-    said = "Waiting for one of 1 unfinished preparation in namespace demo to finish; the limit per namespace is 1"
-    assert slots.wait_reason(TWO) == said
+    expected = "Waiting for one of 1 unfinished preparation in namespace demo to finish; the limit per namespace is 1"
+    assert slots.wait_reason(TWO) == expected
     # without a limit per namespace, one namespace may take all slots
     slots, _ = prep_slots(2)
     slots.reserve(ONE)

@@ -244,8 +244,8 @@ def test_nothing_is_prepared_without_the_inputs_of_the_user() -> None:
     assert (found.reason, found.actions, found.requeue_after) == (Reason.INPUTS_MISSING, (), 10.0)
     asking = harness.parsed_model({"spec.parity": {"inputs": {"configMapRef": {"name": "cases", "key": "json"}}}})
     found = artifact.plan(replace(asking, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
-    said = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
-    assert found.message == said
+    expected = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
+    assert found.message == expected
 
 
 def with_artifact(number: int = 1, model: EncoderModel = MODEL, **changes: Any) -> Revision:

@@ -17,7 +17,7 @@ from encoder_operator.tests.fake_cluster import FakeCluster
 
 
 class Counting(FakeCluster):
-    """Notes what is asked, in order, and how many batches there are at each request; answers some paths by a status of their own."""
+    """Notes what is requested, in order, and how many batches there are at each request; answers some paths by a status of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ async def test_an_object_of_the_models_name_without_its_label_is_read_if_the_spe
     }
 
 
-async def test_a_cluster_without_the_gateway_api_is_asked_for_no_route() -> None:
+async def test_a_cluster_without_the_gateway_api_gets_no_request_for_routes() -> None:
     fake = Counting()
     found = await view(fake, fake.model("m", "demo", **{"spec.network": {"httpRoute": {}}}))
     assert not found.gateway_api

@@ -154,11 +154,11 @@ def test_a_rollback_names_both_revisions(reason: str) -> None:
 
 def test_degraded_is_an_event_when_it_begins() -> None:
     fine, broken = ("Degraded", "False", "AsExpected"), ("Degraded", "True", "Evicted")
-    said = [(True, "Degraded", "Evicted: 1 of 2 pods ready, active revision a")]
+    expected = [(True, "Degraded", "Evicted: 1 of 2 pods ready, active revision a")]
     fields = {"activeRevision": "a", "desiredReplicas": 2}
     old = status(fine, activeRevision="a")
-    assert found(old, status(broken, **fields)) == said
-    assert found(status(activeRevision="a"), status(broken, **fields)) == said
+    assert found(old, status(broken, **fields)) == expected
+    assert found(status(activeRevision="a"), status(broken, **fields)) == expected
     assert found(status(broken, **fields), status(("Degraded", "True", "NodeLost"), **fields)) == []
     assert found(status(broken, **fields), status(fine, **fields)) == []
 

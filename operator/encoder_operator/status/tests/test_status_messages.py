@@ -50,10 +50,10 @@ def test_counts_of_pods_are_spelled_as_one_reads_them() -> None:
     )
     assert messages(status(**two))["Progressing"] == "1 of 2 pods are ready"
     old = (pod(), pod(SECOND, name="a"))
-    said = messages(status(observed={"pods": old}))["UpToDate"]
-    assert said == "1 pod of the previous revision still serves traffic"
-    said = messages(status(observed={"pods": (*old, pod(SECOND, name="b"), pod(SECOND, deleting=True))}))["UpToDate"]
-    assert said == "2 pods of the previous revision still serve traffic"
+    message = messages(status(observed={"pods": old}))["UpToDate"]
+    assert message == "1 pod of the previous revision still serves traffic"
+    message = messages(status(observed={"pods": (*old, pod(SECOND, name="b"), pod(SECOND, deleting=True))}))["UpToDate"]
+    assert message == "2 pods of the previous revision still serve traffic"
 
 
 def test_pods_that_ended_or_end_are_not_counted() -> None:
@@ -189,6 +189,6 @@ def test_children_of_a_deleted_model_are_waited_for() -> None:
     assert named.pop("Accepted") == ("True", "Accepted")
     assert (named.pop("Verified"), named.pop("Progressing")) == (("Unknown", waiting), ("True", waiting))
     assert set(named.values()) == {("False", waiting)}
-    said = messages(found)["Ready"]
-    assert "Job j2" in said
-    assert "Job j3" not in said
+    message = messages(found)["Ready"]
+    assert "Job j2" in message
+    assert "Job j3" not in message
