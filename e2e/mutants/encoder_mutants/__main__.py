@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("only", nargs="*", metavar="MODULE", help="a module's path or its end, or a group's name")
     parser.add_argument("--level", choices=("unit", "all"), default="unit", help="which tests run (default: unit)")
     parser.add_argument("--limit", type=int, help="at most this many mutants of a module, chosen by chance")
+    parser.add_argument("--seed", type=int, default=0, help="which of them (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests at the same time")
     parser.add_argument("--page", action="store_true", help="run nothing; write the page again")
     parser.add_argument("--check", action="store_true", help="run nothing; fail when the page is not up to date")
@@ -74,7 +75,7 @@ def _module(group: Group, module: str, equivalents: Sequence[Equivalent], option
     original = (table.ROOT / module).read_text("utf-8")
     nothing = {(e.line, e.operator) for e in equivalents if e.module == module}
     found = [mutant for mutant in mutants.mutants(original) if (mutant.text, mutant.operator) not in nothing]
-    chosen = mutants.sample(found, options.limit, module)
+    chosen = mutants.sample(found, options.limit, module, options.seed)
     print(f"{module}: {len(chosen)} of {len(found)} mutants", flush=True)
     with pool.running(options.workers, group.preload) as workers:
         alive = _level(workers, "unit", table.files(group.unit), module, original, chosen)
@@ -86,7 +87,8 @@ def _module(group: Group, module: str, equivalents: Sequence[Equivalent], option
             by_all = len(chosen) - len(alive)
     report = _report(module, original, alive)
     print(f"{module}: {len(chosen) - len(alive)} of {len(chosen)} killed; the others: {report}", flush=True)
-    return Score(len(chosen), len(found), by_unit, by_all)
+    seed = options.seed if len(chosen) < len(found) else 0
+    return Score(len(chosen), len(found), by_unit, by_all, seed)
 
 
 def _level(

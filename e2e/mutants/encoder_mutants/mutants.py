@@ -72,9 +72,13 @@ def _matters(node: NodeOrLeaf) -> bool:
     return ancestor is None
 
 
-def sample(found: Sequence[Mutant], limit: int | None, module: str) -> list[Mutant]:
-    """Return at most `limit` of a module's mutants, in their order: the same ones as long as the module does not change."""
+def sample(found: Sequence[Mutant], limit: int | None, module: str, seed: int = 0) -> list[Mutant]:
+    """Return at most `limit` of a module's mutants, in their order.
+
+    They are the same ones as long as neither the module nor the seed changes. Tests that were written for the survivors of one
+    sample are judged by another one.
+    """
     if limit is None or len(found) <= limit:
         return list(found)
-    chosen = set(random.Random(module).sample(range(len(found)), limit))
+    chosen = set(random.Random(f"{module} {seed}").sample(range(len(found)), limit))
     return [mutant for number, mutant in enumerate(found) if number in chosen]

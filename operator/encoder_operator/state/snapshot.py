@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,23 +52,32 @@ _Batch: TypeAlias = dict[NamespacedName, "asyncio.Future[Snapshot | None]"]
 
 
 class SnapshotReader:
-    """Reads snapshots in batches."""
+    """Reads snapshots in batches.
 
-    def __init__(self, client: Client, *, namespaced: bool = False) -> None:
+    Args:
+        client: Reads from the API server.
+        namespaced: Whether the operator may not list the whole cluster.
+        clock: Monotonic time in seconds.
+    """
+
+    def __init__(
+        self, client: Client, *, namespaced: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
         self._namespaced = namespaced
+        self._clock = clock
         self._waiting: dict[NamespacedName, asyncio.Future[Snapshot | None]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._gateway: tuple[float, bool] = (0.0, False)
+        # when the Gateway API was looked for last, and whether it was there
+        self._gateway: tuple[float, bool] | None = None
 
     async def read(self, key: NamespacedName) -> Snapshot | None:
         """Return the EncoderModel with its children, or None if it does not exist or is being deleted."""
         loop = asyncio.get_running_loop()
         future = self._waiting.get(key)
         if future is None:
-            if not self._waiting:
-                # reads that are requested in this iteration of the event loop join the batch
-                loop.call_soon(self._start)
+            # reads that are requested in this iteration of the event loop join the batch
+            loop.call_soon(self._start)
             future = self._waiting[key] = loop.create_future()
         return await asyncio.shield(future)
 
@@ -102,8 +111,7 @@ class SnapshotReader:
                 raise
             return
         for key, future in batch.items():
-            if not future.done():
-                future.set_result(found.get(key))
+            future.set_result(found.get(key))
 
     async def _views(self, keys: list[NamespacedName]) -> dict[NamespacedName, Snapshot]:
         # Jobs before pods, so that a finished Job is never seen without the pod that holds its result
@@ -148,7 +156,7 @@ class SnapshotReader:
         except ApiServerError as error:
             if error.status != 404:
                 raise
-        self._gateway = (time.monotonic(), False)
+        self._gateway = (self._clock(), False)
         return {}
 
     def _by_namespace(self, keys: list[NamespacedName]) -> dict[str, list[str]]:
@@ -177,22 +185,18 @@ class SnapshotReader:
     async def _list(self, kind: str, keys: list[NamespacedName]) -> tuple[dict[NamespacedName, list[Json]], str]:
         lists = await asyncio.gather(
             *(
-                self._client.list_with_version(
-                    kind, namespace, {naming.MODEL: models if len(models) > 1 else models[0]}
-                )
+                self._client.list_with_version(kind, namespace, {naming.MODEL: models})
                 for namespace, models in self._by_namespace(keys).items()
             )
         )
         found: dict[NamespacedName, list[Json]] = defaultdict(list)
-        wanted = set(keys)
         for listed in lists:
             for item in listed.items:
                 meta = item["metadata"]
                 key = NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])
-                if key in wanted:
-                    # items of a list lack their kind
-                    item["kind"] = kind
-                    found[key].append(item)
+                # items of a list lack their kind
+                item["kind"] = kind
+                found[key].append(item)
         # everything older than the oldest of the lists is in all of them
         return found, min((listed.version for listed in lists), key=_parse_version)
 
@@ -213,11 +217,9 @@ class SnapshotReader:
         return found
 
     async def _has_gateway(self) -> bool:
-        checked_at, found = self._gateway
-        if not checked_at or time.monotonic() - checked_at > _DISCOVERY_SECONDS:
-            found = await self._client.has_resource(*_HTTP_ROUTE_RESOURCE)
-            self._gateway = (time.monotonic(), found)
-        return found
+        if self._gateway is None or self._clock() - self._gateway[0] > _DISCOVERY_SECONDS:
+            self._gateway = (self._clock(), await self._client.has_resource(*_HTTP_ROUTE_RESOURCE))
+        return self._gateway[1]
 
 
 def pvc_name(live: Json) -> str:
@@ -250,10 +252,9 @@ def _split_by_namespace(batch: _Batch) -> list[_Batch]:
 
 def _fail(batch: _Batch, error: BaseException) -> None:
     for future in batch.values():
-        if not future.done():
-            future.set_exception(_retryable(error))
-            # the caller may have been cancelled
-            future.exception()
+        future.set_exception(_retryable(error))
+        # the caller may have been cancelled
+        future.exception()
 
 
 def _retryable(error: BaseException) -> BaseException:

@@ -244,7 +244,7 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
         found["Ready"] = ConditionValue(
             True,
             Reason.READY,
-            f"{plural(len(inputs.ready), 'pod')} of revision {_hash(inputs.active)} {'serves' if len(inputs.ready) == 1 else 'serve'} traffic",
+            f"{plural(len(inputs.ready), 'pod')} of revision {inputs.ready[0].revision} {'serves' if len(inputs.ready) == 1 else 'serve'} traffic",
         )
     else:
         found["Ready"] = found[missing]
@@ -285,7 +285,7 @@ def _available(inputs: StatusInputs) -> ConditionValue:
         return ConditionValue(
             True,
             Reason.SERVING,
-            f"{len(ready)} of {plural(wanted, 'pod')} of revision {_hash(inputs.active)} {'is' if wanted == 1 else 'are'} ready",
+            f"{len(ready)} of {plural(wanted, 'pod')} of revision {ready[0].revision} {'is' if wanted == 1 else 'are'} ready",
         )
     if inputs.model.spec.suspend:
         return ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
@@ -454,7 +454,3 @@ def _assemble(
     listed = condition_values.to_json(conditions, old, generation, observed.now)
     status = {key: value for key, value in found.items() if value is not None}
     return {"observedGeneration": generation} | status | {"conditions": listed}
-
-
-def _hash(found: Revision | None) -> str:
-    return found.hash if found else "(none)"

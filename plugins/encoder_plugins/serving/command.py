@@ -82,7 +82,14 @@ class Service:
     arguments: tuple[str, ...] = field(default=())
 
 
-def command(service: Service, plugin: Plugin, checkpoint: EngineSettings, tuning: Tuning, python: str) -> list[str]:
+def command(
+    service: Service,
+    plugin: Plugin,
+    checkpoint: EngineSettings,
+    tuning: Tuning,
+    python: str,
+    address: str = "0.0.0.0",
+) -> list[str]:
     """Return the command line of one engine and its API servers.
 
     Args:
@@ -91,9 +98,10 @@ def command(service: Service, plugin: Plugin, checkpoint: EngineSettings, tuning
         checkpoint: What the artifact decides about the engine.
         tuning: How it is served.
         python: The interpreter.
+        address: The address to listen on.
     """
     arguments = {
-        "--host": "0.0.0.0",
+        "--host": address,
         "--port": str(service.port),
         "--middleware": APPLICATION,
         # short requests before what long ones still have waiting; serving.engine says which is which

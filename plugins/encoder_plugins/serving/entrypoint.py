@@ -22,7 +22,7 @@ from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep.checkpoint import Checkpoint, EngineSettings
 from encoder_plugins.serving import command, signals
 from encoder_plugins.serving.command import Adapter, Service
-from encoder_plugins.serving.host import Host, this_host
+from encoder_plugins.serving.host import Host, listen_address, this_host
 from encoder_plugins.serving.http import worker_counters
 from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.supervisor import Supervisor
@@ -71,7 +71,7 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
         counters=counters,
     )
     wanted = command.environment(given, service, tuning, host.cores, serving)
-    line = tuple(command.command(service, plugin, checkpoint, tuning, sys.executable))
+    line = tuple(command.command(service, plugin, checkpoint, tuning, sys.executable, listen_address()))
     return Plan(
         commands=(line,) * tuning.engines,
         environment={name: value for name, value in wanted.items() if given.get(name) != value},

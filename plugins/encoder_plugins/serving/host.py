@@ -6,6 +6,7 @@ import importlib.metadata
 import math
 import os
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,20 @@ def memory_limit(memory_max: str) -> int | None:
     """Return the bytes of a cgroup's ``memory.max``; None where there is no limit."""
     text = memory_max.strip()
     return int(text) if text.isdecimal() else None
+
+
+def listen_address() -> str:
+    """Return the address to listen on: the one that stands for every IPv6 and IPv4 address, or for every IPv4 address where there is no IPv6.
+
+    In an IPv6 cluster, the kubelet and the Service know a pod by its IPv6 address only.
+    """
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
+            only_ipv6 = probe.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    except OSError:
+        return "0.0.0.0"
+    return "0.0.0.0" if only_ipv6 else "::"
 
 
 def this_accelerator() -> Accelerator:

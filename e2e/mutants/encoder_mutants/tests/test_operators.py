@@ -111,6 +111,7 @@ def test_a_sample_is_the_same_each_time() -> None:
     found = mutants.mutants("".join(f"a = {number}\n" for number in range(50)))
     chosen = mutants.sample(found, 10, "module.py")
     assert chosen == mutants.sample(found, 10, "module.py")
+    assert chosen != mutants.sample(found, 10, "module.py", seed=1)
     assert len(chosen) == 10
     assert chosen == sorted(chosen, key=lambda mutant: mutant.line)
     assert mutants.sample(found, None, "module.py") == mutants.sample(found, 50, "module.py") == found

@@ -42,11 +42,11 @@ def test_modules_are_selected_by_group_path_or_its_end() -> None:
 def test_the_page_shows_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     assert scores.read(path) == {}
-    measured = {"serving/tuning.py": Score(40, 80, 36, 40), "serving/command.py": Score(10, 10, 5)}
+    measured = {"serving/tuning.py": Score(40, 80, 36, 40, seed=2), "serving/command.py": Score(10, 10, 5)}
     scores.write(measured, path)
     assert scores.read(path) == measured
     text = scores.page([GROUP], measured)
-    assert "| `serving/tuning.py` | 40 of 80 | 36 (90 %) | 40 (100 %) |\n" in text
+    assert "| `serving/tuning.py` | 40 of 80, seed 2 | 36 (90 %) | 40 (100 %) |\n" in text
     assert "| `serving/command.py` | 10 | 5 (50 %) |  |\n" in text
     assert "| together | 50 of 90 | 41 (82 %) |  |\n" in text
     assert "| `serving/command.py` | not measured | | |\n" in scores.page([GROUP], {})

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from encoder_operator.controller import prep_slots as prep_slots_module
-from encoder_operator.controller.prep_slots import PrepSlots, holds_slot
+from encoder_operator.controller.prep_slots import PrepSlots, holds_slot, is_finished
 from encoder_operator.manager.settings import Settings
+from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 
 ONE, TWO, THREE, FOUR = (NamespacedName("demo", name) for name in ("one", "two", "three", "four"))
@@ -172,7 +173,8 @@ def pod(phase: str = "Pending", scheduled: str = "True", owner: str = "job") -> 
     ("age", "pods", "holds"),
     [
         (1, [], True),
-        (10, [], False),
+        (2.9, [], True),
+        (3, [], False),
         (10, [pod("Running", owner="another")], False),
         (10, [pod()], True),
         (10, [pod("Running")], True),
@@ -180,8 +182,111 @@ def pod(phase: str = "Pending", scheduled: str = "True", owner: str = "job") -> 
         (10, [pod("Failed")], True),
         (10, [pod("Failed"), pod(scheduled="False")], False),
     ],
-    ids=["new", "no pod", "pod of another", "starts", "runs", "unscheduled", "between attempts", "second unscheduled"],
+    ids=[
+        "new",
+        "almost late",
+        "no pod",
+        "pod of another",
+        "starts",
+        "runs",
+        "unscheduled",
+        "between attempts",
+        "second unscheduled",
+    ],
 )
-def test_a_job_holds_a_slot_while_its_pod_runs_or_is_about_to(age: int, pods: list[Any], holds: bool) -> None:
+def test_a_job_holds_a_slot_while_its_pod_runs_or_is_about_to(age: float, pods: list[Any], holds: bool) -> None:
     created = (NOW - timedelta(seconds=age)).isoformat()
     assert holds_slot({"metadata": {"uid": "job", "creationTimestamp": created}}, pods, NOW) is holds
+
+
+def gauges() -> tuple[float, ...]:
+    """Return the models that are running, pending and queued, as the metrics have them."""
+    found = {sample.labels["state"]: sample.value for metric in metrics.PREPS.collect() for sample in metric.samples}
+    return found["running"], found["pending"], found["queued"]
+
+
+def test_metrics_follow_each_step() -> None:
+    slots, _ = prep_slots(2)
+    slots.reserve(ONE)
+    assert gauges() == (1, 0, 0)
+    slots.set_jobs(ONE, ["one-prep"])
+    slots.reserve(TWO)
+    assert gauges() == (2, 0, 0)
+    slots.wait(THREE)
+    assert gauges() == (2, 0, 1)
+    slots.set_jobs(TWO, [], pending=["two-prep"])
+    assert gauges() == (1, 1, 1)
+    # one Job runs while another one of the same model does not
+    slots.set_jobs(TWO, ["two-new"], pending=["two-prep"])
+    assert gauges() == (2, 0, 1)
+    slots.leave(THREE)
+    assert gauges() == (2, 0, 0)
+    slots.reset([])
+    assert gauges() == (0, 0, 0)
+
+
+def test_jobs_of_namespaces_that_were_not_read_keep_their_slots() -> None:
+    slots, _ = prep_slots(9)
+    read, unread, held = (NamespacedName(name, "m") for name in ("read", "unread", "held"))
+    for key in (read, unread):
+        slots.set_jobs(key, ["running"], pending=["pending"])
+    slots.set_jobs(held, [], pending=["pending"])
+    slots.reserve(ONE)
+    slots.reset([], unread={"unread", "held"})
+    assert [slots.has_job(key) for key in (read, unread, held, ONE)] == [False, True, True, True]
+    assert gauges() == (2, 1, 0)
+
+
+def test_slots_that_are_all_in_use_are_free_for_nobody() -> None:
+    slots, enqueued = prep_slots(1)
+    # more Jobs than slots: pods that were scheduled after all
+    for key in (ONE, TWO):
+        slots.set_jobs(key, ["prep"])
+    slots.wait(THREE)
+    slots.set_jobs(TWO, [])
+    assert (enqueued, slots.may_start(THREE)) == ([], False)
+    slots.set_jobs(ONE, [])
+    assert (enqueued, slots.may_start(THREE)) == ([THREE], True)
+    # a model that neither waits nor has a Job may not start before those that wait
+    assert not slots.may_start(FOUR)
+    assert slots.wait_reason(FOUR) == "Waiting for the preparations of EncoderModels that were queued earlier"
+
+
+def test_several_free_slots_enqueue_several_models_of_one_namespace() -> None:
+    slots, enqueued = prep_slots(2)
+    for key in (ONE, TWO):
+        slots.set_jobs(key, ["prep"])
+    for key in (THREE, FOUR):
+        slots.wait(key)
+    slots.reset([])
+    assert enqueued == [THREE, FOUR]
+    slots.leave(THREE)
+    slots.leave(FOUR)
+    # nothing is kept for a namespace in which nobody waits
+    assert slots._waiting == {}
+
+
+def test_a_namespace_at_its_limit_waits_for_its_own() -> None:
+    slots, _ = prep_slots(2, per_namespace=1)
+    slots.reserve(ONE)
+    expected = "Waiting for one of 1 unfinished preparation in namespace demo to finish; the limit per namespace is 1"
+    assert slots.wait_reason(TWO) == expected
+    # without a limit per namespace, one namespace may take all slots
+    slots, _ = prep_slots(2)
+    slots.reserve(ONE)
+    assert slots.wait_reason(TWO) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "finished"),
+    [
+        (None, False),
+        ({"conditions": None}, False),
+        ({"conditions": [{"type": "Complete", "status": "True"}]}, True),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, True),
+        ({"conditions": [{"type": "Failed", "status": "False"}]}, False),
+        ({"conditions": [{"type": "Suspended", "status": "True"}]}, False),
+    ],
+)
+def test_a_job_has_finished_by_its_conditions(status: Any, finished: bool) -> None:
+    assert is_finished({"status": status}) is finished

@@ -63,6 +63,20 @@ async def test_events_of_a_failed_update_name_both_revisions_and_the_numbers() -
     assert "ParityPassed" not in found
 
 
+async def test_an_event_is_no_longer_than_the_api_server_accepts() -> None:
+    harness = Harness()
+    await harness.settle()
+    before = events(harness)
+    harness.parity = lambda job: failing_report(job) | {"worst": ["x" * 2000]}
+    harness.change(args=["--seed", "1"])
+    await harness.settle()
+    found = new_events(harness, before)
+    assert {reason: len(found[reason][1]) for reason in ("ParityFailed", "RolledBack")} == {
+        "ParityFailed": 1024,
+        "RolledBack": 1024,
+    }
+
+
 async def test_an_update_that_passes_reports_its_own_numbers() -> None:
     harness = Harness()
     await harness.settle()

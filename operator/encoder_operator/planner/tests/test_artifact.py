@@ -9,12 +9,12 @@ import pytest
 
 from encoder_operator import naming
 from encoder_operator.planner import artifact
-from encoder_operator.planner.actions import Delete
+from encoder_operator.planner.actions import Apply, Delete
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.state import desired, observed
 from encoder_operator.state.desired import EncoderModel
-from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Termination
+from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Revision, Termination
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests import harness
 from encoder_operator.tests.harness import PREPARED, SETTINGS
@@ -216,3 +216,229 @@ def test_a_missing_user_pvc_is_reported_and_starts_nothing() -> None:
     assert found.reason is Reason.CLAIM_MISSING
     assert found.actions == ()
     assert found.requeue_after
+    mine = replace(CLAIM, name="mine")
+    started = artifact.plan(desired.parse_model(live, SETTINGS), ObservedState(now=NOW, pvc=mine), None, SETTINGS)
+    assert (started.reason, kinds(started)) == (Reason.PREPARING, ["Job"])
+
+
+def kinds(found: artifact.ArtifactPlan) -> list[str]:
+    return [action.manifest["kind"] for action in found.actions if isinstance(action, Apply)]
+
+
+def test_a_preparation_begins_with_the_pvc_if_there_is_none() -> None:
+    def started(**changes: Any) -> artifact.ArtifactPlan:
+        return artifact.plan(MODEL, ObservedState(now=NOW, **changes), None, SETTINGS)
+
+    assert (started().reason, kinds(started())) == (Reason.PREPARING, ["PersistentVolumeClaim", "Job"])
+    assert kinds(started(pvc=CLAIM)) == ["Job"]
+    queued = started(prep_wait_reason="wait for others")
+    assert (queued.reason, queued.message, queued.actions) == (Reason.QUEUED, "wait for others", ())
+    assert (queued.key, queued.requeue_after) == (KEY, 120.0)
+    suspended = replace(MODEL, spec=MODEL.spec.model_copy(update={"suspend": True}))
+    found = artifact.plan(suspended, ObservedState(now=NOW), None, SETTINGS)
+    assert (found.reason, found.actions) == (Reason.SUSPENDED, ())
+
+
+def test_nothing_is_prepared_without_the_inputs_of_the_user() -> None:
+    found = artifact.plan(replace(MODEL, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
+    assert (found.reason, found.actions, found.requeue_after) == (Reason.INPUTS_MISSING, (), 10.0)
+    asking = harness.parsed_model({"spec.parity": {"inputs": {"configMapRef": {"name": "cases", "key": "json"}}}})
+    found = artifact.plan(replace(asking, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
+    expected = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
+    assert found.message == expected
+
+
+def with_artifact(number: int = 1, model: EncoderModel = MODEL, **changes: Any) -> Revision:
+    """Return a revision of the model whose artifact is on the PVC; its digest is named by the number."""
+    pinned = {
+        "key": revision.artifact_key(model),
+        "digest": f"d{number}",
+        "reference": "f",
+        "revision": "1",
+        "bytes": 5_000_000,
+    }
+    fields: dict[str, Any] = {
+        "hash": f"r{number}",
+        "inputs_hash": "",
+        "number": number,
+        "pvc_uid": CLAIM.uid,
+        "template": {},
+        "pinned": {"artifact": pinned, "claim": "minilm-artifacts"},
+        "created": NOW,
+        "unresolved_source": revision.unresolved_source(model),
+    }
+    return Revision(**{**fields, **changes})
+
+
+def digest(
+    *revisions: Revision, model: EncoderModel = MODEL, target: Revision | None = None, pvc: Any = CLAIM
+) -> str | None:
+    """Return the digest of the artifact that is used instead of a new one."""
+    seen = ObservedState(now=NOW, pvc=pvc, revisions=revisions)
+    found = artifact.plan(model, seen, target, SETTINGS)
+    assert (found.reason is Reason.PREPARED) == (found.artifact is not None)
+    assert found.actions == () or found.artifact is None
+    return found.artifact.digest if found.artifact else None
+
+
+def test_an_artifact_is_prepared_once_for_each_volume_and_key() -> None:
+    first, second = with_artifact(1), with_artifact(2)
+    assert digest() is None
+    assert digest(first) == "d1"
+    assert digest(first, second) == digest(second, first) == "d2"
+    assert digest(first, second, target=first) == "d1"
+    other = with_artifact(3, harness.parsed_model({"spec.prepare": {"allowPickle": True}}))
+    assert digest(other) is None
+    assert digest(other, first) == "d1"
+    # the artifact of the target revision is kept, whatever its key is now
+    assert digest(other, first, target=other) == "d3"
+    for elsewhere in ({"pvc_uid": "another"}, {"pinned": {**first.pinned, "claim": "another"}}):
+        assert digest(replace(first, **elsewhere)) is None
+    gone = replace(first, pvc_uid="another")
+    assert digest(gone, target=gone) is None
+    assert digest(first, target=first, pvc=None) is None
+
+
+def branch(name: str = "main", retry: str = "", uid: str = "u") -> EncoderModel:
+    found = harness.parsed_model(
+        {"spec.source": {"huggingFace": {"repo": "a/b", "revision": name, "allowMutableRevision": True}}}
+    )
+    return replace(found, retry=retry, uid=uid)
+
+
+def test_the_commit_of_a_branch_is_kept_until_a_retry_is_requested() -> None:
+    main = with_artifact(1, branch())
+    assert digest(main, model=branch()) == "d1"
+    assert digest(main, model=branch("dev")) is None
+    assert digest(main, model=branch(retry="1")) is None
+    again = with_artifact(2, branch(retry="1"), retry="1")
+    assert digest(main, again, model=branch(retry="1")) == "d2"
+    # the annotation is removed
+    assert digest(main, again, model=branch()) == "d2"
+    # an edit of another field changes the key of neither; one of the key alone is looked up by its source
+    moved = replace(main, pinned={**main.pinned, "artifact": {**main.pinned["artifact"], "key": "older"}})
+    assert digest(moved, model=branch()) == "d1"
+    fixed = replace(with_artifact(3), pinned=moved.pinned)
+    assert digest(fixed) is None
+
+
+def test_each_model_looks_up_a_branch_for_itself_and_shares_a_commit() -> None:
+    keys = {revision.artifact_key(branch(uid=uid, retry=retry)) for uid in ("u", "v") for retry in ("", "1")}
+    assert len(keys) == 4
+    assert len({revision.artifact_key(branch("1" * 40, uid=uid)) for uid in ("u", "v")}) == 1
+
+
+def test_jobs_of_a_finished_preparation_stay_and_others_are_ended() -> None:
+    main = with_artifact(1)
+    for found, ended_too in (
+        (job(), False),
+        (job(name="other"), True),
+        (job(name="other", complete=True), False),
+        (job(name="other", failed="x"), False),
+        (job(name="other", deleting=True), False),
+    ):
+        seen = ObservedState(now=NOW, pvc=CLAIM, revisions=(main,), prep_jobs=(found,))
+        actions = artifact.plan(MODEL, seen, None, SETTINGS).actions
+        assert actions == ((Delete("Job", "other"),) if ended_too else ())
+    # without an artifact, the Job of another key is ended whether it has finished or not
+    assert Delete("Job", "other") in decided(job(name="other", complete=True)).actions
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"complete": True}, "its report was lost"),
+        ({"annotations": {naming.INPUTS: "other"}}, "the spec changed"),
+        ({"failed": "x", "annotations": {naming.INPUTS: prep_job.inputs_hash(MODEL, KEY)}}, "a retry was requested"),
+        ({"pvc": "another", "complete": True}, "the artifact was on PersistentVolumeClaim another"),
+        (
+            {"created": NOW - timedelta(seconds=1), "pods": (pod(terminated=ended(0, PREPARED)),)},
+            "PersistentVolumeClaim minilm-artifacts was recreated",
+        ),
+    ],
+)
+def test_a_job_is_made_again_for_a_reason(changes: dict[str, Any], cause: str) -> None:
+    live = {**CLAIM.live, "metadata": {**CLAIM.live["metadata"], "creationTimestamp": NOW.isoformat()}}
+    found = artifact.plan(
+        replace(MODEL, retry="1"),
+        ObservedState(now=NOW, pvc=replace(CLAIM, live=live), prep_jobs=(job(**changes),)),
+        None,
+        SETTINGS,
+    )
+    assert found.message == f"The prep Job is created again because {cause}"
+    assert found.actions == (Delete("Job", job().name),)
+    assert (found.reason, found.requeue_after) == (Reason.PREPARING, 0.5)
+
+
+def test_a_job_whose_pvc_is_gone_is_made_again_unless_the_user_may_create_it() -> None:
+    mine = harness.parsed_model({"spec.storage": {"claimName": "mine"}})
+    wanted_job = {
+        "name": naming.prep_job("minilm", KEY),
+        "annotations": {naming.INPUTS: prep_job.inputs_hash(mine, KEY)},
+    }
+
+    def message(model: EncoderModel, **changes: Any) -> str:
+        seen = ObservedState(now=NOW, prep_jobs=(job(**changes),))
+        return artifact.plan(model, seen, None, SETTINGS).message
+
+    assert message(MODEL).endswith("because PersistentVolumeClaim minilm-artifacts no longer exists")
+    assert message(mine, **wanted_job) == "The prep Job is starting"
+    gone = "because PersistentVolumeClaim mine no longer exists"
+    assert message(mine, **wanted_job, complete=True).endswith(gone)
+
+
+def test_a_job_that_is_being_deleted_is_waited_for() -> None:
+    found = decided(job(pod(terminated=ended(0, PREPARED)), deleting=True, complete=True))
+    assert (found.reason, found.actions, found.artifact, found.requeue_after) == (Reason.PREPARING, (), None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "believed"),
+    [
+        ({"terminated": ended(0, PREPARED)}, True),
+        ({"terminated": ended(1, PREPARED)}, False),
+        ({"terminated": ended(137, PREPARED, "OOMKilled")}, False),
+        ({"terminated": ended(0, {**PREPARED, "code": "Stalled"})}, False),
+        ({"terminated": ended(0, {**PREPARED, "reference": ""})}, False),
+        ({}, False),
+    ],
+)
+def test_a_report_is_believed_of_a_pod_that_succeeded(changes: dict[str, Any], believed: bool) -> None:
+    assert (decided(job(pod(**changes))).artifact is not None) == believed
+    # a pod that failed hides no report of a later one
+    if not believed:
+        later = pod(name="later", terminated=ended(0, {**PREPARED, "bytes": None, "revision": None}))
+        found = decided(job(pod(**changes), later)).artifact
+        assert found
+        assert (found.digest, found.bytes, found.revision) == (PREPARED["digest"], 0, "")
+
+
+def test_the_pods_of_a_job_that_the_api_server_rejects_are_reported() -> None:
+    found = decided(job(rejection="exceeded quota"))
+    assert (found.reason, found.requeue_after) == (Reason.PODS_REFUSED, 30.0)
+    assert found.message.endswith("cannot create its pod: exceeded quota")
+    assert decided(job()).requeue_after == 3.0
+    assert decided(job(pod(phase="Running"), rejection="exceeded quota")).reason is Reason.PREPARING
+
+
+def test_a_deadline_names_what_held_the_last_pod_up() -> None:
+    late = {"failed": "DeadlineExceeded"}
+    begin = "The prep Job exceeded spec.prepare.activeDeadlineSeconds"
+    assert decided(job(**late)).message == decided(job(pod(phase="Running"), **late)).message == begin
+    stuck = decided(job(pod(mount_problem="timed out"), **late))
+    assert (stuck.message, stuck.failed) == (f"{begin}: timed out", True)
+
+
+@pytest.mark.parametrize(("waited", "again"), [(0, 10.0), (4, 6.0), (9.5, 1.0), (60, 1.0)])
+def test_a_pod_that_starts_is_read_again_when_its_mounts_can_be_late(waited: float, again: float) -> None:
+    assert decided(job(pod()), NOW + timedelta(seconds=waited)).requeue_after == again
+
+
+def test_a_problem_of_the_pod_is_polled() -> None:
+    assert decided(job(pod(mount_problem="timed out"))).requeue_after == 30.0
+
+
+def test_an_exit_without_words_is_reported_by_its_code() -> None:
+    assert decided(job(pod(terminated=ended(3)), failed="x")).message == "The prep Job exited with code 3"
+    long = decided(job(pod(terminated=ended(3, "a" * 5 + "b" * 300)), failed="x")).message
+    assert long == "b" * 300

@@ -96,6 +96,11 @@ def test_a_suspended_model_keeps_its_template_so_that_resuming_starts_no_rollout
     assert plan(observed, verified).deployed == verified
     found = plan(observed, verified, {"spec.suspend": True})
     assert (found.deployed, found.replicas) == (deployed, 0)
+    # the Deployment's revision has no record, or there is no Deployment, and none is made
+    unknown = replace(observed, deployment=replace(deployment(deployed), revision="unknown"))
+    assert plan(unknown, verified, {"spec.suspend": True}).deployed == verified
+    absent = plan(replace(observed, deployment=None), verified, {"spec.suspend": True})
+    assert (absent.deployed, absent.replicas, absent.actions) == (None, 0, ())
 
 
 @pytest.mark.parametrize("kept_by", ["pod", "deployment", "verdict"])

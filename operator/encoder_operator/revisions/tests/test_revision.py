@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from encoder_operator.api.v1alpha1 import HuggingFace
 from encoder_operator.cli import render
@@ -82,6 +84,8 @@ def test_the_cases_that_a_user_adds_make_a_revision() -> None:
     [("1" * 40, False), ("main", True), ("1234567", True), ("1" * 39, True), ("1" * 41, True), ("A" * 40, True)],
 )
 def test_only_a_whole_commit_hash_is_immutable(name: str, mutable: bool) -> None:
+    with contextlib.nullcontext() if not mutable else pytest.raises(ValidationError, match="40 hexadecimal digits"):
+        HuggingFace.model_validate({"repo": "a/b", "revision": name})
     found = HuggingFace.model_validate({"repo": "a/b", "revision": name, "allowMutableRevision": True})
     assert revision.is_mutable_revision(found) is mutable
 

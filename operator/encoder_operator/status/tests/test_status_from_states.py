@@ -3,112 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from encoder_operator.planner.artifact import ArtifactPlan
-from encoder_operator.planner.rollout import RolloutPlan
-from encoder_operator.planner.verification import VerificationPlan
-from encoder_operator.revisions.hashing import Json
-from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.observed import (
     Deployment,
-    GateCondition,
-    ObservedState,
-    Platform,
-    Pod,
-    Revision,
-    Verdict,
-    parse_pod,
 )
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
-from encoder_operator.status.status import StatusInputs, build_status
-from encoder_operator.tests.harness import parsed_model
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HERE = Platform("NVIDIA-L4", "sha256:1")
-ARTIFACT = Artifact(key="k", digest="sha256:d", reference="sha256:f", revision="1" * 40, bytes=7)
-MODEL = parsed_model()
-CRASH: dict[str, Any] = {"waiting_reason": "CrashLoopBackOff", "waiting_message": "back-off", "ready": False}
-
-
-def revision(number: int) -> Revision:
-    pinned = {"image": "engine:1", "accelerator": "nvidia", "dtype": "bfloat16"}
-    return Revision(
-        hash=f"r{number}", inputs_hash="", number=number, pvc_uid="", template={}, pinned=pinned, created=NOW
-    )
-
-
-FIRST, SECOND = revision(1), revision(2)
-
-
-def pod(of: Revision = FIRST, **changes: Any) -> Pod:
-    body = {"metadata": {"name": "pod", "uid": "u", "labels": {"encoders.dev/revision": of.hash}}}
-    gate = GateCondition(open=True, reason="ParityPassed", message="", platform=HERE)
-    found = parse_pod({**body, "status": {"phase": "Running"}})
-    return replace(
-        found,
-        **{"product": HERE.product, "image_id": HERE.image, "ready": True, "created": NOW, "gate": gate, **changes},
-    )
-
-
-def verdict(of: Revision = FIRST, *, passed: bool = True, **changes: Any) -> Verdict:
-    result = "Passed" if passed else "Failed"
-    fields: dict[str, Any] = {
-        "name": f"{of.hash}-{result}",
-        "revision": of.hash,
-        "product": HERE.product,
-        "image": HERE.image,
-        "thresholds": MODEL.thresholds,
-        "retry": "",
-        "passed": passed,
-        "data": {"result": result, "metrics": [], "cases": 3, "ranAt": "2026-01-01T00:00:00Z"},
-        "created": NOW,
-    }
-    return Verdict(**{**fields, **changes})
-
-
-SERVING = ObservedState(
-    now=NOW,
-    pods=(pod(),),
-    verdicts=(verdict(),),
-    deployment=Deployment(revision="r1", replicas=1, replica_failure="", live={}),
+from encoder_operator.status.tests.states import (
+    CRASH,
+    EMPTY,
+    FIRST,
+    MOVED,
+    NOTHING,
+    READY,
+    ROUTE,
+    SECOND,
+    UNPREPARED,
+    pod,
+    reported,
+    status,
+    verdict,
 )
-ROLLED_OUT = RolloutPlan(
-    deployed=FIRST, replicas=1, active=FIRST, target_may_serve=True, rejection=None, actions=(), foreign_fields=()
-)
-READY = ArtifactPlan(reason=Reason.PREPARED, message="prepared", key="k", artifact=ARTIFACT)
-
-
-def status(
-    *,
-    spec: dict[str, Any] | None = None,
-    observed: dict[str, Any] | None = None,
-    rollout: dict[str, Any] | None = None,
-    verification: dict[str, Any] | None = None,
-    **inputs: Any,
-) -> Json:
-    """Return the status of a model that serves, with changes."""
-    seen = replace(SERVING, **(observed or {}))
-    given = StatusInputs(
-        model=parsed_model(spec),
-        observed=seen,
-        artifact_plan=READY,
-        target=FIRST,
-        verification=VerificationPlan(observed=seen, **(verification or {})),
-        rollout=replace(ROLLED_OUT, **(rollout or {})),
-        available_update=None,
-    )
-    return build_status(replace(given, **inputs))
-
-
-def reported(found: Json, *names: str) -> dict[str, tuple[str, str]]:
-    return {
-        entry["type"]: (entry["status"], entry["reason"]) for entry in found["conditions"] if entry["type"] in names
-    }
 
 
 def test_a_model_that_serves() -> None:
@@ -234,7 +152,11 @@ DISPARITY = {"rejection": Problem(Reason.PARITY_FAILED, "differs"), "active": FI
         pytest.param(
             {"artifact_plan": replace(READY, reason=Reason.CHECKSUM_MISMATCH, message="m", artifact=None, failed=True)},
             "Degraded",
-            {"ArtifactReady": ("False", "ChecksumMismatch"), "Degraded": ("True", "ChecksumMismatch")},
+            {
+                "ArtifactReady": ("False", "ChecksumMismatch"),
+                "Degraded": ("True", "ChecksumMismatch"),
+                "Ready": ("True", "Ready"),
+            },
             id="a preparation that failed while another revision serves",
         ),
         pytest.param(
@@ -252,6 +174,119 @@ DISPARITY = {"rejection": Problem(Reason.PARITY_FAILED, "differs"), "active": FI
                 "Progressing": ("False", "Suspended"),
             },
             id="suspended",
+        ),
+        pytest.param(
+            {"spec": {"spec.suspend": True}, "rollout": {"replicas": 0}},
+            "Suspended",
+            {"Ready": ("False", "Suspended"), "Available": ("True", "Serving")},
+            id="suspended while its pod still answers",
+        ),
+        pytest.param(
+            {"rollout": {**SPARED, "active": None}, "observed": {"pods": (pod(**CRASH),)}},
+            "Failed",
+            {"Available": ("False", "ProgressDeadlineExceeded"), "Progressing": ("False", "CrashLoop")},
+            id="a first revision that was given up",
+        ),
+        pytest.param(
+            {"rollout": SPARED, "observed": {"pods": (pod(**CRASH),)}},
+            "Failed",
+            {"Available": ("False", "CrashLoop"), "UpToDate": ("False", "ProgressDeadlineExceeded")},
+            id="an update that was given up while the revision that serves crashes",
+        ),
+        pytest.param(
+            {"observed": {"pods": (pod(ready=False),)}, "verification": {"other": MOVED}},
+            "Pending",
+            {"Available": ("False", "NoReadyPods"), "Progressing": ("True", "ParityRunning")},
+            id="pods that serve are verified on another platform",
+        ),
+        pytest.param(
+            {"verification": {"other": MOVED}},
+            "Serving",
+            {"Available": ("True", "Serving"), "Progressing": ("False", "Idle")},
+            id="one pod is verified on another platform while another one serves",
+        ),
+        pytest.param(
+            {"observed": {"pods": (pod(ready=False, phase="Failed", reason="Evicted"),)}},
+            "Pending",
+            {
+                "Available": ("False", "Evicted"),
+                "Progressing": ("False", "Evicted"),
+                "Degraded": ("False", "AsExpected"),
+            },
+            id="the only pod was evicted",
+        ),
+        pytest.param(
+            {"observed": {"pods": (pod(name="old", ready=False, phase="Failed", reason="Evicted"), pod())}},
+            "Serving",
+            {"Available": ("True", "Serving"), "Progressing": ("False", "Idle")},
+            id="an evicted pod was replaced",
+        ),
+        pytest.param(
+            {"rollout": SPARED, "observed": {"verdicts": ()}},
+            "Degraded",
+            {"Verified": ("Unknown", "ParityPending"), "Progressing": ("False", "ProgressDeadlineExceeded")},
+            id="a revision that was given up before it was compared",
+        ),
+        pytest.param(
+            {"target": SECOND, "observed": {"verdicts": ()}},
+            "RollingOut",
+            {"Verified": ("Unknown", "NotVerified"), "UpToDate": ("False", "RolloutInProgress")},
+            id="an update that is not verified yet",
+        ),
+        pytest.param(
+            {"target": SECOND, "verification": {"inconclusive": "no answer"}},
+            "RollingOut",
+            {"UpToDate": ("False", "Inconclusive"), "Progressing": ("True", "Inconclusive")},
+            id="an update whose check had no result",
+        ),
+        pytest.param(
+            {"target": None, "artifact_plan": UNPREPARED, "rollout": NOTHING, "observed": EMPTY},
+            "Preparing",
+            {
+                "Verified": ("Unknown", "NotVerified"),
+                "Progressing": ("True", "Preparing"),
+                "Ready": ("False", "Preparing"),
+            },
+            id="the first preparation",
+        ),
+        pytest.param(
+            {
+                "target": None,
+                "artifact_plan": replace(UNPREPARED, reason=Reason.QUEUED),
+                "rollout": NOTHING,
+                "observed": EMPTY,
+            },
+            "Pending",
+            {"Progressing": ("False", "Queued"), "UpToDate": ("False", "Queued")},
+            id="a preparation that waits for a slot",
+        ),
+        pytest.param(
+            {"observed": {"pods": (), "verdicts": ()}, "rollout": {"active": None}},
+            "Verifying",
+            {
+                "Available": ("False", "NoReadyPods"),
+                "Progressing": ("True", "Starting"),
+                "Verified": ("Unknown", "ParityPending"),
+            },
+            id="the first pod starts",
+        ),
+        pytest.param(
+            {"observed": {"pods": (pod(),)}, "rollout": {"replicas": 2}, "spec": {"spec.serving.replicas": 2}},
+            "Serving",
+            {"Progressing": ("True", "Starting"), "Ready": ("True", "Ready")},
+            id="a second pod starts",
+        ),
+        pytest.param(
+            {"spec": {"spec.network": {"httpRoute": ROUTE}}},
+            "Degraded",
+            {"Degraded": ("True", "GatewayApiMissing"), "Ready": ("True", "Ready")},
+            id="a route without the Gateway API",
+        ),
+        pytest.param(
+            {"spec": {"spec.network": {"httpRoute": ROUTE}}, "observed": {"gateway_api": True}},
+            "Serving",
+            {"Degraded": ("False", "AsExpected")},
+            id="a route with the Gateway API",
         ),
         pytest.param(
             {"spec": {"spec.serving.replicas": 0}, "rollout": {"replicas": 0}, "observed": {"pods": ()}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from encoder_operator.api.v1alpha1.status import Status
 from encoder_operator.client.errors import RequestRejected
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.status.condition_values import MESSAGE_LIMIT
@@ -22,6 +23,7 @@ def on_error(old: list[Json], message: str = "no quota") -> dict[str, Json]:
     status = {"phase": "Serving", "conditions": old}
     found = status_on_api_error(status, status, RequestRejected(message, status=403), NOW)
     assert found["phase"] == "Serving"
+    Status.model_validate(found)
     return {entry["type"]: entry for entry in found["conditions"]}
 
 

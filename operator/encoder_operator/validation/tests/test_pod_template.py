@@ -246,6 +246,23 @@ def test_what_changes_no_promise_is_allowed(overlaid: Json) -> None:
     assert pod_template.find_violation(overlaid, 90) is None
 
 
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        *((path, True) for path in ("/", "//", "/x/..", "/artifacts", "/artifacts/k", "/tmp", "/tmp/", "tmp", "/etc")),
+        *((path, True) for path in ("/dev", "/dev/shm", "/dev/shm/", "//dev/shm", "/x/../dev/shm", "/dev/shm/x")),
+        *((path, True) for path in ("/opt", "/opt/x", "/usr", "/usr/lib", "/bin", "/bin/x", "/lib", "/lib/x")),
+        *((path, True) for path in ("/lib64", "/lib64/x", "/proc", "/proc/1", "/sys", "/sys/fs")),
+        *((path, False) for path in ("/tmp/cache", "/etc/extra", "/cache", "/devices", "/optional", "/data/opt")),
+    ],
+)
+def test_the_engine_keeps_its_own_paths(path: str, refused: bool) -> None:
+    found = pod_template.find_violation(engine_with(volumeMounts=[{"name": "cache", "mountPath": path}]), 90)
+    assert (found and found.path) == (f"spec.containers[engine].volumeMounts[{path}]" if refused else None)
+    # other containers have a file system of their own
+    assert pod_template.find_violation(sidecar(volumeMounts=[{"name": "cache", "mountPath": path}]), 90) is None
+
+
 @pytest.mark.parametrize("path", [path for path in pod_template.DENIED if "[" not in path])
 def test_every_documented_path_of_a_pod_is_refused_with_its_own_reason(path: str) -> None:
     found = pod_template.find_violation({"spec": {path.removeprefix("spec."): {}}}, 90)

@@ -77,3 +77,16 @@ def test_every_encoding_holds_the_same_numbers(dtype: EmbeddingDtype) -> None:
     np.testing.assert_array_equal(encodings.decode_base64(matrix, dtype), numbers.ravel())
     (matrix,) = encodings.encoded_matrices([ROWS], "float", dtype, ranges(dtype))
     assert json.loads(msgspec.json.encode(matrix)) == listed
+
+
+def test_a_matrix_of_each_text_has_the_encoding_that_was_requested() -> None:
+    # not contiguous, and of different lengths
+    matrices = [ROWS[:, :3], ROWS[:2, :3]]
+    written = json.loads(msgspec.json.encode(encodings.encoded_matrices(matrices, "float", "float32")))
+    for found, matrix in zip(written, matrices, strict=True):
+        np.testing.assert_array_equal(np.array(found, np.float32), matrix)
+    texts = encodings.encoded_matrices(matrices, "base64", "float16")
+    for text, matrix in zip(texts, matrices, strict=True):
+        assert isinstance(text, str)
+        numbers = encodings.decode_base64(text, "float16").reshape(matrix.shape)
+        np.testing.assert_array_equal(numbers, matrix.astype(np.float16).astype(np.float32))

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -121,6 +122,19 @@ def test_cases_that_a_variant_cannot_express_are_not_mixed_either() -> None:
     assert len([batch for batch in together.batches if batch.variant == OPENAI]) == len(groups)
 
 
+def test_a_variant_that_separates_cases_gets_requests_of_its_own_groups() -> None:
+    class Separate(type(PARITY)):  # type: ignore[misc]
+        def variants(self) -> list[Variant]:
+            return [FLOAT, OPENAI]
+
+        def group(self, case: Any, variant: Variant) -> object:
+            return case["id"] if variant == OPENAI else "all"
+
+    alike = [CASES[0] | {"id": str(number)} for number in range(3)]
+    _, together, _, _ = plans.plan(Separate(CHECKPOINT), alike)
+    assert [len(batch.cases) for batch in together.batches] == [1, 1, 1]
+
+
 def test_a_request_has_no_more_texts_than_every_plugin_takes() -> None:
     assert min(limits.defaults(plugin)["texts"] for plugin in catalog.plugins().values()) >= plans.MAX_TEXTS >= 40
     for count, requests in ((plans.MAX_TEXTS, 1), (plans.MAX_TEXTS + 1, 2)):
@@ -227,6 +241,22 @@ def test_the_worst_cases_are_named_wrong_ones_first_then_the_nearest_to_the_firs
     assert verdicts.judge(findings[:3], TOLERANCE, reference(a=[1]), {}).worst == ("b", "c", "a")
     findings.append(Finding(case=verdicts.POOLED, sent="alone", metrics={"cosine": 0.1}))
     assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).worst == ("e", "d", "b", "c", "a")
+    findings.append(Finding(case="f", sent="alone", wrong="no vector"))
+    assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).worst == ("e", "f", "d", "b", "c")
+
+
+def test_samples_are_pooled_over_the_cases_that_have_them() -> None:
+    class Pools(type(PARITY)):  # type: ignore[misc]
+        def summarise(self, samples: Mapping[str, Any]) -> dict[str, float]:
+            return {name: float(values.sum()) for name, values in samples.items()}
+
+    def finding(**samples: list[float]) -> Finding:
+        return Finding(case="c", sent="alone", samples={name: np.array(values) for name, values in samples.items()})
+
+    found = [finding(a=[1, 2], b=[10]), Finding(case="w", sent="alone", wrong="no vector"), finding(a=[4])]
+    (together,) = verdicts.pooled(Pools(CHECKPOINT), "alone", found)
+    assert together == Finding(case=verdicts.POOLED, sent="alone", metrics={"a": 7.0, "b": 10.0})
+    assert verdicts.pooled(Pools(CHECKPOINT), "alone", found[1:2]) == []
 
 
 def test_no_finding_never_passes() -> None:

@@ -72,7 +72,6 @@ class WebSource:
             progress.start("unpack", document.stat().st_size)
             unfinished = unpacked.with_name(f"{unpacked.name}.unfinished")
             discard(unfinished)
-            unfinished.mkdir()
             archive.unpack(document, unfinished, progress)
             # only a whole folder has this name
             unfinished.rename(unpacked)

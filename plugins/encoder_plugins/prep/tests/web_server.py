@@ -73,7 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+        length = {} if "Transfer-Encoding" in headers else {"Content-Length": str(len(body))}
+        for name, value in (length | headers).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

@@ -298,11 +298,11 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
     Raises:
         RuntimeError: The server was not started by ``encoder-plugins serve``.
     """
-    from encoder_plugins.serving import engine
-
     given = serving_settings.read(os.environ)
     if given is None:
         raise RuntimeError(f"{serving_settings.VARIABLE} is not set: start the server with `encoder-plugins serve`")
+    from encoder_plugins.serving import engine
+
     client: EngineClient = app.state.engine_client
     adapters = dict(app.state.openai_serving_models.lora_requests)
     plugin, processor = engine.build_from(client.vllm_config, given, frozenset(adapters))

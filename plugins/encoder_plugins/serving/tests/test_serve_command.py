@@ -1,8 +1,10 @@
 """How the engine is called: decided from values, so tested from values."""
 
+import errno
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,62 @@ def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: p
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("4096\n")
     assert host.this_host() == host.Host(cores=2, memory=4096)
+
+
+@pytest.mark.parametrize(("only_ipv6", "address"), [(0, "::"), (1, "0.0.0.0"), (None, "0.0.0.0")])
+def test_a_server_listens_on_both_families_of_addresses_where_one_socket_can(
+    monkeypatch: pytest.MonkeyPatch, only_ipv6: int | None, address: str
+) -> None:
+    class Probe(socket.socket):
+        def __init__(self, family: int, kind: int) -> None:
+            if only_ipv6 is None:
+                raise OSError(errno.EAFNOSUPPORT, "no IPv6")
+            super().__init__(socket.AF_INET, kind)
+
+        def bind(self, _: object) -> None:
+            """Bind nothing: this machine may have no IPv6."""
+
+        def getsockopt(self, *_: int) -> int:  # type: ignore[override]
+            return only_ipv6 or 0
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    assert host.listen_address() == address
+    line = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python", host.listen_address())
+    assert value_of(line, "--host") == address
+
+
+def test_a_server_on_the_address_of_this_machine_is_reached_over_ipv4(prepared: Path) -> None:
+    (line,) = entrypoint.plan(service(artifact=prepared, engines=1), {}, dry=True).commands
+    address = value_of(list(line), "--host")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # as vLLM does; socket.create_server would accept IPv6 only
+    with socket.socket(family, socket.SOCK_STREAM) as server:
+        server.bind((address, 0))
+        server.listen()
+        socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=30).close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"plugin": "p"}', '{"plugin": "p", "limits": {"a": "1"}}'),
+        '{"plugin": "p", "limits": {}, "more": 1}',
+        '{"plugin": "p", "limits": {}, "counters": {"path": "f", "processes": 2, "more": 1}}',
+    ],
+)
+def test_settings_of_another_version_are_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        settings.read({settings.VARIABLE: text})
+
+
+def test_settings_are_read_as_they_were_written_and_do_not_change() -> None:
+    written = Settings(plugin="p", limits={"a": 1}, counters=CountersFile(path="f", processes=2))
+    assert settings.read({settings.VARIABLE: written.encode()}) == written
+    assert settings.read({}) is None
+    assert written.counters
+    for value, name in ((written, "plugin"), (written.counters, "path")):
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(value, name, "other")
 
 
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:

@@ -205,6 +205,22 @@ def test_cases_with_scores_share_a_request_whatever_their_options_and_others_do_
     assert PARITY.group(scores, POOLING) != PARITY.group(case(), POOLING)
 
 
+def test_a_case_alone_is_sent_as_a_text_and_several_as_texts() -> None:
+    one, two = case(), case(id="d", text="other", labels=["red"])
+    alone = PARITY.body([one], POOLING)["data"]
+    assert (alone["text"], alone["labels"]) == (TEXT, LABELS)
+    together = PARITY.body([one, two], POOLING)["data"]
+    assert (together["texts"], together["labels_per_text"]) == ([TEXT, "other"], [LABELS, ["red"]])
+    assert not together.keys() & {"text", "labels"}
+    assert not alone.keys() & {"texts", "labels_per_text"}
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_a_certain_score_is_an_answer(score: float) -> None:
+    logits = np.full((WORDS, WIDTH, len(LABELS)), -9.0, np.float32)
+    assert findings(case(), logits, {"entities": [entity((2, WIDTH - 1, 1), score)]})[0].wrong is None
+
+
 def test_a_score_that_is_off_fails_with_its_number() -> None:
     logits = drawn(3)
     answer = right_answer(case(), logits)
@@ -238,7 +254,10 @@ def test_a_missing_entity_fails_and_is_named_with_its_distance_and_without_its_t
         {"score": float("nan")},
         {"score": None},
         {"start": "0"},
-        {"end": BOUNDS[WIDTH + 2][1], "start": 0, "text": TEXT[: BOUNDS[WIDTH + 2][1]]},
+        {"score": -1e-9},
+        # one word more than the widest span, and one that ends before it begins
+        {"start": 0, "end": BOUNDS[WIDTH][1], "text": TEXT[: BOUNDS[WIDTH][1]]},
+        {"start": BOUNDS[1][0], "end": BOUNDS[0][1], "text": ""},
     ],
 )
 def test_what_is_no_entity_of_the_text_is_wrong(change: dict[str, Any]) -> None:
@@ -255,6 +274,43 @@ def test_an_answer_without_entities_is_wrong(answer: Any) -> None:
     assert findings(case(), drawn(3), answer)[0].wrong
     with pytest.raises(WrongAnswer):
         PARITY.outputs(b"no JSON", [case()], POOLING)
+
+
+@pytest.mark.parametrize("change", [{"label": "x" * 9000}, {"score": 2.0, "more": "x" * 9000}])
+def test_a_wrong_entity_is_quoted_in_part(change: dict[str, Any]) -> None:
+    # the verdict has room for two kilobytes
+    wrong = findings(case(), drawn(3), {"entities": [entity((0, 0, 0), 0.9) | change]})[0].wrong
+    assert "entity" in wrong
+    assert len(wrong) < 250
+
+
+def test_an_entity_that_only_the_server_has_is_named_as_the_servers() -> None:
+    logits = drawn(3)
+    found = findings(case(), logits, {"entities": right_answer(case(), logits)})[0]
+    assert found.notes
+    assert {note.split(" has ")[0] for note in found.notes} == {"only the server"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excluded"),
+    [
+        ((0, 0), (1, 0), ""),
+        ((0, 1), (1, 1), "flat nested"),
+        ((0, 1), (0, 2), "flat"),
+        ((0, 2), (1, 1), "flat"),
+        ((0, 3), (1, 1), "flat"),
+        ((0, 1), (1, 0), "flat"),
+        ((0, 1), (2, 1), ""),
+        ((2, 1), (2, 1), "single"),
+    ],
+)
+def test_spans_exclude_each_other_by_the_mode(one: tuple[int, int], other: tuple[int, int], excluded: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        for flat in (True, False):
+            for several in (True, False):
+                found = parity._exclude(case(flat_ner=flat, multi_label=several), (*first, 0), (*second, 1))
+                mode = ("flat" if flat else "nested") if one != other else ("several" if several else "single")
+                assert found == (mode in excluded.split())
 
 
 def test_entities_twice_or_in_another_order_are_wrong() -> None:
@@ -283,6 +339,11 @@ def test_scores_are_requested_group_by_group_and_compared_span_by_span() -> None
     assert len(data["texts"]) == len(data["input_spans"]) == len(data["labels_per_text"]) == WIDTH
     assert (data["threshold"], data["flat_ner"], data["multi_label"]) == (LOW, False, True)
     assert PARITY.weight(wanted) == WIDTH
+    # the second group: spans that begin with its words, each with all widths that fit into the text
+    words = [range(first, min(first + WIDTH, WORDS)) for first in (1, 5)]
+    assert data["input_spans"][1] == [
+        {"start": BOUNDS[inside[0]][0], "end": BOUNDS[last][1]} for inside in words for last in inside
+    ]
     _, verdict = findings(wanted, logits, {"results": results})
     assert verdict.result == "Passed"
     results[1]["entities"][0]["score"] += 3e-5

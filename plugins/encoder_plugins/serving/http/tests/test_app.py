@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER, installed_plugins
 from encoder_plugins.plugin import POOLING, Route
+from encoder_plugins.serving import settings
 from encoder_plugins.serving.http.admission import Message
-from encoder_plugins.serving.http.app import INLINE_BYTES
+from encoder_plugins.serving.http.app import INLINE_BYTES, build
 from encoder_plugins.serving.http.tests.fake_server import JSON, OTHER, Server, chunks, error
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 
@@ -233,6 +235,15 @@ async def test_the_end_of_the_server_is_not_taken_for_a_disconnect() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert server.counters.total() == 0
+
+
+def test_a_server_that_was_started_in_another_way_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(settings.VARIABLE, raising=False)
+    with (
+        ThreadPoolExecutor(1) as threads,
+        pytest.raises(RuntimeError, match="start the server with `encoder-plugins serve`"),
+    ):
+        build(None, threads)
 
 
 async def test_a_websocket_is_closed() -> None:
