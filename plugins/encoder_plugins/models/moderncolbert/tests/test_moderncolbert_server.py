@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from encoder_checkpoints import colbert_builder
 from encoder_checkpoints.original import original
 from encoder_plugins.families.retrieval import calibration
 from encoder_plugins.inputs import encodings
@@ -149,7 +150,7 @@ def test_documents_are_pooled_and_quantised_as_by_the_library(
 ) -> None:
     vectors = calibration.read(server.artifact / "model")
     assert vectors is not None
-    assert vectors.shape[1] == tiny.DIMENSIONS
+    assert vectors.shape[1] == colbert_builder.DIMENSIONS
     ranges = encodings.ranges_of(vectors)
     expected = library("fewer_rows", published, FEW, 2.0, dtype, ranges)
     data = {"texts": FEW, "is_query": False, "pool_factor": 2, "embedding_dtype": dtype, "encoding": "bytes"}
