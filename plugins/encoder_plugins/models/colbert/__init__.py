@@ -1,7 +1,8 @@
 """ColBERT retrieval on BERT and XLM-RoBERTa."""
 
 from encoder_plugins.families.retrieval.limits import LIMITS
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.families.retrieval.routes import ROUTES
+from encoder_plugins.plugin import POOLING, Plugin
 
 PLUGIN = Plugin(
     name="colbert",
@@ -14,6 +15,7 @@ PLUGIN = Plugin(
     prep_version=1,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    routes=(POOLING, *ROUTES),
     limits=LIMITS,
     example_model="colbert-ir/colbertv2.0",
     # a name of our own: vLLM knows HF_ColBERT, and encodes queries and documents alike

@@ -1,7 +1,8 @@
 """ColBERT retrieval on LFM2."""
 
 from encoder_plugins.families.retrieval.limits import LIMITS
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.families.retrieval.routes import ROUTES
+from encoder_plugins.plugin import POOLING, Plugin
 
 PLUGIN = Plugin(
     name="lfm2_colbert",
@@ -15,6 +16,7 @@ PLUGIN = Plugin(
     prep_version=1,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    routes=(POOLING, *ROUTES),
     limits=LIMITS,
     example_model="LiquidAI/LFM2-ColBERT-350M",
     # a name of our own: vLLM and transformers know the encoder's
