@@ -284,22 +284,24 @@ def test_operators_on_one_host_have_different_identities_and_a_pod_has_its_name(
     assert identity_of_process(1) == identity_of_process(2) == "host"
 
 
-async def test_nothing_is_sent_without_the_lease() -> None:
+# never held or lost, ended at this moment, and ended while the machine was suspended
+@pytest.mark.parametrize("until", [-math.inf, 0.0, -3600.0])
+async def test_nothing_is_sent_without_the_lease(until: float) -> None:
     leadership = Leadership(lambda: 0.0)
-    leadership.grant(-1)
+    leadership.grant(until)
     fake = FakeCluster()
     cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
     live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
-    with pytest.raises(NotLeader):
-        await cluster.apply(live)
-    with pytest.raises(NotLeader):
-        await cluster.delete("Job", "demo", "j")
-    with pytest.raises(NotLeader):
-        await cluster.replace_status("demo", "m", {"uid": "1"}, {})
-    with pytest.raises(NotLeader):
-        await cluster.set_pod_conditions("demo", "p", "1", [])
-    with pytest.raises(NotLeader):
-        await cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}})
+    for write in (
+        lambda: cluster.apply(live),
+        lambda: cluster.create(live),
+        lambda: cluster.delete("Job", "demo", "j"),
+        lambda: cluster.replace_status("demo", "m", {"uid": "1"}, {}),
+        lambda: cluster.set_pod_conditions("demo", "p", "1", []),
+        lambda: cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}}),
+    ):
+        with pytest.raises(NotLeader, match="not sent"):
+            await write()
     assert fake.writes == []
 
 

@@ -146,3 +146,15 @@ def test_a_size_or_a_hash_that_is_not_known_is_requested(
     for known in (SourceFile(path="w", size=0, sha256=SHA256), SourceFile(path="w", size=0, git_sha1="b" * 40)):
         assert source(server).completed(known, quiet()) is known
     assert server.requests == []
+
+
+@pytest.mark.parametrize(("token", "header"), [(None, None), ("", None), ("t", "Bearer t")])
+def test_a_token_is_sent_if_there_is_one(
+    server: WebServer, tmp_path: Path, token: str | None, header: str | None
+) -> None:
+    lists(server, CONFIG)
+    server.bodies["/a/b/resolve/"] = b"{}"
+    found = source(server, token=token)
+    found.listing(quiet())
+    found.fetch(SourceFile(path="config.json", size=2), tmp_path / "partial", quiet())
+    assert server.authorizations == [header, header]

@@ -20,6 +20,7 @@ class WebServer(ThreadingHTTPServer):
         always: The same for every path.
         bodies: What is answered to a path that begins so.
         requests: Method, path and Range of each request.
+        authorizations: The Authorization header of each request; None where it has none.
     """
 
     daemon_threads = True
@@ -31,6 +32,7 @@ class WebServer(ThreadingHTTPServer):
         self.always: tuple[int, dict[str, str]] | None = None
         self.bodies: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, str]] = []
+        self.authorizations: list[str | None] = []
         self.scheme = "http"
 
     @property
@@ -47,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         # a proxy gets whole URLs
         path = unquote("/" + self.path.partition("://")[2].partition("/")[2] if "://" in self.path else self.path)
         self.server.requests.append((self.command, path, self.headers.get("Range", "")))
+        self.server.authorizations.append(self.headers.get("Authorization"))
         if (answer := self.server.always or self.server.statuses.get(path)) is not None:
             status, headers = answer
             self._answer(status, b"", headers)
