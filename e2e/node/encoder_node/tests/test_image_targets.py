@@ -94,5 +94,5 @@ def test_docker_builds_the_same_target() -> None:
     found = {target.name: target for target in targets.targets([PLUGIN], "1.2.3")}
     command = images.docker_command(found[f"prep-{PLUGIN.name}"])
     assert command[:6] == ["docker", "build", "--quiet", "-f", "images/engine/Dockerfile", "--target"]
-    assert "REFERENCE=gliner" in command
+    assert f"REFERENCE={PLUGIN.reference_library}" in command
     assert command[-1] == "."

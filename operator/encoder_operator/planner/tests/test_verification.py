@@ -42,7 +42,7 @@ def revision(number: int) -> Revision:
         inputs_hash=str(number),
         number=number,
         pvc_uid="pvc",
-        template={"metadata": {"labels": {}}, "spec": {}},
+        template={"metadata": {"labels": {}}, "spec": {"containers": [{"name": "engine"}]}},
         pinned={"artifact": {"key": "k", "digest": "d", "reference": "f"}, "claim": "c", "dtype": "float32"},
         created=NOW,
     )
@@ -366,7 +366,8 @@ def test_an_attempt_under_former_thresholds_delays_nothing() -> None:
 def test_a_comparison_runs_anywhere_only_if_its_own_volume_can_be_mounted_anywhere(
     shared: bool | None, name: str, free: bool
 ) -> None:
-    of = replace(revision(1), template={"metadata": {"labels": {naming.CLAIM: "c"}}, "spec": {}})
+    template = revision(1).template
+    of = replace(revision(1), template={**template, "metadata": {"labels": {naming.CLAIM: "c"}}})
     pvc = None
     if shared is not None:
         pvc = PersistentVolumeClaim(name=name, uid="u", bound=True, shared=shared, message="", live={})

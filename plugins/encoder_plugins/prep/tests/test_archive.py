@@ -86,8 +86,8 @@ def test_a_file_may_fill_the_volume_and_not_more(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "second" / "b").exists()
 
 
-@pytest.mark.parametrize("content", [b"", bytes(1024), b"no tar", b"\x1f\x8b broken"])
-def test_what_is_no_tar_or_holds_no_file_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", bytes(1024), b"a text", b"\x1f\x8b broken"])
+def test_what_cannot_be_read_or_holds_no_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises((Unsupported, SourceFileNotFound), match=r"can't be read|holds no files"):
         archive.unpack(tmp_path / "a.tar", tmp_path, Progress(lambda _: None))
