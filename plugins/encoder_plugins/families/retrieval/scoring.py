@@ -118,22 +118,21 @@ def check(data: Any, limits: ScoringLimits, *, others: Sequence[str] = ()) -> Sc
         raise InvalidRequest("neither query nor queries is there; send one of them", param="data.query")
     if data.documents is None:
         raise InvalidRequest("the field is required: the documents to score", param="data.documents")
+    name, given = ("query", data.query) if data.query is not None else ("queries", data.queries)
     return Scoring(
-        queries=queries_of(data.query if data.query is not None else data.queries, limits, path="data.quer"),
+        queries=queries_of(given, limits, path=f"data.{name}"),
         documents=documents_of(data.documents, limits, path="data.documents"),
         top_k=data.top_k,
     )
 
 
 def queries_of(given: str | Sequence[str], limits: ScoringLimits, *, path: str) -> Texts:
-    """Return checked queries; ``path`` is the field, of which ``data.quer`` stands for ``query`` or ``queries``.
+    """Return checked queries of the field ``path``.
 
     Raises:
         InvalidRequest: They exceed a limit, or one of them is not a text.
     """
     single = isinstance(given, str)
-    if path.endswith("quer"):
-        path += "y" if single else "ies"
     texts = [given] if isinstance(given, str) else list(given)
     check_texts(texts, replace(limits, texts=limits.queries), path=path, single=single)
     return Texts(texts=texts, path=path if single else f"{path}[{{}}]", kind="query")
