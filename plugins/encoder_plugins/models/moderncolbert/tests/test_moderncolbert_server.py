@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,21 @@ def test_large_bodies_and_other_paths_are_refused(server: Server) -> None:
     unknown = server.post({"input": "a"}, "/v1/embeddings")
     assert unknown.status_code == 404
     assert "use POST /pooling or /rerank" in unknown.json()["error"]["message"]
+
+
+def test_the_example_finds_in_a_vector_store_what_the_server_ranks_first(server: Server) -> None:
+    folder = Path(__file__).parents[5] / "examples/search"
+    passages = [text for _, text in runpy.run_path(str(folder / "passages.py"))["passages"]()][:1000]
+    question = "Why is a model not verified?"
+    # with every row in the store, so that only float16 lies between its scores and the server's
+    command = ["uv", "run", "--quiet", "--frozen", "--script", str(folder / "search.py"), server.url, question]
+    done = subprocess.run(
+        [*command, "--pool-factor", "1"], env={**os.environ, "VIRTUAL_ENV": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    about, *lines = done.stdout.splitlines()
+    assert about.startswith("1000 passages, ")
+    (ranking,) = server.answer(query=question, documents=passages, top_k=5)["results"]
+    found = [float(line.split("  ")[0]) for line in lines]
+    np.testing.assert_allclose(found, ranking["scores"], atol=2e-4)
+    assert lines[0].endswith(passages[ranking["indices"][0]][:100])
