@@ -94,7 +94,7 @@ class EncoderModel(nn.Module):
             offsets = texts.offsets if texts.keys is None else None
         if offsets is not None and (padded := self.graphs.fitting(offsets, input_ids)) is not None:
             if texts is not None:
-                self._separate.number(texts, positions)
+                self._separate.set_positions(texts, positions)
             return self.graphs.run(padded, len(positions))
         if texts is not None:
             self._separate(texts, positions)

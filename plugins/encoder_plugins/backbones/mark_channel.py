@@ -145,7 +145,7 @@ class TextSeparator:
         else:
             metadata.update(dict.fromkeys(self._names, VarlenMetadata(offsets, texts.longest, tokens, keys)))
 
-    def number(self, texts: Texts, positions: Tensor) -> None:
+    def set_positions(self, texts: Texts, positions: Tensor) -> None:
         """Change the tokens' positions in their requests, `[tokens or more]`, to those in their texts."""
         host = torch.from_numpy(texts.positions)
         if positions.is_cuda:

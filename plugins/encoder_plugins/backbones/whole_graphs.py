@@ -30,6 +30,7 @@ Ints = NDArray[np.int32]
 
 def sequences_of(tokens: int) -> int:
     """Return for how many sequences a graph of so many tokens is captured. Empty ones are launched, and nothing is computed of them."""
+    # texts of 16 tokens, or of 32 in larger batches, where launching empty ones begins to cost
     return max(8, tokens // (16 if tokens <= 1024 else 32))
 
 

@@ -86,6 +86,37 @@ def test_more_candidates_than_capacity(form) -> None:  # type: ignore[no-untyped
     assert all(0 <= i < 9 and 0 <= w < 4 and i + w < 9 and c in (0, 1) for i, w, c in kept)
 
 
+def test_results_are_written_to_given_tensors(form) -> None:  # type: ignore[no-untyped-def]
+    start, label = form.randn(9, 16), form.randn(2, 16)
+    arguments = {
+        "start": start,
+        "end": start,
+        "label": label,
+        "label_bias": torch.zeros(2, device=form.device),
+        "word_offsets": form.offsets([5, 4]),
+        "label_offsets": form.offsets([1, 1]),
+        "thresholds": torch.zeros(2, device=form.device),
+        **{"max_width": 4, "capacity": 20, "max_words": 5, "max_labels": 1},
+    }
+    # what stands there before does not count
+    counts = torch.full((2,), 9, dtype=torch.int32, device=form.device)
+    spans = torch.full((2, 20, 3), -1, dtype=torch.int32, device=form.device)
+    logits = torch.full((2, 20), torch.nan, device=form.device)
+    given = span_scores(**arguments, out=(counts, spans, logits))
+    assert all(one is other for one, other in zip(given, (counts, spans, logits), strict=True))
+    expected = span_scores(**arguments)
+    assert counts.tolist() == expected[0].tolist()
+    for request, count in enumerate(counts.tolist()):
+        found, wanted = (
+            dict(zip(map(tuple, places[request, :count].tolist()), values[request, :count].tolist(), strict=True))
+            for _, places, values in (given, expected)
+        )
+        assert found == wanted
+    for place, wrong in enumerate((counts.long(), spans[:1], logits[:, :19])):
+        with pytest.raises(ValueError, match=rf"^out\[{place}\]: "):
+            span_scores(**arguments, out=tuple(wrong if at == place else one for at, one in enumerate(given)))
+
+
 @pytest.mark.parametrize(("words", "labels", "width"), [(0, 2, 3), (1, 1, 12), (14, 19, 5), (40, 3, 12), (3, 0, 2)])
 def test_every_logit(any_form, words: int, labels: int, width: int) -> None:  # type: ignore[no-untyped-def]
     start, end = any_form.randn(words, 48), any_form.randn(words, 48)
