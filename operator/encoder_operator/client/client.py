@@ -22,6 +22,7 @@ import httpx2
 import msgspec
 from lightkube import ApiError, AsyncClient
 from lightkube.config.kubeconfig import SingleConfig
+from lightkube.core.exceptions import ConfigError
 from lightkube.types import PatchType
 
 from encoder_operator import naming
@@ -45,6 +46,7 @@ _STREAM_PAGE_SIZE = 50
 _MAX_CONCURRENT_REQUESTS = 16
 _RETRY_DELAYS = (0.1, 0.3, 1.0)
 _MAX_RETRY_DELAY = 2.0
+_CLOCK_TOLERANCE = timedelta(seconds=3)
 # the API server's message for a JSON patch whose `test` operation fails; schema violations name the field instead
 _JSON_PATCH_TEST_FAILED = "the server rejected our request due to an error in our request"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -62,9 +64,6 @@ class ObjectList(NamedTuple):
     version: str
 
 
-_CLOCK_TOLERANCE = timedelta(seconds=3)
-
-
 class Client:
     """Client of the API server."""
 
@@ -77,12 +76,12 @@ class Client:
         crash_after_write: int | None = None,
         crash_before_write: int | None = None,
     ) -> None:
-        self._lightkube = AsyncClient(
-            config=config or kubeconfig.load(),
-            field_manager=naming.MANAGER,
-            transport=transport,
-            timeout=httpx2.Timeout(15.0),
-        )
+        config = config or kubeconfig.load()
+        timeout = httpx2.Timeout(15.0)
+        with kubeconfig.certificates_read():
+            self._lightkube = AsyncClient(
+                config=config, field_manager=naming.MANAGER, transport=transport, timeout=timeout
+            )
         # private API, for requests that lightkube has no arguments for; lightkube is pinned to one minor version, and a
         # test checks the requests
         self._requests: Any = self._lightkube._client
@@ -484,7 +483,8 @@ def _translate_error(error: Exception, what: str) -> ApiServerError | None:
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))
-    if isinstance(error, httpx2.TransportError):
+    # the others: a token file or a credential plugin of the kubeconfig failed
+    if isinstance(error, httpx2.TransportError | ConfigError | OSError):
         return Unavailable(f"{what}: {type(error).__name__} {error}".strip())
     if isinstance(error, json.JSONDecodeError | msgspec.DecodeError):
         return Unavailable(f"{what}: the response cannot be parsed: {error}")

@@ -11,20 +11,44 @@ from typing import Any
 
 import aiohttp
 import kopf
+import msgspec
 
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _METADATA_WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _RETRY_SECONDS = 5.0
+_WHOLE_LIST = aiohttp.ClientTimeout(total=120.0)
 
 
 class _Response(aiohttp.ClientResponse):
-    """A response whose list Kopf can iterate: a metadata-only list without items has null items, unlike other empty lists."""
+    """A response whose list Kopf can iterate, without field managers.
+
+    A metadata-only list without items has null items, unlike other empty lists. Most of an object's metadata is about field
+    managers, and Kopf keeps an object for as long as it handles its event.
+    """
 
     async def json(self, **options: Any) -> Any:
-        found = await super().json(**options)
-        if isinstance(found, dict) and "items" in found and found["items"] is None:
-            found["items"] = []
+        found = await super().json(**{**options, "loads": msgspec.json.decode})
+        if isinstance(found, dict) and "items" in found:
+            found["items"] = found["items"] or []
+            for item in found["items"]:
+                item.get("metadata", {}).pop("managedFields", None)
         return found
+
+
+async def _list_whole_when_expired(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Answer the next page of a list that the API server no longer has with the whole list as it is now.
+
+    The API server forgets a version after five minutes or so, and Kopf, which ends the operator when that happens in a list, reads a page
+    when it has handled the one before. Objects that come twice only enqueue their EncoderModel twice. client-go does the same.
+    """
+    response = await send(request)
+    if response.status != 410 or request.method != "GET" or "continue" not in request.url.query:
+        return response
+    response.release()
+    whole = request.url.without_query_params("continue", "limit")
+    return await request.session.get(whole, timeout=_WHOLE_LIST)
 
 
 class KopfLogin:
@@ -54,7 +78,7 @@ class KopfLogin:
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            middlewares=(self._request_metadata,),
+            middlewares=(_list_whole_when_expired, self._request_metadata),
             response_class=_Response,
         )
         return kopf.AiohttpSession(

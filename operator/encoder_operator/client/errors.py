@@ -1,7 +1,7 @@
 """Errors of requests to the API server.
 
 OperatorError
-├── NotConfigured        there is neither a kubeconfig nor a service account
+├── NotConfigured        there is neither a usable kubeconfig nor a service account
 └── ApiServerError       the API server did not do what was requested
     ├── RequestRejected  and will not, unless something changes (forbidden, invalid)
     ├── NotLeader        the request was not sent, because another operator may be the leader
@@ -18,7 +18,7 @@ class OperatorError(Exception):
 
 
 class NotConfigured(OperatorError):
-    """There is neither a kubeconfig nor a service account, so no API server is known."""
+    """There is neither a usable kubeconfig nor a service account, so no API server is known."""
 
 
 class ApiServerError(OperatorError):

@@ -208,7 +208,7 @@ class Reconciler:
             for job in observed.prep_jobs:
                 if job.complete and job.finished_at is not None:
                     metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
-                    metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"].get("bytes", 0))
+                    metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"]["bytes"])
 
     def _make_plan(self, live: Json, observed: ObservedState) -> Plan:
         try:

@@ -129,7 +129,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     found.persistence.progress_storage = _NullProgressStorage()
     for group, version, plural, _ in _CHILDREN:
         found.watching.label_selectors[group, version, plural] = naming.MODEL
-    found.watching.chunk_size = 100
+    # Kopf has a queue and a task for each object of a page, and reads the next page when it has made them
+    found.watching.chunk_size = 20
     found.watching.server_timeout = 300
     found.watching.client_timeout = 320
     # reconnect a watch that has not delivered even a bookmark

@@ -124,7 +124,7 @@ class LeaderElector:
             except Conflict:
                 live = await self._get_lease()
                 if live is not None and live["spec"].get("holderIdentity") != self._identity:
-                    return False
+                    break
                 self._held = live or self._held
             except RequestRejected as error:
                 _LOG.warning("the lease cannot be renewed", error=str(error))

@@ -143,7 +143,7 @@ def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState
             reason=Reason.PREPARING, message="Waiting for the deletion of the previous prep Job", requeue_after=1.0
         )
     elsewhere = _not_on_volume(model, job, observed)
-    artifact = None if elsewhere else _reported_artifact(job, key)
+    artifact = None if elsewhere else _reported_artifact(model, job, key)
     if artifact is not None:
         return ArtifactPlan(reason=Reason.PREPARED, message=describe(artifact), artifact=artifact)
     changed = job.annotations.get(naming.INPUTS) != prep_job.inputs_hash(model, key)
@@ -174,7 +174,7 @@ def _not_on_volume(model: EncoderModel, job: Job, observed: ObservedState) -> st
     return ""
 
 
-def _reported_artifact(job: Job, key: str) -> Artifact | None:
+def _reported_artifact(model: EncoderModel, job: Job, key: str) -> Artifact | None:
     for pod in job.pods:
         if pod.terminated is None or pod.terminated.exit_code != 0:
             continue
@@ -186,6 +186,8 @@ def _reported_artifact(job: Job, key: str) -> Artifact | None:
                 reference=str(report["reference"]),
                 revision=str(report.get("revision") or ""),
                 bytes=int(report.get("bytes") or 0),
+                # the key is a hash of them, too
+                parameters=dict(model.spec.prepare.parameters),
             )
     return None
 

@@ -32,8 +32,8 @@ from encoder_operator.status.events import events_for
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import checks
 
+# neither ConfigMaps nor the list of API resources are watched, so changes are found by polling
 _CONFIG_MAP_POLL_SECONDS = 60.0
-# neither is the list of API resources
 _GATEWAY_API_POLL_SECONDS = 60.0
 
 
@@ -104,7 +104,6 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
                 target_plan.verification.requeue_after if target_plan.verification else None,
                 target_plan.deadline.requeue_after if target_plan.deadline else None,
                 _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
-                # ConfigMaps are not watched, so changes are found by polling
                 _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
             ]
         ),

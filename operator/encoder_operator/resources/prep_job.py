@@ -9,6 +9,7 @@ from encoder_operator.resources import pod_defaults, scheduling
 from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
 from encoder_operator.revisions.hashing import Json, json_digest
 from encoder_operator.state.desired import EncoderModel
+from encoder_plugins import parameters
 
 # a retry would fail again: no space, no access, not found, checksum mismatch, unsupported
 FINAL_EXIT_CODES = (22, 28, 44, 65, 69)
@@ -61,6 +62,7 @@ _LATER_FIELDS = frozenset(
         "node_selector",
         "tolerations",
         "trust_remote_code",
+        "parameters",
         "service_account_name",
     }
 )
@@ -236,6 +238,8 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
         common.append("--allow-pickle")
     if model.prep_trusts_remote_code:
         common.append("--trust-remote-code")
+    for parameter in parameters.arguments(model.spec.prepare.parameters):
+        common += ["--parameter", parameter]
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
     if model.inputs_hash:

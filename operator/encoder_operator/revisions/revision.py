@@ -7,7 +7,7 @@ An upgrade of the operator therefore never changes a pod.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import HuggingFace
@@ -27,6 +27,7 @@ class Artifact:
     reference: str
     revision: str
     bytes: int
+    parameters: Json = field(default_factory=dict)
 
     def pinned(self) -> Json:
         """Return the artifact as a revision pins it."""
@@ -36,6 +37,7 @@ class Artifact:
             "reference": self.reference,
             "revision": self.revision,
             "bytes": self.bytes,
+            **({"parameters": self.parameters} if self.parameters else {}),
         }
 
 
@@ -88,6 +90,8 @@ def _preparation_inputs(model: EncoderModel) -> Json:
         found["inputs"] = model.inputs_hash
     if model.prep_trusts_remote_code:
         found["trustRemoteCode"] = True
+    if model.spec.prepare.parameters:
+        found["parameters"] = model.spec.prepare.parameters
     return found
 
 
@@ -121,6 +125,8 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
         found["image"] = model.spec.image
     if model.inputs_hash:
         found["inputs"] = model.inputs_hash
+    if model.spec.prepare.parameters:
+        found["parameters"] = model.spec.prepare.parameters
     if update:
         found["update"] = update
     return json_digest(found)[:16]

@@ -131,7 +131,7 @@ ParityPassed | Verified | The parity check passed; the message has the numbers |
 ParityFailed | Verified, UpToDate, Available, Progressing, Degraded | The output differs from the reference outputs beyond the thresholds; the message has the numbers and the worst cases. During an update the verified revision keeps serving | Revert the change (arguments, dtype), or adjust `spec.parity.thresholds` if the difference is acceptable
 ParityRunning | Verified, Progressing | The parity check is in progress | Wait
 ParityPending | Verified | The parity check starts when the engine of a pod is ready | Wait
-Inconclusive | Verified, UpToDate, Progressing | The parity check could not be completed (pod unreachable, eviction, timeout); the operator retries with backoff | If it persists, check `kubectl logs` of the parity Job and `spec.parity.timeoutSeconds`
+Inconclusive | Verified, UpToDate, Progressing | The parity check could not be completed (pod unreachable, eviction, timeout), or `spec.serving.limits` are so low that too few of its cases can be sent; the message has the reason, and the operator retries with backoff | If it persists, check `kubectl logs` of the parity Job and `spec.parity.timeoutSeconds`; raise the limits if the message names them
 Disabled | Verified | `spec.parity.mode` is `Disabled` | None, or enable parity checks
 NotVerified | Verified | There is no revision to verify yet | Wait for the artifact
 Serving | Available | Pods receive traffic | None
@@ -169,7 +169,8 @@ been deleted.
 {conditions}
 
 `phase` summarizes the conditions: `Pending`, `Preparing`, `Verifying`, `RollingOut`, `Serving`, `Degraded` (serves traffic, but has a
-problem), `Failed` (does not serve traffic because of a problem), or `Suspended` (`spec.suspend` is true, or there are no replicas).
+problem), `Failed` (does not serve traffic because of a problem), or `Suspended` (`spec.suspend` is true, or there are no replicas). A paused
+model that serves traffic is `Serving`, although its `Ready` condition has the reason `Paused` while an object differs from the spec.
 
 ## Reasons
 
@@ -184,8 +185,9 @@ If the table does not mention a retry, the operator tries again after a change o
 
 ## Events
 
-The operator posts these Events on the EncoderModel, and a warning for each reason above that needs the user's attention. `kubectl events
---for encodermodel/NAME` lists them.
+The operator posts these Events on the EncoderModel, and a warning for each reason above that needs the user's attention. `ClaimPending`,
+`Evicted` and `Unschedulable` are not posted: a provisioner, a retry or an autoscaler may end them. `kubectl events --for encodermodel/NAME`
+lists the Events.
 
 | Event | posted when |
 |---|---|

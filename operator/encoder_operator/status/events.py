@@ -111,8 +111,9 @@ def _outcomes(old: Json, new: Json) -> Iterator[Event]:
         yield Event(True, EventReason.ROLLED_BACK, f"Rolled back from revision {candidate} to revision {active}: {why}")
     degraded = _became_true(old, changed.get("Degraded"))
     if degraded:
-        pods = f"{new.get('readyReplicas', 0)} of {plural(new.get('desiredReplicas', 0), 'pod')} ready"
-        yield Event(True, EventReason.DEGRADED, f"{degraded['reason']}: {pods}, active revision {active or 'none'}")
+        wanted, of = new.get("desiredReplicas", 0), f" of revision {active}" if active else ""
+        pods = f"{new.get('readyReplicas', 0)} of {plural(wanted, 'pod')}{of} {'is' if wanted == 1 else 'are'} ready"
+        yield Event(True, EventReason.DEGRADED, f"Degraded because of {degraded['reason']}: {pods}")
 
 
 def _became_true(old: Json, entry: Json | None) -> Json | None:

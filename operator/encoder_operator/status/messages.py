@@ -11,11 +11,24 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _rounded(value: str, threshold: str | None) -> str:
+    """Return a measured value with three digits, or with as many as its distance from the threshold needs."""
+    try:
+        measured, limit = float(value), float(threshold or 0)
+    except ValueError:
+        return value
+    for digits in range(3, 17):
+        text = f"{measured:.{digits}g}"
+        if abs(float(text) - measured) <= abs(measured - limit) / 100:
+            return text
+    return value
+
+
 def parity_message(revision: str, accelerator: str, check: Mapping[str, Any]) -> str:
     """Return a message with the numbers of a parity check: its `result`, `metrics`, `cases` and `worst` cases."""
     passed = check["result"] == "Passed"
     numbers = ", ".join(
-        f"{metric['name']} {metric['value']}"
+        f"{metric['name']} {_rounded(metric['value'], metric.get('threshold'))}"
         + (f" (threshold {metric['threshold']})" if metric.get("threshold") else "")
         for metric in check.get("metrics", [])
     )

@@ -296,7 +296,7 @@ def _available(inputs: StatusInputs) -> ConditionValue:
     if inputs.serving_problem is not None:
         return ConditionValue(False, *inputs.serving_problem)
     beside = inputs.verification.other if inputs.verification else None
-    why = f": {beside.message}" if beside else ""
+    why = f": {beside.message}" if beside and beside.message else ""
     return ConditionValue(False, Reason.NO_READY_PODS, f"No pod of a verified revision is ready{why}")
 
 
@@ -395,7 +395,9 @@ def _phase(inputs: StatusInputs, conditions: dict[str, ConditionValue]) -> str:
     if conditions["Degraded"].is_true:
         return "Degraded" if serving else "Failed"
     if serving:
-        return "Serving" if conditions["UpToDate"].is_true else "RollingOut"
+        # a paused model is not rolled out, whatever differs from its spec
+        waits = inputs.model.spec.paused
+        return "Serving" if conditions["UpToDate"].is_true or waits else "RollingOut"
     if inputs.artifact_plan.artifact is None:
         return "Preparing" if inputs.artifact_plan.reason is Reason.PREPARING else "Pending"
     if inputs.model.spec.serving.replicas == 0:
@@ -412,6 +414,7 @@ def _artifact(inputs: StatusInputs) -> Json | None:
     return {
         "key": found.key,
         "resolvedRevision": found.revision,
+        **({"parameters": found.parameters} if found.parameters else {}),
         "digest": found.digest,
         "bytes": found.bytes,
     }

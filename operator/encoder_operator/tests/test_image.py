@@ -39,7 +39,19 @@ def test_the_operators_image_has_no_client_that_kopf_would_import_and_no_engine(
 
 def test_the_dockerfile_installs_nothing_else() -> None:
     text = (ROOT / "images" / "operator" / "Dockerfile").read_text()
-    assert "uv export --frozen --no-dev --no-emit-project" in text
-    assert "--extra operator --output-file /requirements.txt" in text
+    assert "source=images/operator/requirements.lock,target=/requirements.txt" in text
     assert text.count("pip install") == 3
     assert "--no-deps --require-hashes --compile-bytecode -r /requirements.txt" in text
+
+
+def test_the_lock_for_every_platform_has_the_versions_of_uv_lock() -> None:
+    text = (ROOT / "images" / "operator" / "requirements.lock").read_text()
+    locked = {line.split("==")[0]: line.split("==")[1].split()[0] for line in text.splitlines() if line[:1].isalpha()}
+    versions = {
+        package["name"]: package["version"] for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    }
+    # what only another platform needs is in the lock alone
+    assert installed("operator") <= set(locked)
+    assert {name: versions[name] for name in locked if name in versions} == {
+        name: version for name, version in locked.items() if name in versions
+    }

@@ -12,6 +12,7 @@ from encoder_operator.state.observed import PersistentVolumeClaim
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import pod_template, tenancy, vllm_args
 from encoder_operator.validation.errors import NotAccepted
+from encoder_plugins import parameters
 from encoder_plugins.plugin import Plugin
 
 # seconds that a serving pod needs to shut down: the drain of encoder_plugins, and a margin
@@ -27,6 +28,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     tenancy.check(spec, settings)
     _check_accelerator(spec.serving, plugin)
     _check_limits(spec.serving, plugin)
+    _check_parameters(spec.prepare, plugin)
     _check_arguments(spec)
     _check_loading(spec)
     for field, trusts in (("serving", spec.serving.trust_remote_code), ("prepare", spec.prepare.trust_remote_code)):
@@ -153,6 +155,13 @@ def _check_limits(serving: Serving, plugin: Plugin) -> None:
                 Reason.INVALID_SPEC,
                 f"spec.serving.limits.{name}: plugin {plugin.name} has no such limit; it has {', '.join(known)}",
             )
+
+
+def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:
+    try:
+        parameters.check(plugin, prepare.parameters)
+    except ValueError as error:
+        raise NotAccepted(Reason.INVALID_SPEC, f"spec.prepare.parameters.{error}") from None
 
 
 def _check_arguments(spec: Spec) -> None:

@@ -157,8 +157,8 @@ def denied_option(argument: str) -> str | None:
     vLLM accepts underscores for dashes, `--option.key=value`, and any unambiguous abbreviation.
     """
     if not argument.startswith("--"):
-        return SHORT_OPTIONS.get(argument[1:].split("=", 1)[0]) if argument.startswith("-") else None
-    name = argument[2:].split("=", 1)[0].split(".", 1)[0].replace("_", "-").lower()
+        return SHORT_OPTIONS.get(argument[1:].partition("=")[0]) if argument.startswith("-") else None
+    name = argument[2:].partition("=")[0].partition(".")[0].replace("_", "-").lower()
     if name in DENIED:
         return name
     # an abbreviation of a denied option; vLLM itself rejects the shortest ones as ambiguous

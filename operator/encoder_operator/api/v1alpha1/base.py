@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -31,6 +39,12 @@ Quantities = Annotated[dict[LabelKey, Quantity], Field(max_length=32)]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", max_length=200)]
 Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=500)]
+
+
+# which names and values a plugin takes is for the schema (crd.py) and for validation.checks to say
+Parameters = Annotated[
+    dict[str, str | list[str]], Field(max_length=16), WithJsonSchema({"type": "object", "properties": {}})
+]
 
 
 def rule(expression: str, message: str) -> dict[str, str]:

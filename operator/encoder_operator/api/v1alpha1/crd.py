@@ -14,6 +14,7 @@ from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Spec, Status, rule
 from encoder_operator.revisions.hashing import Json
 from encoder_plugins import catalog
+from encoder_plugins.plugin import Parameter
 
 # rules about the whole object; all others are next to their fields
 _OBJECT_RULES = [
@@ -50,7 +51,7 @@ def build() -> Json:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": _spec(),
-            "status": _structural(Status.model_json_schema(by_alias=True)),
+            "status": _status(),
         },
         "x-kubernetes-validations": _OBJECT_RULES,
     }
@@ -104,10 +105,43 @@ def _printer_columns() -> list[Json]:
 def _spec() -> Json:
     schema = _structural(Spec.model_json_schema(by_alias=True))
     schema["properties"]["plugin"]["enum"] = list(catalog.plugins())
+    schema["properties"]["prepare"]["properties"]["parameters"]["properties"] = _parameters()
     affinity = schema["properties"]["serving"]["properties"]["affinity"]
     # its fields are those of a pod, and structural schemas repeat each description wherever a type is used
     affinity["properties"] = _without_descriptions(affinity["properties"])
     return schema
+
+
+def _status() -> Json:
+    schema = _structural(Status.model_json_schema(by_alias=True))
+    parameters = schema["properties"]["artifact"]["properties"]["parameters"]
+    parameters["properties"] = _parameters(limited=False)
+    return schema
+
+
+def _parameters(*, limited: bool = True) -> Json:
+    """Return the schema of each parameter of the plugins; one that several plugins share has the values of all of them.
+
+    The status is not `limited` to these values: it may show an artifact that other versions of the plugins prepared.
+    """
+    values: dict[str, list[str]] = {}
+    declared: dict[str, Parameter] = {}
+    for plugin in catalog.plugins().values():
+        for parameter in plugin.parameters:
+            declared.setdefault(parameter.name, parameter)
+            values.setdefault(parameter.name, []).extend(parameter.values)
+    return {
+        name: _parameter(parameter, list(dict.fromkeys(values[name])), limited=limited)
+        for name, parameter in sorted(declared.items())
+    }
+
+
+def _parameter(parameter: Parameter, values: list[str], *, limited: bool) -> Json:
+    one: Json = {"type": "string", "enum": values} if limited else {"type": "string"}
+    described = {"description": parameter.description}
+    if not parameter.several:
+        return described | one
+    return described | {"type": "array", "items": one, "maxItems": len(values), "x-kubernetes-list-type": "set"}
 
 
 def _without_descriptions(properties: Json) -> Json:

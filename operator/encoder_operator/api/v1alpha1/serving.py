@@ -177,7 +177,8 @@ class Serving(ApiType):
     engines_per_accelerator: Annotated[int, Field(ge=1, le=8)] | None = None
     """Number of engines per GPU behind the pod's port; chosen by the entry point by default. The pod is ready when all engines are."""
     max_in_flight: Annotated[int, Field(ge=1, le=100000)] | None = None
-    """Maximum number of concurrent requests per pod. Further requests are answered with status 503 and Retry-After."""
+    """Maximum number of concurrent requests per pod; 128 if absent. Further requests are answered with status 503 and
+    Retry-After."""
     limits: Annotated[
         dict[Annotated[str, StringConstraints(max_length=63)], Annotated[int, Field(ge=1, le=2147483647)]],
         Field(max_length=32),

@@ -15,6 +15,7 @@ from encoder_operator.api.v1alpha1.base import (
     Key,
     Name,
     NamedReference,
+    Parameters,
     Quantity,
     Repository,
     Resources,
@@ -200,6 +201,9 @@ class Prepare(ApiType):
     trust_remote_code: bool | None = None
     """Run Python code from the checkpoint's repository while the original library records the reference outputs; as
     spec.serving.trustRemoteCode if absent. Requires the operator's setting allowTrustRemoteCode."""
+    parameters: Parameters = Field(default_factory=dict)
+    """Parameters of the plugin, for instance `wordsSplitter: whitespace`; the plugin's page lists them. Part of the
+    artifact's identity."""
     resources: Resources | None = None
     """Resources of the prep Job; the operator's default if absent."""
     env: Environment = Field(default_factory=list)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import ApiType, keyed
+from encoder_operator.api.v1alpha1.base import ApiType, Parameters, keyed
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -33,6 +33,8 @@ class Artifact(ApiType):
     """Hash of the artifact's inputs, and name of its folder on the volume."""
     resolved_revision: str | None = None
     """Revision of the source: a commit, or a digest of the content."""
+    parameters: Parameters | None = None
+    """The value of spec.prepare.parameters that it was prepared with."""
     digest: str | None = None
     """Digest of the artifact's manifest, which lists the digest of every file."""
     bytes: int | None = None

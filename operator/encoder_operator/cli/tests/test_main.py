@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,11 +14,24 @@ import yaml
 from encoder_operator.tests.harness import encoder_model
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with an empty home and none of the operator's variables."""
+def run(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with an empty home and none of the operator's variables but those given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ENCODER_", "KUBE"))}
     command = [sys.executable, "-m", "encoder_operator", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=kept | {"HOME": str(home)}, timeout=60)
+    environment = kept | {"HOME": str(home)} | variables
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+def kubeconfig(cluster: dict[str, str], user: dict[str, Any]) -> str:
+    """Return a kubeconfig of one context, whose API server is not there."""
+    return yaml.safe_dump(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"} | cluster}],
+            "users": [{"name": "u", "user": user}],
+        }
+    )
 
 
 @pytest.mark.parametrize("command", ["doctor", "gc", "run", "smoke-test --namespace demo"])
@@ -28,6 +42,42 @@ def test_without_a_kubeconfig_a_command_reports_it_in_one_line(tmp_path: Path, c
     assert len(errors) == 1
     assert "no access to a cluster" in errors[0]
     assert "set KUBECONFIG" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("", "AttributeError"),
+        ("clusters: [", "expected the node content"),
+        ("kind: Config", "KeyError: 'clusters'"),
+        (
+            kubeconfig({"certificate-authority": "/nowhere/ca.crt"}, {"token": "t"}),
+            "a certificate or key cannot be read",
+        ),
+        (kubeconfig({"certificate-authority-data": "bm9uZQ=="}, {"token": "t"}), "a certificate or key cannot be read"),
+    ],
+    ids=["empty", "no YAML", "no clusters", "no CA file", "no certificate"],
+)
+def test_an_invalid_kubeconfig_is_reported_in_one_line(tmp_path: Path, text: str, reported: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    done = run(tmp_path, "doctor", KUBECONFIG=str(path))
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("no access to a cluster: ")
+    assert reported in line
+    assert str(path) in line
+
+
+def test_doctor_reports_a_credential_plugin_that_fails(tmp_path: Path) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "/nowhere/plugin"}
+    path = tmp_path / "config"
+    path.write_text(kubeconfig({}, {"exec": plugin}))
+    done = run(tmp_path, "doctor", KUBECONFIG=str(path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the API server cannot be reached" in done.stdout
+    assert "/nowhere/plugin" in done.stdout
+    assert "check the kubeconfig" in done.stdout
 
 
 @pytest.mark.parametrize(("accelerator", "suffix"), [("cpu", "cpu"), ("nvidia", "cuda")])

@@ -24,9 +24,10 @@ async def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
     async def answer(request: web.Request) -> web.Response:
         found.append((request.path, request.headers["Accept"], request.headers.get("Authorization", "")))
-        items = (
-            None if request.query.get("limit") == "0" else [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]
-        )
+        metas = [{"name": name, "managedFields": [{"manager": "kubectl"}]} for name in "ab"]
+        items = None if request.query.get("limit") == "0" else [{"metadata": meta} for meta in metas]
+        if request.query.get("continue") == "expired":
+            return web.json_response({"kind": "Status", "code": 410}, status=410)
         return web.json_response({"kind": "List", "items": items, "metadata": {"resourceVersion": "7"}})
 
     application = web.Application()
@@ -68,8 +69,22 @@ async def test_kopf_lists_objects_by_their_metadata_and_an_empty_list_as_well(
     # read as Kopf reads it
     answer = await info.aiohttp_session.get(f"{info.server.rstrip('/')}/api/v1/pods", params={"limit": limit})
     found = await answer.json()
-    assert [item["metadata"]["name"] for item in found.get("items", [])] == names
+    # field managers are most of the metadata, and nobody reads them
+    assert [item["metadata"] for item in found.get("items", [])] == [{"name": name} for name in names]
     assert found["metadata"] == {"resourceVersion": "7"}
+    await info.aiohttp_session.close()
+
+
+async def test_a_page_of_a_list_that_has_expired_is_the_whole_list(asked: list[tuple[str, str, str]]) -> None:
+    info = await KopfLogin(["pods"]).login(**OPTIONS)
+    assert info is not None
+    pods = f"{info.server.rstrip('/')}/api/v1/pods"
+    answer = await info.aiohttp_session.get(pods, params={"limit": "0", "continue": "expired", "labelSelector": "a=b"})
+    assert (answer.status, answer.url.query_string) == (200, "labelSelector=a%3Db")
+    assert [item["metadata"]["name"] for item in (await answer.json())["items"]] == ["a", "b"]
+    assert asked[0] == asked[1]
+    # what is no later page of a list stays refused
+    assert (await info.aiohttp_session.delete(pods, params={"continue": "expired"})).status == 410
     await info.aiohttp_session.close()
 
 

@@ -69,6 +69,18 @@ async def test_only_automatic_models_get_a_newer_image(policy: str) -> None:
     assert (await updated(harness, newer("engine:3")) == "engine:3") is automatic
 
 
+async def test_without_newer_defaults_nothing_is_written() -> None:
+    harness = await serving()
+    before = harness.fake.version
+    await updated(harness, SETTINGS)
+    assert harness.fake.version == before
+    # neither by the operator that has made the newest revision
+    await updated(harness, newer("engine:2"))
+    before = harness.fake.version
+    await updated(harness, newer("engine:2"))
+    assert harness.fake.version == before
+
+
 async def test_outside_the_window_no_update_starts_and_none_is_undone() -> None:
     harness = await serving()
     before = image(harness)
@@ -131,6 +143,11 @@ async def test_one_model_at_a_time() -> None:
         limits.set(first, automatic, status("False", "RolloutInProgress"))
     limits.set(first, {}, status("False", "RolloutInProgress"))
     assert limits.may_start(second, now)
+    # the slot of a model that was deleted during its update
+    limits.set(first, automatic, status("False", "RolloutInProgress"))
+    assert not limits.may_start(second, now)
+    limits.remove(first)
+    assert limits.may_start(second, now)
 
 
 async def test_two_models_of_one_cluster_are_updated_one_after_the_other() -> None:
@@ -167,6 +184,10 @@ def test_after_a_start_no_update_starts_until_those_in_progress_are_known() -> N
         (UpdateWindow(start="02:00", end="05:00"), "22T05:00", False),
         (UpdateWindow(start="22:00", end="04:00"), "22T23:00", True),
         (UpdateWindow(start="22:00", end="04:00"), "22T12:00", False),
+        # the minute in which it opens is in it, on the day that it opens
+        (UpdateWindow(start="22:00", end="04:00", days=["Sat"]), "21T22:00", True),
+        (UpdateWindow(start="22:00", end="04:00", days=["Fri"]), "21T22:00", False),
+        (UpdateWindow(start="22:00", end="04:00", days=["Sat"]), "21T21:59", False),
         # the night from Saturday to Sunday belongs to Saturday
         (UpdateWindow(start="22:00", end="04:00", days=["Sat"]), "22T03:59", True),
         (UpdateWindow(start="22:00", end="04:00", days=["Sun"]), "22T03:59", False),

@@ -235,6 +235,8 @@ async def test_a_rejected_spec_is_degraded_whether_or_not_pods_serve(served: boo
     assert "--trust-remote-code" in harness.message("Accepted")
     assert harness.message("Degraded") == "The spec is not accepted: see condition Accepted"
     assert harness.status["phase"] == phase
+    # an edit of the spec is an event
+    assert await harness.reconcile() is None
 
 
 async def test_a_foreign_service_of_the_same_name_is_never_taken_over() -> None:
@@ -242,6 +244,8 @@ async def test_a_foreign_service_of_the_same_name_is_never_taken_over() -> None:
     harness.fake.put("services", {"kind": "Service", "metadata": {"name": "minilm", "namespace": "demo"}, "spec": {}})
     await harness.settle()
     assert harness.condition("Accepted") == ("False", "NameConflict")
+    # no event says when the other Service is gone
+    assert await harness.reconcile() == 30.0
     assert harness.fake.of("services", component="serving") == []
     assert harness.fake.of("jobs") == []
 

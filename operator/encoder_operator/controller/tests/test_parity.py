@@ -27,7 +27,9 @@ async def test_a_first_revision_that_fails_never_serves_and_leaves_no_pod() -> N
     await harness.settle()
     assert harness.condition("Verified") == ("False", "ParityFailed")
     assert harness.condition("Ready") == ("False", "ParityFailed")
-    assert "0.8123" in next(e["message"] for e in harness.status["conditions"] if e["type"] == "Verified")
+    assert "cosine 0.812 (threshold 0.99999)" in next(
+        e["message"] for e in harness.status["conditions"] if e["type"] == "Verified"
+    )
     assert harness.status["phase"] == "Failed"
     assert harness.status["candidateParity"]["result"] == "Failed"
     assert harness.fake.of("pods", component="serving") == []
@@ -133,8 +135,10 @@ async def test_scaling_up_and_down_reuses_the_verdict() -> None:
 
 async def test_an_unverified_first_revision_runs_one_pod() -> None:
     harness = Harness(encoder_model(replicas=3))
-    harness.parity = lambda job: {"result": "Inconclusive", "message": "the pod did not answer"}
+    harness.parity = lambda job: {"result": "Inconclusive", "message": "the server's limits let 2 of 40 cases through"}
     await harness.settle()
+    (verified,) = [one for one in harness.status["conditions"] if one["type"] == "Verified"]
+    assert "the server's limits let 2 of 40 cases through" in verified["message"]
     assert harness.fake.of("deployments")[0]["spec"]["replicas"] == 1
     assert harness.condition("Verified") == ("Unknown", "Inconclusive")
     assert harness.condition("Degraded") == ("False", "AsExpected")

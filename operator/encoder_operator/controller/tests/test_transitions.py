@@ -55,10 +55,13 @@ async def test_events_of_a_failed_update_name_both_revisions_and_the_numbers() -
         "Normal",
         f"Rolling out revision {candidate} to 1 pod instead of revision {active}",
     )
-    failed = f"Revision {candidate} on cpu differs from the reference outputs: cosine 0.8123 (threshold 0.99999) in 48 cases; worst: long-1"
+    failed = f"Revision {candidate} on cpu differs from the reference outputs: cosine 0.812 (threshold 0.99999) in 48 cases; worst: long-1"
     assert found["ParityFailed"] == ("Warning", failed)
     assert found["RolledBack"] == ("Warning", f"Rolled back from revision {candidate} to revision {active}: {failed}")
-    assert found["Degraded"] == ("Warning", f"ParityFailed: 1 of 1 pod ready, active revision {active}")
+    assert found["Degraded"] == (
+        "Warning",
+        f"Degraded because of ParityFailed: 1 of 1 pod of revision {active} is ready",
+    )
     # the verified revision still serves: no second Event about it
     assert "ParityPassed" not in found
 

@@ -5,15 +5,19 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
+from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Unavailable
 from encoder_operator.controller.namespaces import Namespaces
 from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.controller.reconciler import Reconciler
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress, resync
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health
 from encoder_operator.naming import NamespacedName
-from encoder_operator.tests.harness import SETTINGS
+from encoder_operator.tests.fake_cluster import FakeCluster
+from encoder_operator.tests.harness import SETTINGS, Harness
 
 KEY = NamespacedName("demo", "minilm")
 
@@ -31,6 +35,14 @@ def test_an_event_that_was_already_read_needs_no_reconcile() -> None:
     assert found.record_event(NamespacedName("demo", "other"), "Pod", "6")
 
 
+async def test_the_event_of_a_status_that_a_reconcile_wrote_needs_no_reconcile() -> None:
+    harness, found = Harness(), WatchProgress()
+    client = Client(config=FakeCluster.config(), transport=harness.fake)
+    await Reconciler(client, SETTINGS, watch_progress=found).reconcile(*KEY)
+    assert harness.fake.writes[-1] == "PATCH encodermodels/status minilm"
+    assert not found.record_event(KEY, "EncoderModel", harness.live["metadata"]["resourceVersion"])
+
+
 def test_the_event_of_an_own_write_needs_no_reconcile_and_a_later_change_does() -> None:
     found = WatchProgress()
     found.record_read(KEY, read_at("7"))
@@ -40,10 +52,45 @@ def test_the_event_of_an_own_write_needs_no_reconcile_and_a_later_change_does() 
     assert found.record_event(KEY, "EncoderModel", "10")
 
 
+@pytest.mark.parametrize("written", WATCHED_KINDS)
+def test_a_write_of_one_kind_says_nothing_about_the_others(written: str) -> None:
+    found = WatchProgress()
+    versions = {kind: 10 * number for number, kind in enumerate(WATCHED_KINDS, start=1)}
+    found.record_read(KEY, {kind: str(version) for kind, version in versions.items()})
+    found.record_write(KEY, written, str(versions[written] + 5))
+    versions[written] += 5
+    for kind, version in versions.items():
+        assert not found.record_event(KEY, kind, str(version))
+        assert found.record_event(KEY, kind, str(version + 1))
+
+
+def test_a_write_without_a_read_or_a_version_hides_no_event() -> None:
+    found = WatchProgress()
+    # the model was forgotten while the write was sent
+    found.record_write(KEY, "Pod", "9")
+    assert found.record_event(KEY, "Pod", "9")
+    found.record_read(KEY, read_at("9"))
+    found.record_write(KEY, "Pod", "unknown")
+    assert not found.record_event(KEY, "Pod", "9")
+    assert found.record_event(KEY, "Pod", "10")
+
+
+def test_an_event_with_an_invalid_version_is_read_by_the_next_reconcile() -> None:
+    found = WatchProgress()
+    assert found.record_event(KEY, "Pod", "unknown")
+    assert found.has_unread_events(KEY)
+    found.record_read(KEY, {})
+    # it would be reconciled without end
+    assert not found.has_unread_events(KEY)
+
+
 def test_after_a_failed_reconcile_every_event_needs_a_reconcile() -> None:
     found = WatchProgress()
     found.record_read(KEY, read_at("7"))
+    found.record_event(KEY, "Pod", "8")
     found.forget(KEY)
+    # the retry of the failed reconcile follows anyway
+    assert not found.has_unread_events(KEY)
     assert found.record_event(KEY, "Pod", "3")
 
 
@@ -138,3 +185,102 @@ async def test_a_resync_enqueues_a_deleted_model_whose_event_was_missed() -> Non
         await looked.wait()
     task.cancel()
     await queue.close()
+
+
+class Periods:
+    """Ends a resync after a number of periods, without waiting for them."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    async def __call__(self, seconds: float) -> None:
+        assert seconds == 60
+        if not self._left:
+            raise asyncio.CancelledError
+        self._left -= 1
+
+
+class Delays(WorkQueue):
+    """Records what is enqueued, and after how many seconds."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[NamespacedName, float]] = []
+
+    def enqueue(self, key: NamespacedName, after: float = 0.0) -> None:
+        self.found.append((key, after))
+
+
+class Slots(PrepSlots):
+    """Records with which Jobs the slots are counted anew."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[list[Any], Any]] = []
+
+    def reset(self, jobs: Any, unreadable: Any = frozenset()) -> None:
+        self.found.append((list(jobs), unreadable))
+
+
+class OneNamespace:
+    """Reads the namespace demo; another one cannot be read."""
+
+    unreadable = frozenset({"lost"})
+
+    async def read(self, read: Any) -> list[Any]:
+        return [await read("demo")]
+
+
+class WithJobs(Lists):
+    """Has an unfinished prep Job."""
+
+    async def list(self, *_: Any) -> list[Any]:
+        return [{"metadata": {"name": "prep"}}]
+
+
+async def resynced(monkeypatch: pytest.MonkeyPatch, cluster: Any, progress: WatchProgress, periods: int = 1) -> Any:
+    """Return what is enqueued in a number of periods, and what the slots were given."""
+    queue, slots, namespaces = Delays(), Slots(), OneNamespace()
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", Periods(periods))
+        with pytest.raises(asyncio.CancelledError):
+            await resync(cluster, queue, progress, slots, period=60, namespaces=namespaces)  # type: ignore[arg-type]
+    return queue.found, slots.found
+
+
+async def test_a_resync_spreads_batches_over_half_a_period_and_counts_the_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"m{number:02}" for number in range(40)]
+    cluster = WithJobs([{"name": name, "namespace": "demo"} for name in names])
+    enqueued, slots = await resynced(monkeypatch, cluster, WatchProgress())
+    assert [key.name for key, _ in enqueued] == names
+    # three batches of at most 16, which a queue reads together
+    assert [after for _, after in enqueued] == [0.0] * 16 + [10.0] * 16 + [20.0] * 8
+    assert slots == [([{"metadata": {"name": "prep"}}], frozenset({"lost"}))]
+
+
+async def test_a_resync_takes_models_of_a_namespace_that_it_cannot_read_for_existing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    progress, gone = WatchProgress(), NamespacedName("demo", "gone")
+    for key in (gone, NamespacedName("lost", "minilm")):
+        progress.record_read(key, read_at("7"))
+    enqueued, _ = await resynced(monkeypatch, Lists([]), progress)
+    assert enqueued == [(gone, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "level"),
+    [
+        (Unavailable("away"), "resync failed", "warning"),
+        (KeyError("items"), "unexpected error during resync", "error"),
+    ],
+    ids=["unavailable", "malformed"],
+)
+async def test_a_resync_that_fails_is_logged(
+    error: Exception, event: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as logs:
+        enqueued, slots = await resynced(monkeypatch, Lists(error, []), WatchProgress(), periods=2)
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [(event, level)]
+    # the failed one changes nothing
+    assert (enqueued, len(slots)) == ([], 1)

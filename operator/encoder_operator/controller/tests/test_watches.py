@@ -54,6 +54,11 @@ def test_kopf_retries_requests_without_end_with_bounded_delays() -> None:
         assert len(set(found[4:])) > 900
 
 
+def test_a_page_of_a_list_is_small_because_kopf_has_a_task_for_each_of_its_objects() -> None:
+    # with 100, a thousand models needed 7 MiB more
+    assert watches.kopf_settings().watching.chunk_size == 20
+
+
 def test_handlers_leave_no_trace_on_objects() -> None:
     registry = watches.kopf_registry(RecordingQueue(), WatchProgress())
     assert len(registry._watching.get_all_handlers()) == 5

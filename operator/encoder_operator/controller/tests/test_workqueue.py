@@ -5,11 +5,13 @@ import contextvars
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
-from encoder_operator.client.errors import RequestRejected, Unavailable
+from encoder_operator.client.errors import Conflict, NotLeader, RequestRejected, Unavailable
 from encoder_operator.controller import workqueue
 from encoder_operator.controller.token_bucket import TokenBucket
 from encoder_operator.controller.workqueue import WorkQueue
+from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 
 ONE, TWO = NamespacedName("demo", "one"), NamespacedName("demo", "two")
@@ -47,7 +49,7 @@ class Looks:
             async with self._done:
                 await self._done.wait_for(reached)
 
-        await asyncio.wait_for(wait(), 5)
+        await asyncio.wait_for(wait(), 30)
 
 
 @pytest.fixture
@@ -67,6 +69,16 @@ async def turn(times: int = 20) -> None:
     """Let everything that is due run."""
     for _ in range(times):
         await asyncio.sleep(0)
+
+
+async def running(looks: Looks) -> None:
+    """Wait until a reconcile runs."""
+    while not looks.running:
+        await turn()
+
+
+def sample(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 async def test_a_burst_of_events_is_one_reconcile(queue: WorkQueue, looks: Looks) -> None:
@@ -167,9 +179,13 @@ async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) ->
 
 
 async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None:
-    queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=3 * workqueue._DEBOUNCE_SECONDS)
     queue.enqueue(ONE, after=0)
-    await looks.until(lambda: looks.keys == [ONE])
+    queue.enqueue(ONE, after=3600)
+    await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
+    # the later one was replaced: it leads to no second reconcile
+    await asyncio.sleep(6 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE]
 
 
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
@@ -191,5 +207,179 @@ async def test_a_reconcile_does_not_inherit_the_context_of_its_event() -> None:
     found = WorkQueue(look, concurrency=1)
     event.set("an event, with all of its object")
     found.enqueue(ONE, after=0)
-    assert await asyncio.wait_for(seen, 5) == "none"
+    assert await asyncio.wait_for(seen, 30) == "none"
     await found.close()
+
+
+async def test_a_model_that_waits_for_its_turn_is_counted_and_needs_no_second_reconcile(looks: Looks) -> None:
+    queue, before = WorkQueue(looks, concurrency=1), sample("encoder_queue_depth")
+    looks.hold = asyncio.Event()
+    queue.enqueue(ONE, after=0)
+    await running(looks)
+    assert sample("encoder_queue_depth") == before
+    queue.enqueue(TWO, after=0)
+    while sample("encoder_queue_depth") == before:
+        await turn()
+    assert looks.keys == [ONE]
+    # it has not started, so that it will read this change
+    queue.enqueue(TWO)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    looks.hold.set()
+    await looks.until(lambda: len(looks.keys) == 2 and looks.running == 0)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE, TWO]
+    assert sample("encoder_queue_depth") == before
+    await queue.close()
+
+
+async def test_a_timer_that_ends_during_a_reconcile_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
+    looks.hold = asyncio.Event()
+    queue.enqueue(ONE, after=0)
+    await running(looks)
+    queue.enqueue(ONE, after=2 * workqueue._DEBOUNCE_SECONDS)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE]
+    looks.hold.set()
+    await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
+
+
+@pytest.mark.parametrize(("news", "expected"), [(False, 1), (True, 2)])
+async def test_only_an_event_that_was_not_read_leads_to_another_reconcile(
+    looks: Looks, news: bool, expected: int
+) -> None:
+    questions: list[NamespacedName] = []
+
+    def has_news(key: NamespacedName) -> bool:
+        questions.append(key)
+        return news
+
+    queue = WorkQueue(looks, concurrency=1, has_news=has_news)
+    looks.hold = asyncio.Event()
+    queue.enqueue(ONE, after=0)
+    await running(looks)
+    queue.enqueue(ONE)
+    looks.hold.set()
+    await looks.until(lambda: len(looks.keys) == expected and looks.running == 0)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE] * expected
+    # without an event during the reconcile there is nothing to find out
+    assert questions == [ONE]
+    await queue.close()
+
+
+async def test_the_end_gives_what_runs_its_grace_period_and_then_cancels_it(looks: Looks) -> None:
+    patient, waiting = WorkQueue(looks, concurrency=1), sample("encoder_queue_depth")
+    looks.hold = asyncio.Event()
+    patient.enqueue(ONE, after=0)
+    await running(looks)
+    asyncio.get_running_loop().call_later(0.05, looks.hold.set)
+    await asyncio.wait_for(patient.close(grace=60), 30)
+    assert (looks.keys, looks.running) == ([ONE], 0)
+    cancelled = WorkQueue(looks, concurrency=1)
+    looks.hold = asyncio.Event()
+    cancelled.enqueue(ONE, after=0)
+    cancelled.enqueue(TWO, after=0)
+    await running(looks)
+    while sample("encoder_queue_depth") == waiting:
+        await turn()
+    await asyncio.wait_for(cancelled.close(), 30)
+    # one ran, and one waited for its turn
+    assert looks.keys == [ONE, ONE]
+    assert looks.running == 0
+    assert sample("encoder_queue_depth") == waiting
+
+
+class ScriptedBucket:
+    """A bucket whose answers a test chooses: the delay of each call, and the tokens after it."""
+
+    def __init__(self, answers: list[tuple[float, float]]) -> None:
+        self._answers = answers
+        self.tokens = 0.0
+
+    def take(self, now: float) -> float:
+        """Return the next delay."""
+        delay, self.tokens = self._answers.pop(0)
+        return delay
+
+
+async def test_a_delayed_model_is_logged_again_only_after_it_was_quiet(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed, allowed, quiet = (0.01, 0.0), (0.0, 1.0), (0.0, workqueue._BURST / 2)
+    bucket = ScriptedBucket([delayed, delayed, allowed, delayed, quiet, delayed, allowed])
+    monkeypatch.setattr(workqueue, "TokenBucket", lambda burst, period: bucket)
+    before = sample("encoder_reconcile_throttled_total")
+    warnings = []
+    for count in (1, 2, 3):
+        with capture_logs() as logs:
+            queue.enqueue(ONE, after=0)
+            await looks.until(lambda count=count: len(looks.keys) == count and looks.running == 0)  # type: ignore[misc]
+        warnings.append([(entry["namespace"], entry["name"]) for entry in logs if entry["log_level"] == "warning"])
+    assert warnings == [[("demo", "one")], [], [("demo", "one")]]
+    # each reconcile that was delayed once, however often its timer started again
+    assert sample("encoder_reconcile_throttled_total") == before + 3
+
+
+async def test_the_limits_of_models_that_were_reconciled_long_ago_are_forgotten(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_BURST", 1)
+    monkeypatch.setattr(workqueue, "_TOKEN_SECONDS", 3600)
+    monkeypatch.setattr(workqueue, "_MAX_BUCKETS", 1)
+    for number, key in enumerate((ONE, TWO, ONE), 1):
+        queue.enqueue(key, after=0)
+        await looks.until(lambda number=number: len(looks.keys) == number and looks.running == 0)  # type: ignore[misc]
+    assert looks.keys == [ONE, TWO, ONE]
+
+
+async def test_each_result_is_counted(queue: WorkQueue, looks: Looks) -> None:
+    results, finished = ("ok", "NotLeader", "Unavailable", "InternalError"), sample("encoder_reconcile_seconds_count")
+    before = {result: sample("encoder_reconcile_total", result=result) for result in results}
+    looks.errors = [Unavailable("down"), ZeroDivisionError()]
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: len(looks.keys) == 3 and looks.running == 0)
+    looks.errors = [NotLeader("the Lease has another holder")]
+    queue.enqueue(TWO, after=0)
+    await looks.until(lambda: looks.keys[3:] == [TWO] and looks.running == 0)
+    await queue.close(grace=30)
+    assert {result: sample("encoder_reconcile_total", result=result) - before[result] for result in results} == {
+        "ok": 1,
+        "NotLeader": 1,
+        "Unavailable": 1,
+        "InternalError": 1,
+    }
+    assert sample("encoder_reconcile_seconds_count") == finished + 4
+
+
+async def test_an_event_does_not_shorten_the_delay_after_a_failure(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_INITIAL_BACKOFF", 3600)
+    looks.errors, looks.hold = [RequestRejected("quota")], asyncio.Event()
+    queue.enqueue(ONE, after=0)
+    await running(looks)
+    queue.enqueue(ONE)
+    looks.hold.set()
+    await looks.until(lambda: not looks.running)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE]
+
+
+@pytest.mark.parametrize(("error", "level"), [(Conflict("changed"), "debug"), (RequestRejected("quota"), "warning")])
+async def test_a_failure_is_a_warning_unless_it_is_a_conflict_with_another_writer(
+    queue: WorkQueue, looks: Looks, error: Exception, level: str
+) -> None:
+    looks.errors = [error]
+    with capture_logs() as logs:
+        queue.enqueue(ONE, after=0)
+        await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
+    assert [entry["log_level"] for entry in logs if entry["event"] == "reconcile failed"] == [level]
+
+
+def test_a_conflict_is_tried_again_at_once_until_there_were_too_many() -> None:
+    conflict = Conflict("changed")
+    assert [workqueue._backoff(failures, conflict) < 0.5 for failures in (1, 5, 8)] == [True, True, False]
+    assert workqueue._backoff(1, None) <= 0.5
+    # what waits for the API server itself waits less long than what a user must correct
+    assert workqueue._backoff(50, Unavailable("down")) <= 30
+    assert workqueue._backoff(50, RequestRejected("quota")) >= 150

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from encoder_operator.client.client import Client
-from encoder_operator.client.errors import Conflict, NotLeader, Unavailable
+from encoder_operator.client.errors import Conflict, RequestRejected, Unavailable
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.manager import leader_election
 from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.metrics import metrics
-from encoder_operator.tests.fake_cluster import FakeCluster, Json
+from encoder_operator.tests.fake_cluster import Json
 
 
 class Leases:
@@ -63,7 +63,7 @@ def one(leases: Leases, identity: str, clock: Clock) -> tuple[LeaderElector, Lea
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that goes on while somebody sleeps."""
+    """A clock that goes on during a sleep."""
     found = Clock()
     real = asyncio.sleep
 
@@ -96,6 +96,19 @@ async def test_writes_need_the_lease(clock: Clock) -> None:
     assert leadership.remaining() == -math.inf
     await held.acquire()
     assert leadership.remaining() == 10
+
+
+async def test_the_time_that_a_renewal_takes_is_not_time_to_write(clock: Clock) -> None:
+    class Slow(Leases):
+        async def put_lease(self, wanted: Json) -> Json:
+            answer = await super().put_lease(wanted)
+            # others count from when the API server stored it, and that may be any of these seconds
+            clock.time += 4
+            return answer
+
+    held, leadership = one(Slow(), "a", clock)
+    await held.acquire()
+    assert leadership.remaining() == 10 - 4
 
 
 async def test_the_metric_says_who_leads(clock: Clock) -> None:
@@ -204,6 +217,145 @@ async def test_a_released_lease_is_free_at_once(clock: Clock) -> None:
     assert clock.time == began
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("down"),
+        Conflict("changed", status=409),
+        RequestRejected("forbidden", status=403),
+        TimeoutError("no answer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_release_that_fails_is_reported_and_the_lease_is_free_after_its_duration(
+    error: Exception, clock: Clock
+) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    leases.errors = [error]
+    with capture_logs() as logs:
+        # an operator that ends must not end with an exception
+        await held.release()
+    assert logs == [{"event": "cannot release the lease", "error": str(error), "log_level": "warning"}]
+    assert (leases.holder, leadership.remaining()) == ("a", -math.inf)
+    assert metrics.REGISTRY.get_sample_value("encoder_leader") == 0
+    # it is not tried again with a version that may be another holder's
+    await held.release()
+    assert leases.puts == 1
+    began = clock.time
+    await one(leases, "b", clock)[0].acquire()
+    assert (leases.holder, clock.time - began) == ("b", 15)
+
+
+async def test_a_release_that_hangs_is_given_up(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(Leases):
+        hangs = False
+
+        async def put_lease(self, wanted: Json) -> Json:
+            if self.hangs:
+                await asyncio.Event().wait()
+            return await super().put_lease(wanted)
+
+    real = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda seconds: real(0))
+    leases = Hanging()
+    held, _ = one(leases, "a", clock)
+    await held.acquire()
+    leases.hangs = True
+    with capture_logs() as logs:
+        await held.release()
+    assert [entry["event"] for entry in logs] == ["cannot release the lease"]
+    assert leases.holder == "a"
+
+
+async def test_a_released_lease_keeps_its_other_fields(clock: Clock) -> None:
+    leases = Leases()
+    held, _ = one(leases, "a", clock)
+    await held.acquire()
+    before = copy.deepcopy(leases.live or {})
+    await held.release()
+    del before["spec"]["holderIdentity"]
+    assert (leases.live or {})["spec"] == before["spec"]
+    assert before["spec"]["leaseDurationSeconds"] == 15
+
+
+async def test_a_holder_is_logged_once_and_an_operator_that_acquires_or_loses_says_so(clock: Clock) -> None:
+    leases = Leases()
+    with capture_logs() as logs:
+        await one(leases, "a", clock)[0].acquire()
+        second, _ = one(leases, "b", clock)
+        # "a" does not renew; "b" tries fifteen times before it may take over
+        await second.acquire()
+        leases.errors = [Unavailable("down")] * 1000
+        await second.renew_until_lost()
+    found = [(entry["event"], entry.get("holder") or entry.get("identity")) for entry in logs if "error" not in entry]
+    assert found == [
+        ("acquired the lease", "a"),
+        ("standing by", "a"),
+        ("acquired the lease", "b"),
+        ("lost the lease", "b"),
+    ]
+
+
+async def test_an_operator_that_cannot_read_the_lease_tries_again(clock: Clock) -> None:
+    class Away(Leases):
+        failures = 3
+
+        async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
+            if self.failures:
+                self.failures -= 1
+                raise Unavailable("down")
+            return await super().get(kind, namespace, name)
+
+    leases = Away()
+    began = clock.time
+    with capture_logs() as logs:
+        await one(leases, "a", clock)[0].acquire()
+    assert [entry["event"] for entry in logs] == ["cannot acquire the lease"] * 3 + ["acquired the lease"]
+    assert (leases.holder, clock.time - began) == ("a", 3)
+
+
+async def test_a_renewal_that_is_forbidden_is_reported_and_costs_the_lease(clock: Clock) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    # renewals begin after three seconds and are tried once a second; the next one would succeed, at the moment at which writes end
+    leases.errors = [RequestRejected("forbidden", status=403) for _ in range(7)]
+    began = clock.time
+    with capture_logs() as logs:
+        async with waiting(held.renew_until_lost()) as keeping:
+            await turns(60)
+            assert keeping.done()
+    assert [entry["event"] for entry in logs] == ["the lease cannot be renewed"] * 7 + ["lost the lease"]
+    assert (leases.puts, leadership.remaining()) == (1, -math.inf)
+    assert clock.time - began == 10
+
+
+async def test_a_renewal_that_was_delayed_is_sent_while_writes_are_allowed(clock: Clock) -> None:
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    # after the three seconds until the renewal, half a second is left
+    clock.time += 6.5
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(20)
+        assert not keeping.done()
+    assert leases.puts > 1
+    assert leadership.remaining() > 0
+
+
+async def test_a_lease_that_was_deleted_is_lost_in_time(clock: Clock) -> None:
+    """A renewal without a Lease conflicts: it would create one that another operator may create as well."""
+    leases = Leases()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    leases.live = None
+    began = clock.time
+    await held.renew_until_lost()
+    assert (clock.time - began, leases.puts, leadership.remaining()) == (10, 1, -math.inf)
+
+
 async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_long_the_lease(clock: Clock) -> None:
     leases = Leases()
     held, leadership = one(leases, "a", clock)
@@ -216,6 +368,50 @@ async def test_an_api_server_that_is_away_for_a_moment_costs_nothing_and_for_lon
         await turns(30)
         assert keeping.done()
     assert leadership.remaining() == -math.inf
+    assert metrics.REGISTRY.get_sample_value("encoder_leader") == 0
+
+
+async def test_a_lease_is_reported_as_lost_when_writes_end(clock: Clock) -> None:
+    held, leadership = one(Leases(), "a", clock)
+    await held.acquire()
+    began = clock.time
+    clock.time += 9.5
+    await held.renew_until_lost()
+    assert (clock.time - began, leadership.remaining()) == (10, -math.inf)
+
+
+async def test_a_conflict_whose_cause_cannot_be_read_is_no_loss(clock: Clock) -> None:
+    class Away(Leases):
+        away = False
+
+        async def get(self, kind: str, namespace: str | None, name: str) -> Json | None:
+            if self.away:
+                self.away = False
+                raise Unavailable("down")
+            return await super().get(kind, namespace, name)
+
+    leases = Away()
+    held, leadership = one(leases, "a", clock)
+    await held.acquire()
+    leases.away = True
+    leases.errors = [Conflict("conflict", status=409)]
+    async with waiting(held.renew_until_lost()) as keeping:
+        await turns(30)
+        assert not keeping.done()
+    assert leases.puts > 1
+    assert leadership.remaining() > 0
+
+
+async def test_failed_renewals_are_logged(clock: Clock) -> None:
+    leases = Leases()
+    held, _ = one(leases, "a", clock)
+    await held.acquire()
+    leases.errors = [Unavailable("down"), TimeoutError("slow")]
+    with capture_logs() as logs:
+        async with waiting(held.renew_until_lost()):
+            await turns(30)
+    found = [(entry["event"], entry["error"]) for entry in logs]
+    assert found == [("lease renewal failed; retrying", error) for error in ("down", "slow")]
 
 
 async def test_a_lease_edited_by_others_is_renewed(clock: Clock) -> None:
@@ -252,10 +448,13 @@ async def test_a_lease_that_another_operator_has_taken_is_not_taken_back(clock: 
 async def test_the_same_pod_takes_its_lease_back_at_once(clock: Clock) -> None:
     leases = Leases()
     await one(leases, "pod-1", clock)[0].acquire()
+    assert (leases.live or {})["spec"]["leaseTransitions"] == 1
     began = clock.time
     await one(leases, "pod-1", clock)[0].acquire()
     assert clock.time == began
     assert (leases.live or {})["spec"]["leaseTransitions"] == 1
+    await one(leases, "pod-2", clock)[0].acquire()
+    assert (leases.live or {})["spec"]["leaseTransitions"] == 2
 
 
 def test_the_clock_of_the_lease_counts_the_time_that_a_machine_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,63 +481,3 @@ def test_operators_on_one_host_have_different_identities_and_a_pod_has_its_name(
     # a restarted container has the name of its pod, and may have another process id
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert identity_of_process(1) == identity_of_process(2) == "host"
-
-
-# never held or lost, ended at this moment, and ended while the machine was suspended
-@pytest.mark.parametrize("until", [-math.inf, 0.0, -3600.0])
-async def test_nothing_is_sent_without_the_lease(until: float) -> None:
-    leadership = Leadership(lambda: 0.0)
-    leadership.grant(until)
-    fake = FakeCluster()
-    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
-    live = {"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}}
-    for write in (
-        lambda: cluster.apply(live),
-        lambda: cluster.create(live),
-        lambda: cluster.delete("Job", "demo", "j"),
-        lambda: cluster.replace_status("demo", "m", {"uid": "1"}, {}),
-        lambda: cluster.set_pod_conditions("demo", "p", "1", []),
-        lambda: cluster.create_event({"metadata": {"name": "e", "namespace": "demo"}}),
-    ):
-        with pytest.raises(NotLeader, match="not sent"):
-            await write()
-    assert fake.writes == []
-
-
-class Slow(FakeCluster):
-    """Takes some seconds for each request."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-
-    async def handle_async_request(self, request: Any) -> Any:
-        await asyncio.sleep(self.seconds)
-        return await super().handle_async_request(request)
-
-
-async def test_a_write_that_takes_longer_than_the_lease_is_given_up() -> None:
-    leadership = Leadership(time.monotonic)
-    leadership.grant(time.monotonic() + 0.05)
-    fake = Slow(30)
-    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
-    with pytest.raises(NotLeader, match="aborted"):
-        await cluster.delete("Job", "demo", "j")
-    assert fake.writes == []
-
-
-async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_renewed() -> None:
-    leadership = Leadership(time.monotonic)
-    leadership.grant(time.monotonic() + 0.5)
-    fake = Slow(0.8)
-    fake.put("jobs", {"metadata": {"name": "j", "namespace": "demo"}})
-    cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
-
-    async def renew() -> None:
-        while True:
-            leadership.grant(time.monotonic() + 0.5)
-            await asyncio.sleep(0.02)
-
-    async with waiting(renew()):
-        await cluster.delete("Job", "demo", "j")
-    assert fake.writes == ["DELETE jobs j"]

@@ -201,6 +201,12 @@ async def test_a_preparation_is_measured_once() -> None:
         live["status"]["conditions"][0]["lastTransitionTime"] = "2026-02-01T00:01:30Z"
     for pod in harness.fake.of("pods", component="prep"):
         pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-02-01T00:01:30Z"
+    # one that failed, of an earlier spec, has made nothing
+    (done,) = harness.fake.of("jobs", component="prep")
+    failed = copy.deepcopy(done)
+    failed["metadata"] |= {"name": "minilm-0000000000000000-prep", "uid": "failed"}
+    failed["status"]["conditions"][0]["type"] = "Failed"
+    harness.fake.put("jobs", failed)
     for _ in range(12):
         harness.reconciler = harness.operator()
         await harness.reconcile()
@@ -240,8 +246,8 @@ def test_places_for_preparations_and_those_that_wait_for_one_are_shown() -> None
 
 async def test_a_corrected_foreign_edit_is_counted() -> None:
     harness = Harness()
-    await harness.settle()
     deployments, services = (Growth("encoder_child_updates_total", kind=kind) for kind in ("Deployment", "Service"))
+    # an object that is created is not one that another client has changed
     await harness.settle()
     assert (deployments(), services()) == (0, 0)
     edited = copy.deepcopy(harness.fake.of("deployments")[0])

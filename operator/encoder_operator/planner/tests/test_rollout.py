@@ -67,6 +67,16 @@ def test_a_failed_update_goes_back_to_the_revision_that_serves_rather_than_to_a_
     assert (found.deployed, found.active, found.replicas) == (serving, serving, 1)
 
 
+@pytest.mark.parametrize("leaving", [True, False], ids=["being deleted", "not ready"])
+def test_a_pod_that_receives_no_traffic_makes_no_revision_the_one_that_serves(leaving: bool) -> None:
+    model, (serving, newer, failed) = parsed_model(), [revision(number) for number in (1, 2, 3)]
+    verdicts = tuple(verdict(model, found, passed=found is not failed) for found in (serving, newer, failed))
+    pods = (pod(serving), replace(pod(newer, ready=leaving), deleting=leaving))
+    observed = ObservedState(now=NOW, revisions=(serving, newer, failed), verdicts=verdicts, pods=pods)
+    found = plan(observed, failed)
+    assert (found.deployed, found.active) == (serving, serving)
+
+
 def test_a_failed_update_goes_back_to_the_newest_verified_revision_if_none_serves() -> None:
     model, (older, newer, failed) = parsed_model(), [revision(number) for number in (1, 2, 3)]
     verdicts = tuple(verdict(model, found, passed=found is not failed) for found in (older, newer, failed))
@@ -96,6 +106,10 @@ def test_a_suspended_model_keeps_its_template_so_that_resuming_starts_no_rollout
     assert plan(observed, verified).deployed == verified
     found = plan(observed, verified, {"spec.suspend": True})
     assert (found.deployed, found.replicas) == (deployed, 0)
+    # nor does it roll back while it has no pods
+    refused = (verdict(model, deployed, passed=False), *verdicts[1:])
+    found = plan(replace(observed, verdicts=refused), deployed, {"spec.suspend": True})
+    assert (found.deployed, found.replicas) == (deployed, 0)
     # the Deployment's revision has no record, or there is no Deployment, and none is made
     unknown = replace(observed, deployment=replace(deployment(deployed), revision="unknown"))
     assert plan(unknown, verified, {"spec.suspend": True}).deployed == verified
@@ -103,7 +117,7 @@ def test_a_suspended_model_keeps_its_template_so_that_resuming_starts_no_rollout
     assert (absent.deployed, absent.replicas, absent.actions) == (None, 0, ())
 
 
-@pytest.mark.parametrize("kept_by", ["pod", "deployment", "verdict"])
+@pytest.mark.parametrize("kept_by", ["pod", "leaving pod", "active", "deployment", "verdict"])
 def test_records_in_use_outlive_the_history(kept_by: str) -> None:
     model, revisions = parsed_model(), tuple(revision(number) for number in range(1, 10))
     used, target = revisions[0], revisions[-1]
@@ -111,12 +125,13 @@ def test_records_in_use_outlive_the_history(kept_by: str) -> None:
         now=NOW,
         revisions=revisions,
         # neither ready nor active, but the pod still runs
-        pods=(pod(used, ready=False),) if kept_by == "pod" else (),
+        pods=(replace(pod(used, ready=False), deleting=kept_by == "leaving pod"),) if "pod" in kept_by else (),
         deployment=deployment(used if kept_by == "deployment" else target),
         verdicts=(verdict(model, used, passed=True),) if kept_by == "verdict" else (),
     )
     # the plan for a target that is verified refers to no other revision
-    chosen = RolloutPlan(deployed=target, replicas=1, active=target, target_may_serve=True, rejection=None, actions=())
+    active = used if kept_by == "active" else target
+    chosen = RolloutPlan(deployed=target, replicas=1, active=active, target_may_serve=True, rejection=None, actions=())
     deleted = {found.name for found in rollout.prune(model, observed, chosen, target) if isinstance(found, Delete)}
     assert deleted == {f"minilm-{found.hash}" for found in revisions[1:6]}
 
@@ -201,13 +216,14 @@ def test_the_verdict_on_a_single_pod_goes_when_another_says_as_much(
 
 
 def test_the_failure_of_a_pod_that_is_gone_goes_once_another_has_passed() -> None:
-    model, (target,) = parsed_model(), [revision(1)]
+    model, (target, other_revision) = parsed_model(), [revision(number) for number in (1, 2)]
     failed = replace(verdict(model, target, passed=False), product="pod:a", name="failed")
     passed = replace(verdict(model, target, passed=True), name="passed", created=NOW - timedelta(days=1))
     former = replace(passed, thresholds="former")
+    elsewhere = replace(passed, revision=other_revision.hash)
     chosen = RolloutPlan(deployed=target, replicas=1, active=target, target_may_serve=True, rejection=None, actions=())
-    for other, gone in ((passed, True), (former, False)):
-        observed = ObservedState(now=NOW, revisions=(target,), verdicts=(failed, other))
+    for other, gone in ((passed, True), (former, False), (elsewhere, False)):
+        observed = ObservedState(now=NOW, revisions=(target, other_revision), verdicts=(failed, other))
         assert (Delete("ControllerRevision", "failed") in rollout.prune(model, observed, chosen, target)) is gone
 
 

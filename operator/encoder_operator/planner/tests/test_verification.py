@@ -207,6 +207,7 @@ def test_a_job_without_a_pod_is_read_again_soon_since_events_are_not_watched() -
     ("said", "exit_code", "why"),
     [
         ({"result": "Passed"}, 1, "reported Passed but failed with exit code 1"),
+        ({"result": "Passed"}, 137, "reported Passed but failed with exit code 137"),
         ({"result": "Passed", "artifact": "other"}, 0, "another artifact or other reference outputs"),
         ({"result": "Passed", "reference": "other"}, 0, "another artifact or other reference outputs"),
         ({"result": "Passed", "binding": {}}, 0, "The pod changed during parity check"),

@@ -14,7 +14,10 @@ from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_operator.validation.errors import NotAccepted
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-TRUSTING = SETTINGS.model_copy(update={"allow_trust_remote_code": True, "prep_service_accounts": ["reader"]})
+IMAGES = SETTINGS.images.model_copy(update={"prep": {**SETTINGS.images.prep, "mt5_gliner": "prep:1"}})
+TRUSTING = SETTINGS.model_copy(
+    update={"allow_trust_remote_code": True, "prep_service_accounts": ["reader"], "images": IMAGES}
+)
 
 # what shows in no manifest: it decides when one is applied
 ELSEWHERE = {
@@ -171,6 +174,7 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("storage.create.accessModes", ["ReadWriteMany"], ["ReadWriteOnce"], storage=CLAIM),
     **one("prepare.allowPickle", False, True),
     **one("prepare.trustRemoteCode", None, True),
+    **one("prepare.parameters", {}, {"wordsSplitter": "whitespace"}, plugin="mt5_gliner", image="mine:1"),
     **one("prepare.resources.requests", {"cpu": 1}, {"cpu": 2}),
     **one("prepare.resources.limits", {"cpu": 1}, {"cpu": 2}),
     **one("prepare.env.name", "A", "B", prepare={"env": [{"name": "A", "value": "1"}]}),
@@ -276,11 +280,11 @@ ROWS: dict[str, tuple[Json, Json]] = {
 
 
 def leaves(schema: Json, path: str = "") -> Iterator[str]:
-    """Yield the path of every field that holds a value."""
+    """Yield the path of every field that holds a value; which parameters there are is for plugins to say."""
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}" if path else name
         below = field.get("items", field)
-        if "properties" in below:
+        if "properties" in below and where != "prepare.parameters":
             yield from leaves(below, where)
         else:
             yield where

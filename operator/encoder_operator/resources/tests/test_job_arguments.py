@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from encoder_operator.cli import render
+from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_plugins.__main__ import _parser
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,3 +41,18 @@ def test_parity_understands_its_job(name: str) -> None:
     parsed = _parser("parity").parse_args(given)
     assert parsed.url.startswith("http://")
     assert parsed.binding["revision"]
+
+
+def test_parameters_of_the_plugin_reach_the_prep_job() -> None:
+    images = SETTINGS.images.model_copy(update={"prep": {"mt5_gliner": "prep:1"}})
+    model = with_fields(
+        {
+            "spec.plugin": "mt5_gliner",
+            "spec.image": "mine:1",
+            "spec.prepare.parameters": {"wordsSplitter": "whitespace"},
+        }
+    )
+    children = render.render_children(model, SETTINGS.model_copy(update={"images": images}))
+    (job,) = [child for child in children if child["metadata"]["name"].endswith("-prep")]
+    parsed = _parser("prepare").parse_args(job["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert parsed.parameter == ["wordsSplitter=whitespace"]

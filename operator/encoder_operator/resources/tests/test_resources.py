@@ -194,7 +194,9 @@ def test_the_deployment_has_the_requested_strategy(rollout: Json, strategy: Json
     assert found["minReadySeconds"] == 5
 
 
-@pytest.mark.parametrize(("ip", "host"), [("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]")])
+@pytest.mark.parametrize(
+    ("ip", "host"), [("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]"), ("fd00:1:2:3:4:5:6:9", "[fd00:1:2:3:4:5:6:9]")]
+)
 def test_a_parity_job_reaches_its_pod_by_either_family_of_addresses(ip: str, host: str) -> None:
     model = parsed_model()
     revision = build(model, ARTIFACT, shared=True, settings=SETTINGS)

@@ -136,6 +136,27 @@ def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
     ) == revision.artifact_key(BASE)
 
 
+def test_parameters_of_a_preparation_make_another_artifact_another_revision_and_stand_in_what_it_pins() -> None:
+    settings = SETTINGS.model_copy(
+        update={"images": SETTINGS.images.model_copy(update={"prep": {"mt5_gliner": "prep:1"}})}
+    )
+    plain, changed = (
+        parsed_model({"spec.plugin": "mt5_gliner", "spec.image": "mine:1", "spec.prepare": prepare}, settings)
+        for prepare in ({}, {"parameters": {"wordsSplitter": "whitespace"}})
+    )
+    assert revision.artifact_key(plain) != revision.artifact_key(changed)
+    assert revision.inputs_hash(plain) != revision.inputs_hash(changed)
+    assert prep_job.inputs_hash(plain, "k") != prep_job.inputs_hash(changed, "k")
+    arguments = prep_job.build(changed, "k" * 64, shared=True, settings=settings)["spec"]["template"]["spec"][
+        "containers"
+    ][0]["args"]
+    assert arguments[arguments.index("--parameter") + 1] == "wordsSplitter=whitespace"
+    artifact = replace(ARTIFACT, parameters={"wordsSplitter": "whitespace"})
+    built = revision.build(changed, artifact, shared=True, settings=settings)
+    assert revision.pinned_artifact(built) == artifact
+    assert "parameters" not in ARTIFACT.pinned()
+
+
 def test_the_hash_covers_digest_reference_image_and_arguments() -> None:
     def rendered(found: EncoderModel, artifact: Artifact = ARTIFACT, image: str = "e:1", *, shared: bool = True) -> str:
         images = SETTINGS.images.model_copy(update={"engine": {"cpu": {PLUGIN: image}}})

@@ -90,7 +90,7 @@ def test_pods_of_a_status_without_counts_are_none() -> None:
     del after["desiredReplicas"]
     assert [message for _, _, message in found(before, after)] == [
         "Rolling out revision b to 0 pods",
-        "Evicted: 0 of 0 pods ready, active revision none",
+        "Degraded because of Evicted: 0 of 0 pods are ready",
     ]
 
 
@@ -154,7 +154,7 @@ def test_a_rollback_names_both_revisions(reason: str) -> None:
 
 def test_degraded_is_an_event_when_it_begins() -> None:
     fine, broken = ("Degraded", "False", "AsExpected"), ("Degraded", "True", "Evicted")
-    expected = [(True, "Degraded", "Evicted: 1 of 2 pods ready, active revision a")]
+    expected = [(True, "Degraded", "Degraded because of Evicted: 1 of 2 pods of revision a are ready")]
     fields = {"activeRevision": "a", "desiredReplicas": 2}
     old = status(fine, activeRevision="a")
     assert found(old, status(broken, **fields)) == expected

@@ -13,6 +13,7 @@ from encoder_operator.state.observed import (
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
 from encoder_operator.status.tests.states import (
+    ARTIFACT,
     CRASH,
     EMPTY,
     FIRST,
@@ -54,6 +55,12 @@ def test_a_model_that_serves() -> None:
     }
     assert {name: found[name] for name in expected} == expected
     assert not found.keys() & {"candidateRevision", "candidateParity", "parityJob", "prepJob"}
+
+
+def test_the_artifact_is_shown_with_the_parameters_that_it_was_prepared_with() -> None:
+    artifact = replace(ARTIFACT, parameters={"wordsSplitter": "whitespace"})
+    found = status(artifact_plan=replace(READY, artifact=artifact))
+    assert found["artifact"]["parameters"] == {"wordsSplitter": "whitespace"}
 
 
 REFUSED = Deployment(revision="r1", replicas=1, replica_failure="exceeded quota", live={})
@@ -296,7 +303,7 @@ DISPARITY = {"rejection": Problem(Reason.PARITY_FAILED, "differs"), "active": FI
         ),
         pytest.param(
             {"held_back": ("Deployment minilm",), "spec": {"spec.paused": True}},
-            "RollingOut",
+            "Serving",
             {"UpToDate": ("False", "Paused"), "Progressing": ("False", "Paused")},
             id="paused",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from encoder_operator.state.observed import (
     Pod,
 )
 from encoder_operator.status.condition_values import MESSAGE_LIMIT
+from encoder_operator.status.messages import parity_message
 from encoder_operator.status.reasons import Reason
 from encoder_operator.status.status import (
     not_accepted_status,
@@ -35,6 +37,29 @@ from encoder_operator.status.tests.states import (
 )
 from encoder_operator.tests.harness import SETTINGS, parsed_model
 from encoder_operator.validation.errors import NotAccepted
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "shown"),
+    [
+        ("0.999999701", "0.99999", "0.9999997"),
+        ("1", "0.99999", "1"),
+        ("0.999989", "0.99999", "0.999989"),
+        ("0.99999", "0.99999", "0.99999"),
+        ("2.99885865e-07", "1e-05", "3e-07"),
+        ("1.00000042e-05", "1e-05", "1.00000042e-05"),
+        ("1.40485682", "1e-05", "1.4"),
+        ("0.1706", None, "0.171"),
+        ("nan", "1e-05", "nan"),
+        ("many", "1e-05", "many"),
+    ],
+)
+def test_a_measured_value_is_as_long_as_its_distance_from_the_threshold_needs(
+    value: str, threshold: str | None, shown: str
+) -> None:
+    metric = {"name": "m", "value": value} | ({"threshold": threshold} if threshold else {})
+    text = parity_message("r", "cpu", {"result": "Passed", "metrics": [metric], "cases": 1})
+    assert re.findall(r": m (\S+)", text) == [shown]
 
 
 def test_counts_of_pods_are_spelled_as_one_reads_them() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from encoder_operator import naming
 from encoder_operator.state import observed
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests.harness import SETTINGS, parsed_model
 from encoder_operator.validation import checks
 from encoder_operator.validation.errors import NotAccepted
+from encoder_plugins import catalog
 
 ONE_NODE: dict[str, Any] = {"spec.storage": {"create": {"size": "1Gi"}}}
 OWN = {"labelSelector": {"matchLabels": {"encoders.dev/model": "minilm"}}, "topologyKey": "kubernetes.io/hostname"}
@@ -58,6 +61,21 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             {"spec.prepare.trustRemoteCode": True},
             Reason.REMOTE_CODE_DENIED,
             "spec.prepare.trustRemoteCode: this operator",
+        ),
+        (
+            {"spec.prepare": {"parameters": {"wordsSplitter": "whitespace"}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.parameters.wordsSplitter: plugin sentence_transformer has no such parameter; it has none",
+        ),
+        (
+            {"spec.plugin": "mt5_gliner", "spec.prepare": {"parameters": {"wordsSplitter": "spacy"}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.parameters.wordsSplitter: is 'spacy'; supported: whitespace",
+        ),
+        (
+            {"spec.plugin": "mt5_gliner", "spec.prepare": {"parameters": {"wordsSplitter": ["whitespace"]}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.parameters.wordsSplitter: is a list; expected one value",
         ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
@@ -111,6 +129,7 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
 @pytest.mark.parametrize(
     "changes",
     [
+        {"spec.serving.limits": {"texts": 8}},
         {"spec.serving.loadFormat": "safetensors"},
         GPU | {"spec.serving.loadFormat": "fastsafetensors"},
         {"spec.serving.loadFormat": "runai_streamer", "spec.image": "mine:1"},
@@ -212,3 +231,35 @@ def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
     with pytest.raises(NotAccepted, match=r"engine\.cpu"):
         parsed_model(None, without)
     assert parsed_model({"spec.image": "mine:1"}, without).spec.image == "mine:1"
+
+
+def test_an_accelerator_without_a_default_dtype_needs_a_dtype() -> None:
+    plugin = replace(catalog.get("sentence_transformer"), dtypes=(("nvidia", "bfloat16"),))
+    with pytest.raises(NotAccepted, match="no default dtype for cpu; it supports nvidia") as refused:
+        checks.check_spec(parsed_model().spec, plugin, SETTINGS)
+    assert refused.value.reason is Reason.UNSUPPORTED_ACCELERATOR
+    checks.check_spec(parsed_model({"spec.serving.dtype": "float32"}).spec, plugin, SETTINGS)
+    checks.check_spec(parsed_model(GPU).spec, plugin, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("m" * (naming.MAX_MODEL_NAME + 1), naming.NAME_TOO_LONG),
+        ("Minilm", naming.INVALID_NAME),
+        ("m.v2", naming.INVALID_NAME),
+        ("minilm-", naming.INVALID_NAME),
+    ],
+)
+def test_a_name_that_children_cannot_have_is_rejected(name: str, message: str) -> None:
+    with pytest.raises(NotAccepted) as refused:
+        checks.check_name(name)
+    assert (refused.value.reason, refused.value.message) == (Reason.INVALID_SPEC, message)
+    checks.check_name("m" * naming.MAX_MODEL_NAME)
+
+
+def test_pods_that_run_code_of_the_repository_have_a_label() -> None:
+    permitting = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+    trusted = parsed_model({"spec.serving.trustRemoteCode": True}, permitting).spec
+    assert checks.serving_labels(trusted, "minilm")[naming.TRUST_REMOTE_CODE] == "true"
+    assert naming.TRUST_REMOTE_CODE not in checks.serving_labels(parsed_model().spec, "minilm")

@@ -183,6 +183,10 @@ REFUSED = [
         engine_with(volumeMounts=[{"name": "artifacts", "mountPath": "/w"}]),
         "spec.containers[engine].volumeMounts[/w]",
     ),
+    (
+        engine_with(volumeMounts=[{"name": "artifacts", "mountPath": "/r", "readOnly": True}]),
+        "spec.containers[engine].volumeMounts[/r]",
+    ),
     ({"spec": {"initContainers": [{"name": "engine"}]}}, "spec.initContainers[engine]"),
     (sidecar(ports=[{"containerPort": 8000}]), "spec.containers[log].ports[8000]"),
     (sidecar(ports=[{"containerPort": 9, "hostPort": 9}]), "spec.containers[log].ports[9].hostPort"),

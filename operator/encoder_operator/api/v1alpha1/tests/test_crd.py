@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema  # type: ignore[import-untyped]
@@ -12,8 +13,10 @@ from encoder_operator.api.v1alpha1 import Spec, Status, crd
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import encoder_model
 from encoder_plugins import catalog
+from encoder_plugins.plugin import REQUEST_LIMITS
 from encoder_plugins.prep.progress import Phase
 
+ROOT = Path(__file__).parents[5]
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
@@ -123,6 +126,15 @@ def test_bad_values_are_refused_by_the_schema_and_by_the_operator(path: str, val
 def test_the_phases_of_the_preparation_are_those_that_it_reports() -> None:
     described = Status.model_json_schema()["$defs"]["Progress"]["properties"]["phase"]["description"]
     assert set(re.findall("[a-z]+", described.partition(":")[2])) - {"or"} == set(get_args(Phase))
+
+
+@pytest.mark.parametrize(
+    "page", ["crds/encodermodels.encoders.dev.yaml", "docs/autoscaling.md", "charts/encoder-operator/files/alerts.yaml"]
+)
+def test_the_default_limit_of_concurrent_requests_is_the_engines(page: str) -> None:
+    (limit,) = [found.default for found in REQUEST_LIMITS if found.name == "in_flight"]
+    text = " ".join((ROOT / page).read_text().split())
+    assert re.findall(r"(?:maxInFlight`?, |requests per pod; )(\d+)", text) == [str(limit)]
 
 
 def test_the_operators_own_status_fits_the_schema() -> None:

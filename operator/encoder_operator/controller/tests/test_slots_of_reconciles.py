@@ -1,0 +1,175 @@
+"""What a reconcile does with the slots for prep Jobs: it takes one, and gives back what it does not use."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+from encoder_operator.client.client import Client
+from encoder_operator.client.errors import RequestRejected, Unavailable
+from encoder_operator.controller.prep_slots import PrepSlots
+from encoder_operator.controller.reconciler import Reconciler
+from encoder_operator.naming import NamespacedName
+from encoder_operator.tests.fake_cluster import FakeCluster, Fault
+from encoder_operator.tests.harness import Harness, encoder_model
+
+MODEL, OTHER, LAST = (NamespacedName("demo", name) for name in ("minilm", "other", "last"))
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def slots(harness: Harness) -> PrepSlots:
+    """A single slot, of which the harness's operator decides."""
+    found = PrepSlots(1)
+    client = Client(config=FakeCluster.config(), transport=harness.fake)
+    harness.reconciler = Reconciler(client, harness.operator_settings, prep_slots=found)
+    return found
+
+
+def enqueued(slots: PrepSlots) -> list[NamespacedName]:
+    found: list[NamespacedName] = []
+    slots.on_free(found.append)
+    return found
+
+
+async def test_a_job_that_the_api_server_rejects_holds_no_slot(harness: Harness, slots: PrepSlots) -> None:
+    turns = enqueued(slots)
+    harness.fake.forbidden = {"POST jobs"}
+    slots.wait(MODEL)
+    slots.wait(OTHER)
+    with pytest.raises(RequestRejected, match="jobs is forbidden"):
+        await harness.reconcile()
+    assert not slots.has_job(MODEL)
+    assert turns[-1] == OTHER
+    assert harness.condition("Degraded") == ("True", "WriteRefused")
+
+
+async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slots: PrepSlots) -> None:
+    # created by the first reconcile, and read by the second
+    for _ in range(2):
+        await harness.reconcile()
+        assert slots.has_job(MODEL)
+        assert slots.wait_reason(OTHER)
+    harness.jobs()
+    await harness.reconcile()
+    # a finished Job stays for its log
+    assert harness.fake.of("jobs", component="prep")
+    assert not slots.has_job(MODEL)
+    assert slots.wait_reason(OTHER) == ""
+
+
+async def test_the_job_of_a_deleted_model_holds_its_slot_until_it_is_gone(harness: Harness, slots: PrepSlots) -> None:
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="prep")
+    harness.fake.remove("encodermodels", "demo", "minilm")
+    # the garbage collector has not come yet
+    harness.fake.put("jobs", job)
+    await harness.reconcile()
+    assert slots.has_job(MODEL)
+    harness.fake.remove("jobs", "demo", job["metadata"]["name"])
+    await harness.reconcile()
+    assert not slots.has_job(MODEL)
+
+
+async def test_a_slot_whose_job_was_never_created_is_given_back_by_the_list_of_jobs(
+    harness: Harness, slots: PrepSlots
+) -> None:
+    # the request may have been executed all the same
+    harness.fake.fault = Fault(write=2, how="fails", when="before")
+    with pytest.raises(Unavailable):
+        await harness.reconcile()
+    assert slots.has_job(MODEL)
+    assert harness.fake.of("jobs") == []
+    slots.reset([])
+    assert not slots.has_job(MODEL)
+
+
+async def test_a_deleted_model_whose_children_cannot_be_read_reports_nothing(
+    harness: Harness, slots: PrepSlots
+) -> None:
+    await harness.reconcile()
+    # deleted between the reads
+    harness.fake.remove("encodermodels", "demo", "minilm")
+    harness.fake.forbidden = {"GET jobs"}
+    with pytest.raises(RequestRejected, match="jobs is forbidden"):
+        await harness.reconcile()
+
+
+async def test_a_queued_model_gets_the_next_slot(harness: Harness, slots: PrepSlots) -> None:
+    slots.set_jobs(OTHER, ["other-prep"])
+    await harness.reconcile()
+    turns = enqueued(slots)
+    slots.set_jobs(OTHER, [])
+    assert turns == [MODEL]
+
+
+async def test_two_models_that_are_reconciled_at_once_do_not_take_the_same_slot(
+    harness: Harness, slots: PrepSlots
+) -> None:
+    class TakesTime(httpx2.AsyncBaseTransport):
+        """Lets other reconciles run during each request."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            await asyncio.sleep(0)
+            return await harness.fake.handle_async_request(request)
+
+    other = encoder_model()
+    other["metadata"]["name"] = "other"
+    harness.fake.put("encodermodels", other)
+    client = Client(config=FakeCluster.config(), transport=TakesTime())
+    reconciler = Reconciler(client, harness.operator_settings, prep_slots=slots)
+    await asyncio.gather(*(reconciler.reconcile(*key) for key in (MODEL, OTHER)))
+    assert len(harness.fake.of("jobs", component="prep")) == 1
+    assert slots.has_job(MODEL) != slots.has_job(OTHER)
+
+
+async def test_a_rejected_write_beside_a_running_job_gives_no_slot_back(harness: Harness, slots: PrepSlots) -> None:
+    await harness.reconcile()
+    turns = enqueued(slots)
+    slots.wait(OTHER)
+    # the owner reference of the volume is removed
+    harness.edit(lambda live: live["spec"]["storage"].update(policy="Delete"))
+    harness.fake.forbidden = {"PATCH persistentvolumeclaims"}
+    with pytest.raises(RequestRejected, match="persistentvolumeclaims is forbidden"):
+        await harness.reconcile()
+    assert slots.has_job(MODEL)
+    assert OTHER not in turns
+
+
+@pytest.mark.parametrize("refused", ["jobs", "configmaps"], ids=["a child", "what is read beside the children"])
+async def test_what_cannot_be_read_is_reported(harness: Harness, slots: PrepSlots, refused: str) -> None:
+    await harness.reconcile()
+    harness.edit(lambda live: live["spec"].update(parity={"inputs": {"configMapRef": {"name": "cases"}}}))
+    harness.fake.forbidden = {f"GET {refused}"}
+    with pytest.raises(RequestRejected, match=f"{refused} is forbidden"):
+        await harness.reconcile()
+    assert harness.condition("Degraded")[0] == "True"
+
+
+@pytest.mark.parametrize("reason", ["suspended", "deleted", "unreadable"])
+async def test_a_model_that_needs_no_slot_any_longer_gives_up_its_turn(
+    harness: Harness, slots: PrepSlots, reason: str
+) -> None:
+    slots.set_jobs(OTHER, ["other-prep"])
+    await harness.reconcile()
+    assert harness.condition("ArtifactReady") == ("False", "Queued")
+    slots.wait(LAST)
+    if reason == "suspended":
+        harness.edit(lambda live: live["spec"].update(suspend=True))
+        await harness.reconcile()
+    elif reason == "deleted":
+        harness.fake.remove("encodermodels", "demo", "minilm")
+        await harness.reconcile()
+    else:
+        harness.fake.forbidden = {"GET encodermodels"}
+        with pytest.raises(RequestRejected):
+            await harness.reconcile()
+    turns = enqueued(slots)
+    slots.set_jobs(OTHER, [])
+    assert turns == [LAST]
