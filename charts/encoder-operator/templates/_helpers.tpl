@@ -1,6 +1,11 @@
+{{- define "encoder-operator.chart-name" -}}
+{{- .Values.nameOverride | default .Chart.Name }}
+{{- end }}
+
 {{/* The release's name, with the chart's name unless it contains that. */}}
 {{- define "encoder-operator.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $chart := include "encoder-operator.chart-name" . -}}
+{{- if contains $chart .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name $chart | trunc 50 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{- define "encoder-operator.account" -}}
@@ -14,7 +19,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "encoder-operator.acco
 {{- end }}
 
 {{- define "encoder-operator.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "encoder-operator.chart-name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -43,6 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "encoder-operator.image" -}}
+{{- if not (or .Values.imageRegistry .Values.localImages) }}{{ fail "imageRegistry is empty: set it to the registry that has the images of this release, or set localImages to true if every node has them already" }}{{ end -}}
 {{ include "encoder-operator.reference" (dict "root" . "image" .Values.image "repository" "encoder-operator/operator" "tag" .Chart.AppVersion) }}
 {{- end }}
 
@@ -112,6 +118,9 @@ seccompProfile:
   value: {{ not (include "encoder-operator.platform-assigns-users" .) | quote }}
 - name: ENCODER_LOG_LEVEL
   value: {{ .Values.settings.logLevel | quote }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The binding of a policy to the namespaces that this release serves. Takes a dict of root and name. */}}
