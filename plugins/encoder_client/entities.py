@@ -1,0 +1,245 @@
+"""The methods of ``gliner.GLiNER`` as requests. Pure: each function plans a call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from encoder_client import progress
+from encoder_client.context import Context, refuse
+from encoder_client.errors import ArgumentError, TruncationWarning
+from encoder_client.server import json_of as json_of_answer
+from encoder_client.work import Answer, Batch, Item, Work, json_of
+
+Entity: TypeAlias = dict[str, Any]
+Labels: TypeAlias = str | Sequence[str] | Mapping[str, str] | Sequence[Sequence[str]] | Sequence[Mapping[str, str]]
+Overflow: TypeAlias = Literal["truncate", "refuse", "chunk"]
+
+# a request with fewer texts may stay below the limits that stand behind these
+_DIVISIBLE = ("data.texts", "data.threshold", "data.labels_per_text", "data.candidates_per_text")
+_ENGINE = "the server decides how texts are computed together; leave it out"
+_VECTORS = "the server does not answer vectors of entities or labels"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """Labels as the server gets them, and what callers call them.
+
+    Attributes:
+        sent: The labels, or their descriptions.
+        names: The caller's name by what was sent; empty where both are the same.
+    """
+
+    sent: Sequence[str]
+    names: Mapping[str, str]
+
+    def named(self, entity: Entity) -> Entity:
+        """Return an entity with the caller's names."""
+        if not self.names:
+            return entity
+        found = {**entity, "label": self.names[entity["label"]]}
+        if "class_probs" in entity:
+            found["class_probs"] = {self.names[label]: score for label, score in entity["class_probs"].items()}
+        return found
+
+
+def predict_entities(
+    context: Context,
+    text: str,
+    labels: Labels,
+    flat_ner: bool = True,
+    threshold: float = 0.5,
+    multi_label: bool = False,
+    return_class_probs: bool = False,
+    *,
+    input_spans: Sequence[Sequence[Mapping[str, int]]] | None = None,
+    overflow: Overflow = "truncate",
+    candidates_per_text: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    max_labels: int | None = None,
+    packing_config: None = None,
+    return_vectors: Literal[False] = False,
+    return_label_vectors: Literal[False] = False,
+) -> Work[list[Entity]]:
+    """Return the entities of one text, as ``gliner.GLiNER.predict_entities`` does; see ``inference``.
+
+    Returns:
+        A dictionary for each entity, in the order of the text: ``start``, ``end``, ``text``, ``label``, ``score``.
+    """
+    found = inference(
+        context,
+        [text],
+        labels,
+        flat_ner,
+        threshold,
+        multi_label,
+        packing_config=packing_config,
+        input_spans=input_spans,
+        return_class_probs=return_class_probs,
+        overflow=overflow,
+        candidates_per_text=candidates_per_text,
+        max_labels=max_labels,
+        return_vectors=return_vectors,
+        return_label_vectors=return_label_vectors,
+    )
+    return Work(batches=found.batches, total=1, decode=found.decode, combine=lambda parts: found.combine(parts)[0])
+
+
+def inference(
+    context: Context,
+    texts: str | Sequence[str],
+    labels: Labels,
+    flat_ner: bool = True,
+    threshold: float = 0.5,
+    multi_label: bool = False,
+    batch_size: int = 8,
+    packing_config: None = None,
+    input_spans: Sequence[Sequence[Mapping[str, int]]] | None = None,
+    return_class_probs: bool = False,
+    *,
+    overflow: Overflow = "truncate",
+    candidates_per_text: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    max_labels: int | None = None,
+    show_progress_bar: bool | None = False,
+    return_vectors: Literal[False] = False,
+    return_label_vectors: Literal[False] = False,
+) -> Work[list[list[Entity]]]:
+    """Return the entities of each text, as ``gliner.GLiNER.inference`` does.
+
+    Args:
+        context: The server.
+        texts: One text, or several. Blank ones have no entities, and are not sent.
+        labels: The labels of all texts, or a list of them for each text. A dictionary has descriptions, which the model reads, by
+            the names that entities come back with.
+        flat_ner: Whether entities share no words; otherwise an entity may lie within another one.
+        threshold: From 0 to 1; the probability of an entity is above it.
+        multi_label: Whether the same words may have several labels.
+        batch_size: Texts of one request; fewer where the server's limits require it.
+        packing_config: Only None: the server decides how texts are computed together.
+        input_spans: For each text the only parts that can be entities, ``{"start": …, "end": …}`` in characters.
+        return_class_probs: Whether each entity has ``class_probs``, the probabilities of its five best labels.
+        overflow: What happens to a text with more words than the model takes. ``truncate``: the words behind the limit are left out,
+            with a ``TruncationWarning``, as in the library. ``refuse``: ``InvalidRequestError``. ``chunk``: the text is read in
+            overlapping parts.
+        candidates_per_text: Only for ``modernbert_gliner_rerank``: ``{"id": …, "label": …}`` for each text, instead of ``labels``,
+            which is then an empty list; entities have an ``id``.
+        max_labels: Only for ``modernbert_gliner_rerank``: labels that are read with a text at once.
+        show_progress_bar: Whether a progress bar is shown; None shows it where the log level is INFO or DEBUG.
+        return_vectors: Only False: the server has no vectors of entities.
+        return_label_vectors: Only False.
+
+    Returns:
+        For each text a list of dictionaries, in the order of the text: ``start`` and ``end`` in characters (code points, ``end``
+        behind the last one), ``text``, ``label``, ``score`` (a probability), and ``class_probs`` or ``id`` where requested.
+
+    Raises:
+        ArgumentError: An argument cannot be honoured; ``param`` is its name.
+        InvalidRequestError: The server refused a request; ``param`` is the field, with the position in ``texts``.
+        EncoderClientError: No answer; see ``encoder_client.errors``.
+    """
+    context.server.require_kind("labels", kind="the methods of GLiNER")
+    refuse(_ENGINE, packing_config=packing_config)
+    refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
+    found = [texts] if isinstance(texts, str) else list(texts)
+    sent = [place for place, text in enumerate(found) if isinstance(text, str) and text.strip()]
+    common: dict[str, Any] = {
+        "flat_ner": flat_ner,
+        "threshold": threshold,
+        "multi_label": multi_label,
+        "overflow": overflow,
+    }
+    if return_class_probs:
+        context.server.require("return_class_probs", argument="return_class_probs")
+        common["return_class_probs"] = True
+    if max_labels is not None:
+        context.server.require("max_labels", argument="max_labels")
+        common["max_labels"] = max_labels
+    columns: dict[str, Sequence[Any]] = {"texts": found}
+    sets: Sequence[LabelSet] = [LabelSet((), {})] * len(found)
+    if candidates_per_text is not None:
+        context.server.require("candidates_per_text", argument="candidates_per_text")
+        refuse("send either labels or candidates_per_text", labels=labels or None)
+        columns["candidates_per_text"] = _one_each(candidates_per_text, len(found), "candidates_per_text")
+    elif _is_per_text(labels):
+        sets = [label_set(each, f"labels[{place}]") for place, each in enumerate(labels)]
+        columns["labels_per_text"] = [each.sent for each in _one_each(sets, len(found), "labels")]
+    else:
+        shared = label_set(labels, "labels")
+        sets = [shared] * len(found)
+        common["labels"] = shared.sent
+    if input_spans is not None:
+        columns["input_spans"] = [
+            [{"start": span["start"], "end": span["end"]} for span in spans]
+            for spans in _one_each(input_spans, len(found), "input_spans")
+        ]
+
+    def items() -> Iterator[Item]:
+        for place in sent:
+            values = {name: json_of(column[place], param=f"{name}[{place}]") for name, column in columns.items()}
+            yield Item(values=values, characters=len(found[place]), place=place)
+
+    def decode(answer: Answer, batch: Batch) -> list[tuple[int, list[Entity]]]:
+        results = json_of_answer(answer.content)["data"]["results"]
+        parts = []
+        for item, result in zip(batch.items, results, strict=True):
+            if result.get("truncated"):
+                message = f"texts[{item.place}] has more words than the model takes: {result['words_kept']} were read"
+                warnings.warn(message, TruncationWarning, stacklevel=2)
+            parts.append((item.place, [sets[item.place].named(entity) for entity in result["entities"]]))
+        return parts
+
+    def combine(parts: list[list[tuple[int, list[Entity]]]]) -> list[list[Entity]]:
+        answered = dict(pair for part in parts for pair in part)
+        return [answered.get(place, []) for place in range(len(found))]
+
+    batches = context.batches(items(), common, batch_size=batch_size, limits=("texts", "prompts"), divisible=_DIVISIBLE)
+    shown = progress.wanted(show_progress_bar)
+    return Work(batches=iter(batches), total=len(sent), decode=decode, combine=combine, progress=shown)
+
+
+def batch_predict_entities(
+    context: Context,
+    texts: Sequence[str],
+    labels: Labels,
+    flat_ner: bool = True,
+    threshold: float = 0.5,
+    multi_label: bool = False,
+    batch_size: int = 8,
+) -> Work[list[list[Entity]]]:
+    """Return the entities of each text: the older name of ``inference``, deprecated by the library, too."""
+    warnings.warn("batch_predict_entities is deprecated by gliner; use inference", FutureWarning, stacklevel=3)
+    return inference(context, texts, labels, flat_ner, threshold, multi_label, batch_size)
+
+
+def label_set(labels: Any, param: str) -> LabelSet:
+    """Return labels as they are sent.
+
+    Raises:
+        ArgumentError: They are not labels; two labels with the same description among them.
+    """
+    if isinstance(labels, str):
+        return LabelSet([labels], {})
+    if isinstance(labels, Mapping):
+        names = {description: name for name, description in labels.items()}
+        if len(names) != len(labels):
+            raise ArgumentError("two labels have the same description", param=param)
+        return LabelSet(_texts(list(names), param), names)
+    return LabelSet(_texts(list(labels), param), {})
+
+
+def _texts(labels: list[Any], param: str) -> list[str]:
+    for place, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise ArgumentError(f"it is {type(label).__name__}, not a label", param=f"{param}[{place}]")
+    return labels
+
+
+def _is_per_text(labels: Any) -> bool:
+    return not isinstance(labels, str | Mapping) and any(isinstance(each, list | tuple | Mapping) for each in labels)
+
+
+def _one_each(given: Sequence[Any], texts: int, param: str) -> Sequence[Any]:
+    if len(given) != texts:
+        raise ArgumentError(f"{len(given)} for {texts} texts; it has to have one for each", param=param)
+    return given

@@ -1,0 +1,64 @@
+"""Similarities, against what sentence-transformers itself computes."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from encoder_checkpoints.original import original
+from encoder_client import ArgumentError, AsyncMultiVectorEncoder, MultiVectorEncoder, SentenceTransformer
+from encoder_client.similarity import RowsName, VectorsName
+
+ORACLE = "encoder_client.tests.oracle"
+RANDOM = np.random.default_rng(0)
+LEFT = RANDOM.standard_normal((5, 16)).astype(np.float32)
+RIGHT = RANDOM.standard_normal((7, 16)).astype(np.float32)
+QUERIES = [RANDOM.standard_normal((rows, 8)).astype(np.float32) for rows in (4, 1, 6)]
+DOCUMENTS = [RANDOM.standard_normal((rows, 8)).astype(np.float32) for rows in (3, 9, 1, 5)]
+
+
+def library(function: str, *arguments: Any) -> Any:
+    return original("sentence_transformers").call(f"{ORACLE}:{function}", *arguments)
+
+
+# one test, so that one process starts the library
+def test_vectors_and_rows_are_as_alike_as_in_the_library() -> None:
+    name: VectorsName
+    for name in get_args(VectorsName):
+        with SentenceTransformer("http://minilm", similarity_fn_name=name) as model:
+            found = model.similarity(LEFT, RIGHT)
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, library("similarity", name, LEFT, RIGHT), atol=2e-6)
+            np.testing.assert_allclose(model.similarity(LEFT[0], list(RIGHT)), found[:1], atol=2e-6)
+            pairs = library("similarity_pairwise", name, LEFT, RIGHT[:5])
+            np.testing.assert_allclose(model.similarity_pairwise(LEFT, RIGHT[:5]), pairs, atol=2e-6)
+            with pytest.raises(ArgumentError):
+                model.similarity_pairwise(LEFT, RIGHT)
+    rows_name: RowsName
+    for rows_name in get_args(RowsName):
+        with MultiVectorEncoder("http://colbert", similarity_fn_name=rows_name) as encoder:
+            found = encoder.similarity(QUERIES, DOCUMENTS)
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, library("maxsim", rows_name, QUERIES, DOCUMENTS), atol=5e-6)
+            np.testing.assert_allclose(encoder.similarity(QUERIES[0], DOCUMENTS), found[:1])
+            pairs = library("maxsim_pairwise", rows_name, QUERIES, DOCUMENTS[:3])
+            np.testing.assert_allclose(encoder.similarity_pairwise(QUERIES, DOCUMENTS[:3]), pairs, atol=5e-6)
+            with pytest.raises(ArgumentError):
+                encoder.similarity_pairwise(QUERIES, DOCUMENTS)
+
+
+def test_another_function_is_refused() -> None:
+    wrong: Any = "maxsim"
+    with pytest.raises(ArgumentError) as caught:
+        SentenceTransformer("http://minilm", similarity_fn_name=wrong)
+    assert caught.value.param == "similarity_fn_name"
+    wrong = "cosine"
+    for kind in (MultiVectorEncoder, AsyncMultiVectorEncoder):
+        with pytest.raises(ArgumentError) as caught:
+            kind("http://colbert", similarity_fn_name=wrong)
+        assert caught.value.param == "similarity_fn_name"
+    with pytest.raises(ArgumentError) as caught:
+        SentenceTransformer("http://minilm", truncate_dim=0)
+    assert caught.value.param == "truncate_dim"
