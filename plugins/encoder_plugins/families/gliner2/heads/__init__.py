@@ -1,0 +1,1 @@
+"""What turns an encoder's rows into counts, candidate spans and the logits of labels."""

@@ -1,0 +1,78 @@
+"""Regular expressions of a client: read as Python reads them, and stopped in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.gliner2.validators import Checker, Matcher, Validator
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Iterator[Matcher]:
+    found = Matcher()
+    yield found
+    found.close()
+
+
+def rule(pattern: str, **options: Any) -> Validator:
+    return Validator(**{"pattern": pattern, "flags": 2, "whole": True, "exclude": False, "path": "here", **options})
+
+
+def test_all_expressions_must_accept_a_value(matcher: Matcher) -> None:
+    rules = [rule("[a-c]+"), rule("b", whole=False, exclude=True)]
+    assert Checker(matcher).accepted(rules, ["ac", "CA", "abc", "d", ""]) == [True, True, False, False, False]
+    assert Checker(matcher).accepted([rule("é+", flags=0), rule(".")], ["é", "É", "éé", "e\u0301"]) == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+SLOW = {
+    "matching": (rule("(a|aa)+$"), "a" * 60 + "b"),
+    "compiling": (rule("".join(f"[\u0100-{chr(0xFF00 + place)}]" for place in range(50))), "a"),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_takes_too_long_is_stopped_and_refused_and_others_go_on(matcher: Matcher, name: str) -> None:
+    slow, value = SLOW[name]
+    checker = Checker(matcher, 0.2)
+    with pytest.raises(InvalidRequest) as caught:
+        checker.accepted([slow], [value])
+    assert caught.value.param == "here.pattern"
+    assert "0.5 s" in str(caught.value)
+    assert Checker(matcher).accepted([rule("a")], ["a", "b"]) == [True, False]
+
+
+def test_the_expressions_of_a_request_share_its_time(matcher: Matcher) -> None:
+    checker = Checker(matcher, 0.3)
+    slow = rule("(?:x+x+)+y", whole=False)
+    assert checker.accepted([slow], ["x" * 14]) == [False]
+    with pytest.raises(InvalidRequest, match="they take longer"):
+        repeat(checker, slow)
+
+
+def repeat(checker: Checker, slow: Validator) -> None:
+    for _ in range(1000):
+        checker.accepted([slow], ["x" * 19])
+
+
+@pytest.mark.parametrize("pattern", ["(", "a**", r"\p{L}", "(?P<a>x)(?P<a>y)", "(" * 150 + ")" * 149, "a{5,2}"])
+def test_what_is_no_expression_of_python_is_refused(matcher: Matcher, pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="not a regular expression") as caught:
+        Checker(matcher).compile([rule("a"), rule(pattern, path="there")])
+    assert caught.value.param == "there.pattern"
+
+
+def test_a_matcher_whose_process_has_ended_starts_another(matcher: Matcher) -> None:
+    assert Checker(matcher).accepted([rule("a")], ["a"]) == [True]
+    assert matcher._process is not None
+    matcher._process.kill()
+    matcher._process.wait()
+    assert Checker(matcher).accepted([rule("a")], ["a"]) == [True]

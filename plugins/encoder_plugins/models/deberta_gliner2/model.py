@@ -1,0 +1,13 @@
+"""GLiNER2 on a DeBERTa encoder, as a vLLM model."""
+
+from __future__ import annotations
+
+from encoder_plugins.backbones import deberta_v2, deberta_v2_settings
+from encoder_plugins.families.gliner2.model import Gliner2SpanModel
+
+
+class DebertaGliner2Model(Gliner2SpanModel):
+    """See ``Gliner2SpanModel``."""
+
+    encoder_class = deberta_v2.DebertaV2Encoder
+    encoder_layout = staticmethod(deberta_v2_settings.layout)
