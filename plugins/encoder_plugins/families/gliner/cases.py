@@ -4,7 +4,7 @@ Standard library only: prep, the recorder and the parity check import it.
 
 Every case is sent in two ways. For its *entities*: with its own settings. For its *scores*: what a decoder returns is never
 all that was scored, because entities keep others out. So the spans are sorted into groups of which none crosses another -
-those that begin at every ``max_width``-th word - and each group is requested by ``input_spans``, nested, with all labels.
+those that begin at every ``width``-th word - and each group is requested by ``input_spans``, nested, with all labels.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Measures = Literal["entities", "scores"]
 LOW = 0.1
 # words up to which every group of spans is requested; beyond, one of them, which has every width
 FEW_WORDS = 48
+# words of the longest span whose score is compared, where a model has no longest one
+SCORED_WIDTH = 6
 # words of the case in the middle of what a model takes: the reference is recorded on a CPU
 MOST_WORDS = 200
 # beyond this many words a text that is too long takes minutes
@@ -85,6 +87,7 @@ class Case(TypedDict):
         multi_label: Whether the same words may have several labels.
         overflow: What happens to words that are too many.
         width: Words of the longest span.
+        by_word: Whether the model scores words, and a span has the lowest score of its words.
         words: Start and end of each word that the model reads.
         span_groups: Which groups of spans are requested, by their first word; empty where entities are measured.
         entities: The library's answer; empty where scores are measured.
@@ -99,6 +102,7 @@ class Case(TypedDict):
     multi_label: bool
     overflow: Literal["refuse", "truncate"]
     width: NotRequired[int]
+    by_word: NotRequired[bool]
     words: NotRequired[list[list[int]]]
     span_groups: NotRequired[list[int]]
     entities: NotRequired[list[dict[str, Any]]]
@@ -168,21 +172,35 @@ def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
 
 
 def answered(
-    case: Mapping[str, Any], *, width: int, words: list[list[int]], entities: list[dict[str, Any]]
+    case: Mapping[str, Any], *, width: int | None, words: list[list[int]], entities: list[dict[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Return a case with the library's answer, and, where there are scores to compare, the one that measures those.
 
     Args:
         case: What was sent to the library.
-        width: Words of the longest span.
+        width: Words of the longest span; None for a model that scores words, and has no longest one.
         words: Start and end of each word that the model reads.
         entities: The library's answer.
     """
-    of_entities = {**case, "width": width, "words": words, "entities": entities, "span_groups": []}
+    scored = width or max(1, min(SCORED_WIDTH, len(words)))
+    of_entities = {
+        **case,
+        "width": width or max(1, len(words)),
+        "by_word": width is None,
+        "words": words,
+        "entities": entities,
+        "span_groups": [],
+    }
     if not words or len(words) > MOST_WORDS or case["threshold"] in (0.0, 1.0):
         return [of_entities]
-    groups = list(range(min(width, len(words)))) if len(words) <= FEW_WORDS else [0]
-    of_scores = {"id": f"{case['id']}:scores", "measures": "scores", "span_groups": groups, "entities": []}
+    groups = list(range(min(scored, len(words)))) if len(words) <= FEW_WORDS else [0]
+    of_scores = {
+        "width": scored,
+        "id": f"{case['id']}:scores",
+        "measures": "scores",
+        "span_groups": groups,
+        "entities": [],
+    }
     return [of_entities, {**of_entities, **of_scores}]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import words
+from encoder_plugins.families.gliner.config import Head
 from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
 
 CONFIG = "gliner_config.json"
@@ -24,12 +25,13 @@ WEIGHTS = "model.safetensors"
 FLERT = "[FLERT]"
 # tokenizers that cut nothing say so with a number like this
 UNLIMITED = 10**6
+_MAX_WORDS = 384
 
 # fields of which a single meaning is served, with the values that have it; a missing field has it, too
 _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
-        "model_type": (None, "gliner", "gliner_uni_encoder", "gliner_uni_encoder_span"),
-        "span_mode": ("markerV0",),
+        "model_type": (None, "gliner", "gliner_uni_encoder", "gliner_uni_encoder_span", "gliner_uni_encoder_token"),
+        "span_mode": ("markerV0", "token_level"),
         "words_splitter_type": (words.SPLITTER,),
         "subtoken_pooling": ("first",),
         "fuse_layers": (False, None),
@@ -47,6 +49,8 @@ _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     }
 )
 
+_SPAN_MODES: Mapping[Head, str] = MappingProxyType({"span": "markerV0", "token": "token_level"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderSpec:
@@ -56,6 +60,7 @@ class EncoderSpec:
         plugin: The plugin's name, for messages.
         architecture: The architecture that config.json of the artifact names.
         model_type: The encoder's model type in transformers.
+        heads: The heads that the plugin serves.
         settings: The function that reads the encoder's configuration in the engine, as ``"module:Class"``; its ``read``
             raises ValueError for what the encoder does not compute.
         layout: The function that lists the encoder's tensors, as ``"module:function"``.
@@ -63,19 +68,18 @@ class EncoderSpec:
         relative: Whether positions are relative only, so that the served context is ours to choose.
         vllm_attention: Whether the encoder uses vLLM's own attention, which has kernels for some head sizes only.
         changes: Fields that config.json has differently from the encoder's own configuration.
-        advice: What to do about a value of gliner_config.json that is refused, by field and value.
     """
 
     plugin: str
     architecture: str
     model_type: str
+    heads: tuple[Head, ...] = ("span",)
     settings: str
     layout: str
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     relative: bool
     vllm_attention: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
-    advice: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,7 @@ class Settings:
         separator_token: Stands between labels and words.
         embed_class_token: Whether a label is read at its class token.
         lstm_layers: Layers of the LSTM over words.
+        head: What scores: spans, or words.
         rows: Rows that the embedding must have; None where the tokenizer decides.
         encoder: The encoder's configuration; None where it is in another repository.
         base: The repository that the encoder came from.
@@ -104,6 +109,7 @@ class Settings:
     separator_token: str
     embed_class_token: bool
     lstm_layers: int
+    head: Head
     rows: int | None
     encoder: Mapping[str, Any] | None
     base: str
@@ -114,27 +120,42 @@ class Settings:
         return self.class_token_id is None or self.rows is None
 
 
-def read(folder: Path, advice: Mapping[tuple[str, str], str] = MappingProxyType({})) -> Settings:
+def read(
+    folder: Path,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> Settings:
     """Read and check gliner_config.json in ``folder``.
 
     Args:
         folder: The checkpoint.
-        advice: What to do about a refused value, by field and value.
+        changes: Fields that the user's parameters give another value.
 
     Raises:
         SourceFileNotFound: It is missing.
         Unsupported: It is not a JSON object, or has a value that is not served.
     """
-    return parse(read_object(folder, CONFIG), advice)
+    return parse({**read_object(folder, CONFIG), **changes})
 
 
-def parse(values: dict[str, Any], advice: Mapping[tuple[str, str], str] = MappingProxyType({})) -> Settings:
+def max_words(folder: Path) -> int:
+    """Return the words that a checkpoint takes of a text; raises as ``read``."""
+    return integer(CONFIG, read_object(folder, CONFIG), "max_len", _MAX_WORDS)
+
+
+def parse(values: dict[str, Any]) -> Settings:
     """Check the object of a gliner_config.json; raises as ``read``. Defaults are the library's."""
     for name, accepted in _SINGLE.items():
         if name in values and values[name] not in accepted:
-            hint = advice.get((name, str(values[name])))
+            hint = words.advice(values[name]) if name == "words_splitter_type" else None
             error = refusal(CONFIG, name, values[name], accepted)
             raise Unsupported(f"{error}. {hint}") if hint else error
+    head: Head = "token" if values.get("span_mode") == _SPAN_MODES["token"] else "span"
+    # the library goes by span_mode alone
+    if values.get("model_type") in {f"gliner_uni_encoder_{kind}" for kind in _SPAN_MODES if kind != head}:
+        raise Unsupported(
+            f"{CONFIG}: model_type is {shown(values['model_type'])}, and span_mode {shown(_SPAN_MODES[head])}; they contradict"
+            " each other"
+        )
     encoder = values.get("encoder_config")
     if encoder is not None and not isinstance(encoder, dict):
         raise refusal(CONFIG, "encoder_config", encoder, ("an object", None))
@@ -149,12 +170,13 @@ def parse(values: dict[str, Any], advice: Mapping[tuple[str, str], str] = Mappin
     return Settings(
         hidden_size=hidden_size,
         max_width=integer(CONFIG, values, "max_width", 12),
-        max_words=integer(CONFIG, values, "max_len", 384),
+        max_words=integer(CONFIG, values, "max_len", _MAX_WORDS),
         class_token=_text(values, "ent_token", "<<ENT>>"),
         class_token_id=None if derived else class_token_id,
         separator_token=_text(values, "sep_token", "<<SEP>>"),
         embed_class_token=_boolean(values, "embed_ent_token", default=True),
         lstm_layers=layers,
+        head=head,
         rows=None if derived else rows,
         encoder=encoder,
         base=_text(values, "model_name", "microsoft/deberta-v3-small"),
@@ -183,7 +205,13 @@ def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: Enco
     if found.get("model_type") != spec.model_type:
         raise Unsupported(
             f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.model_type)}"
-            f"{_other_plugin(found.get('model_type'))}"
+            f"{_other_plugin(found.get('model_type'), settings.head)}"
+        )
+    if settings.head not in spec.heads:
+        raise Unsupported(
+            f"{CONFIG}: span_mode is {shown(_SPAN_MODES[settings.head])}; {spec.plugin} serves"
+            f" {' and '.join(shown(_SPAN_MODES[head]) for head in spec.heads)}"
+            f"{_other_plugin(spec.model_type, settings.head)}"
         )
     if found.get("auto_map"):
         raise RemoteCodeRefused(f"{where} has an auto_map, which names code of a repository; such code is never run")
@@ -243,8 +271,8 @@ def context(max_words: int) -> int:
     return -(-(4 * max_words + 2560) // 1024) * 1024
 
 
-def _other_plugin(model_type: object) -> str:
-    """Name the plugin that serves GLiNER on another encoder, if there is one."""
+def _other_plugin(model_type: object, head: Head) -> str:
+    """Name the plugin that serves GLiNER with an encoder and a head, if there is one."""
     # imported here: the catalogue's plugins import this module when their checkpoint objects are resolved
     from encoder_plugins import catalog
     from encoder_plugins.plugin import resolve
@@ -252,7 +280,7 @@ def _other_plugin(model_type: object) -> str:
     for plugin in catalog.plugins().values():
         if plugin.reference_library == "gliner":
             spec = getattr(resolve(plugin.checkpoint), "spec", None)
-            if isinstance(spec, EncoderSpec) and spec.model_type == model_type:
+            if isinstance(spec, EncoderSpec) and spec.model_type == model_type and head in spec.heads:
                 return f"; the plugin {plugin.name} serves this one"
     return ""
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 KEY = "gliner"
+
+Head = Literal["span", "token"]
+"""Which layers score: every span up to a width, or words, of which spans are made by their scores as start, end and inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class GlinerConfig:
 
     Attributes:
         hidden_size: Width of words, spans and labels [hidden_size].
-        max_width: Words of the longest span [max_width].
+        max_width: Words of the longest span; token-level models have no longest one [max_width].
         max_words: Words taken of a text [max_len].
         class_token: Stands before each label [ent_token].
         class_token_id: Its id in the tokenizer [class_token_index].
@@ -28,6 +31,7 @@ class GlinerConfig:
         embed_class_token: A label is read at its class token; at the token behind it otherwise [embed_ent_token].
         lstm_layers: Layers of the LSTM over words; 0 for none [num_rnn_layers].
         projection: Whether a linear layer leads from the encoder's width to ``hidden_size``.
+        head: What scores [span_mode: markerV0 or token_level]. Artifacts of earlier versions have spans.
     """
 
     hidden_size: int
@@ -40,6 +44,7 @@ class GlinerConfig:
     embed_class_token: bool
     lstm_layers: int
     projection: bool
+    head: Head = "span"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what goes under ``gliner`` in config.json."""

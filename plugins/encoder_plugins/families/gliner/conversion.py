@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
-from encoder_plugins.families.gliner.heads import span_layout
+from encoder_plugins.families.gliner.heads import layout as head_layouts
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_json import shown
@@ -37,7 +38,13 @@ PROBE = ("Straße", "naïve", "İstanbul", "東京", "don't", "3.14", "x\u0301",
 _NAMED = 3
 
 
-def convert(spec: EncoderSpec, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+def convert(
+    spec: EncoderSpec,
+    folder: Path,
+    auxiliary: Mapping[str, Path],
+    target: Path,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Write the model folder of an artifact.
 
     Args:
@@ -45,24 +52,25 @@ def convert(spec: EncoderSpec, folder: Path, auxiliary: Mapping[str, Path], targ
         folder: The checkpoint, its weights as safetensors.
         auxiliary: Folders of the auxiliary repositories, by repository.
         target: The folder to write; it exists and is empty.
+        changes: Fields of gliner_config.json that the user's parameters give another value.
 
     Raises:
         SourceFileNotFound: Something is missing.
         Unsupported: Something is not served, or the pieces do not belong together.
     """
-    settings = checkpoint.read(folder, spec.advice)
+    settings = checkpoint.read(folder, changes)
     encoder = checkpoint.encoder_config(settings, auxiliary, spec)
-    with _quiet():
+    with quiet():
         tokenizer = _tokenizer(settings, checkpoint.tokenizer_folder(settings, folder, auxiliary))
         header = read_header(folder, WEIGHTS, missing="the library loads weights of no other name")
         rows = _rows(settings, header, len(tokenizer))
         complete = read_encoder(spec, settings, {**encoder, "vocab_size": rows})
         gliner = _gliner_config(settings, complete.hidden_size, tokenizer, rows)
         layout = expected_layout(spec, complete, gliner)
-        _require(layout, header)
-        _write_tokenizer(tokenizer, target)
-        _write_json(target / "config.json", _served_config(spec, complete, gliner))
-        _write_weights(folder / WEIGHTS, target / WEIGHTS, layout, header)
+        require(layout, header)
+        write_tokenizer(tokenizer, target)
+        write_json(target / "config.json", _served_config(spec, complete, gliner))
+        write_weights(folder / WEIGHTS, target / WEIGHTS, layout, header)
 
 
 def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, Any]) -> Any:
@@ -104,7 +112,7 @@ def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, An
 
 def expected_layout(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> Any:
     """Return the layout that the engine's model class loads: encoder and head."""
-    return span_layout.layout(resolve(spec.layout)(encoder), encoder.hidden_size, gliner)
+    return head_layouts.layout(resolve(spec.layout)(encoder), encoder.hidden_size, gliner)
 
 
 def _tokenizer(settings: Settings, folder: Path) -> Any:
@@ -154,6 +162,7 @@ def _gliner_config(settings: Settings, width: int, tokenizer: Any, rows: int) ->
         embed_class_token=settings.embed_class_token,
         lstm_layers=settings.lstm_layers,
         projection=settings.hidden_size != width,
+        head=settings.head,
     )
 
 
@@ -179,7 +188,7 @@ def _rows(settings: Settings, header: Header, entries: int) -> int:
     raise Unsupported(f"{WEIGHTS}: the tensor of the encoder's word embeddings is missing")
 
 
-def _require(layout: Any, header: Header) -> None:
+def require(layout: Any, header: Header) -> None:
     """Refuse weights that are not exactly those of the configuration."""
     for name, dtype in header.dtypes.items():
         if dtype not in FLOATS and name not in layout.ignored:
@@ -214,7 +223,7 @@ def _served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dic
     return {**served, **spec.changes, "architectures": [spec.architecture], KEY: gliner.to_dict()}
 
 
-def _write_tokenizer(tokenizer: Any, target: Path) -> None:
+def write_tokenizer(tokenizer: Any, target: Path) -> None:
     """Write the tokenizer so that every loader gets these very steps, and none that a class adds."""
     # what the last call before publishing left behind
     tokenizer.backend_tokenizer.no_truncation()
@@ -228,7 +237,7 @@ def _write_tokenizer(tokenizer: Any, target: Path) -> None:
         about.pop(name, None)
     # one that cuts at the left was refused, unless it never cuts
     about["truncation_side"] = "right"
-    _write_json(path, about)
+    write_json(path, about)
     again = AutoTokenizer.from_pretrained(target, local_files_only=True)
     words = [*PROBE, "a", *tokenizer.all_special_tokens]
     before, after = (one(words, is_split_into_words=True)["input_ids"] for one in (tokenizer, again))
@@ -236,7 +245,7 @@ def _write_tokenizer(tokenizer: Any, target: Path) -> None:
         raise Unsupported("the tokenizer changes when it is written in its fast form")
 
 
-def _write_weights(source: Path, target: Path, layout: Any, header: Header) -> None:
+def write_weights(source: Path, target: Path, layout: Any, header: Header) -> None:
     """Put the weights in place: the same file where it holds just what the engine loads."""
     if header.shapes.keys() == layout.shapes.keys():
         link(source, target)
@@ -251,12 +260,13 @@ def _write_weights(source: Path, target: Path, layout: Any, header: Header) -> N
     target.chmod(0o644)
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file."""
     path.write_text(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Suppress warnings of the libraries about what is checked here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

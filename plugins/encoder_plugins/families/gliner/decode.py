@@ -59,24 +59,37 @@ def keep(
         return rows
     # by span and label first, as the library enumerates them, so that a stable sort settles ties as its does
     rows = rows[np.lexsort((label[rows], width[rows], start[rows]))]
-    first, further, value = start[rows], width[rows], score[rows]
-    span = np.concatenate(
-        ([0], np.cumsum((np.diff(first) != 0) | (np.diff(further) != 0)))
-    )  # [rows]: number of the span
-    by_score = np.argsort(-value, kind="stable")
-    _, best = np.unique(span[by_score], return_index=True)  # the first row of each span in order of score
+    first = start[rows]
+    entities: Ints = rows[search(first, first + width[rows], score[rows], words=words, flat=flat, several=multi_label)]
+    return entities
+
+
+def search(start: Ints, end: Ints, score: Floats, *, words: int, flat: bool, several: bool) -> Ints:
+    """Return which candidates a greedy search keeps, as indices in the answer's order: by first word, the best first.
+
+    Args:
+        start: `[candidates]`: the first word.
+        end: `[candidates]`: the last word.
+        score: `[candidates]`: the probability; of equal ones the first candidate is the better.
+        words: How many words the text has.
+        flat: Entities share no words.
+        several: A span may have several labels.
+    """
+    if not score.size:
+        return np.zeros(0, np.int64)
+    _, span = np.unique(start * words + end, return_inverse=True)  # [candidates]: number of the span
+    by_score = np.argsort(-score, kind="stable")
+    _, best = np.unique(span[by_score], return_index=True)  # the first candidate of each span in order of score
     best = by_score[np.sort(best)]
-    begin, end = first[best], first[best] + further[best]
-    chosen = np.fromiter(
-        (disjoint if flat else nested)(zip(begin.tolist(), end.tolist(), strict=True), words), bool, best.size
-    )
-    if multi_label:
-        spans = np.zeros(span[-1] + 1, bool)
-        spans[span[best[chosen]]] = True
-        kept = by_score[spans[span[by_score]]]
+    spans = zip(start[best].tolist(), end[best].tolist(), strict=True)
+    chosen = np.fromiter((disjoint if flat else nested)(spans, words), bool, best.size)
+    if several:
+        free = np.zeros(best.size, bool)
+        free[span[best[chosen]]] = True
+        kept = by_score[free[span[by_score]]]
     else:
         kept = best[chosen]
-    entities: Ints = rows[kept[np.argsort(first[kept], kind="stable")]]
+    entities: Ints = kept[np.argsort(start[kept], kind="stable")]
     return entities
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, EncoderSpec
+from encoder_plugins.families.gliner.parameters import changes
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection
 from encoder_plugins.prep.checkpoint_files import in_folder, is_pickle, select_folders
@@ -20,8 +23,13 @@ class GlinerCheckpoint:
 
     runs_code = False
 
-    def __init__(self, spec: EncoderSpec) -> None:
+    def __init__(self, spec: EncoderSpec, parameters: Mapping[str, Value] = MappingProxyType({})) -> None:
         self.spec = spec
+        self._changes = changes(parameters)
+
+    def configured(self, parameters: Mapping[str, Value]) -> GlinerCheckpoint:
+        """Return the same format for checkpoints whose configuration the user's parameters change."""
+        return GlinerCheckpoint(self.spec, parameters)
 
     def files(self, listing: Listing) -> Selection:
         """Select the root's weights, configuration and tokenizer; the library loads nothing else of a span model.
@@ -48,7 +56,7 @@ class GlinerCheckpoint:
         # transformers, and a backbone's module: only where a checkpoint is checked
         from encoder_plugins.families.gliner import conversion
 
-        settings = checkpoint.read(folder, self.spec.advice)
+        settings = checkpoint.read(folder, self._changes)
         encoder = checkpoint.encoder_config(settings, auxiliary, self.spec)
         checkpoint.tokenizer_folder(settings, folder, auxiliary)
         conversion.read_encoder(self.spec, settings, encoder)
@@ -57,7 +65,7 @@ class GlinerCheckpoint:
         """Write the artifact's model folder from the checkpoint in ``folder``."""
         from encoder_plugins.families.gliner import conversion
 
-        conversion.convert(self.spec, folder, auxiliary, target)
+        conversion.convert(self.spec, folder, auxiliary, target, self._changes)
 
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.
@@ -85,7 +93,7 @@ def _other_format(listing: Listing, paths: set[str]) -> Unsupported | SourceFile
     config = parse_json("config.json", content) if content is not None else {}
     if isinstance(config, dict) and (config.get("model_type") == "extractor" or "counting_layer" in config):
         return Unsupported(
-            'config.json: model_type is "extractor": this is a GLiNER2 checkpoint, which no plugin serves yet'
+            'config.json: model_type is "extractor": this is a GLiNER2 checkpoint; the plugin deberta_gliner2 serves it'
         )
     if "modules.json" in paths:
         return Unsupported(

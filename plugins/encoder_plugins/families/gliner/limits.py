@@ -20,3 +20,12 @@ LIMITS = (
     ),
     Limit(name="entities", default=100_000, description="Entities in one answer."),
 )
+
+TOKEN_LIMITS = (
+    *(limit for limit in LIMITS if limit.name != "candidates"),
+    Limit(
+        name="candidates",
+        default=1_000_000,
+        description="Pairs of a span and a label that one request's scores permit, before those that overlap are dropped.",
+    ),
+)

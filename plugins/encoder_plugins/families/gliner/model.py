@@ -1,8 +1,9 @@
-"""The models of all GLiNER plugins in the engine: an encoder with the span head."""
+"""The models of all GLiNER plugins in the engine: an encoder with the head of the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from torch import nn
@@ -11,12 +12,17 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.encoder_model import EncoderModel
-from encoder_plugins.families.gliner.config import KEY, GlinerConfig
-from encoder_plugins.families.gliner.heads import span, span_layout
+from encoder_plugins.families.gliner.config import KEY, GlinerConfig, Head
+from encoder_plugins.families.gliner.heads import layout
+from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
+from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler
+from encoder_plugins.families.gliner.heads.token import GlinerTokenPooler
+
+_POOLERS: Mapping[Head, type[GlinerPooler]] = MappingProxyType({"span": GlinerSpanPooler, "token": GlinerTokenPooler})
 
 
-class GlinerSpanModel(EncoderModel):
-    """An encoder with GLiNER's span head. vLLM needs one class per architecture: a subclass names its encoder.
+class GlinerModel(EncoderModel):
+    """An encoder with one of GLiNER's heads. vLLM needs one class per architecture: a subclass names its encoder.
 
     Attributes:
         encoder_class: The encoder.
@@ -32,10 +38,10 @@ class GlinerSpanModel(EncoderModel):
         super().__init__(
             vllm_config=vllm_config,
             encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
-            pooler=span.GlinerSpanPooler(config.hidden_size, self.settings),
+            pooler=_POOLERS[self.settings.head](config.hidden_size, self.settings),
         )
 
     def layout(self) -> CheckpointLayout:
         """Return what the checkpoint must hold."""
         encoder = type(self).encoder_layout(self.config)
-        return span_layout.layout(encoder, self.config.hidden_size, self.settings)
+        return layout.layout(encoder, self.config.hidden_size, self.settings)

@@ -81,7 +81,7 @@ class Entities:
 
     def cases(self, folder: Path, inputs: Inputs) -> list[Case]:
         """Return the built-in cases of the checkpoint in ``folder``, and the user's own."""
-        built_in = cases.cases(checkpoint.read(folder).max_words)
+        built_in = cases.cases(checkpoint.max_words(folder))
         return [*built_in, *cases.user_cases(inputs, built_in)]
 
     def variants(self) -> Sequence[Variant]:
@@ -138,25 +138,32 @@ class Entities:
             single = len(together) == 1 and together[0]["measures"] == "entities"
             results = [answer] if single else answer["results"]
             lists = [list(result["entities"]) for result in results]
+            kept = [result.get("words_kept") for result in results]
         except (KeyError, TypeError, ValueError) as error:
             raise WrongAnswer(f"the answer holds no entities: {error!r}"[:200]) from None
         counts = [_texts(case) for case in together]
         if len(lists) != sum(counts):
             raise WrongAnswer(f"the answer has {len(lists)} results; the request had {sum(counts)} texts")
         found = []
-        for count in counts:
+        for case, count in zip(together, counts, strict=True):
+            # what is cut off may have no entity, so that nothing else shows a limit that is wrong
+            truncates = case["measures"] == "entities" and case["overflow"] == "truncate"
+            if truncates and kept[0] != len(case["words"]):
+                raise WrongAnswer(
+                    f"{kept[0]} words were read of a text of which the library reads {len(case['words'])}"
+                )
             found.append([entity for part in lists[:count] for entity in part])
-            del lists[:count]
+            del lists[:count], kept[:count]
         return found
 
     def compare(self, case: Case, got: Any, expected: Arrays) -> Compared:
-        """Compare the entities of one case with the logits `[words, width, labels]` that the library computed.
+        """Compare the entities of one case with the logits that the library computed; see ``reference`` for their shape.
 
         Raises:
             WrongAnswer: An entity is not one of this text: its offsets, text, label or score.
         """
-        scores = _sigmoid(expected["logits"])
-        noise = np.abs(_sigmoid(expected["logits_bfloat16"]) - scores)
+        scores = _scores(case, expected["logits"])
+        noise = np.abs(_scores(case, expected["logits_bfloat16"]) - scores)
         found = dict(_read(case, entity) for entity in got)
         if len(found) != len(got):
             raise WrongAnswer("an entity is there twice")
@@ -287,6 +294,27 @@ def _named(case: Mapping[str, Any], span: Span) -> str:
     """Name a span by offsets and label's number; texts do not belong into a log."""
     first, further, label = span
     return f"{case['words'][first][0]}:{case['words'][first + further][1]} (label {label})"
+
+
+def _scores(case: Mapping[str, Any], logits: Array) -> Scores:
+    """Return the score of every span of a case, `[words, width, labels]`."""
+    scores = _sigmoid(logits)
+    return span_scores(scores, case["width"]) if case.get("by_word") else scores
+
+
+def span_scores(words: Scores, width: int) -> Scores:
+    """Return `[words, width, labels]` for the scores `[words, labels, 3]` of a model that scores words; 0 beyond the last word.
+
+    A span has the lowest of these scores: its first word's as start, its last word's as end, and each word's as inside.
+    """
+    start, end, inside = np.moveaxis(words, 2, 0)
+    count, labels = start.shape
+    found = np.zeros((count, width, labels))
+    lowest = inside.copy()
+    for further in range(min(width, count)):
+        lowest = np.minimum(lowest[: count - further], inside[further:])
+        found[: count - further, further] = np.minimum(lowest, np.minimum(start[: count - further], end[further:]))
+    return found
 
 
 def _sigmoid(logits: Array) -> Scores:

@@ -17,6 +17,8 @@ from encoder_plugins.backbones import token_marks
 # columns of a candidate; behind them come ``classes`` pairs of (class, logit), the best first
 START, WIDTH, CLASS, LOGIT = range(4)
 COLUMNS = 4
+# columns of a scored word of a token-level model: the word, its class, and from here on the logits of start, end and inside
+TOKEN_LOGITS, TOKEN_COLUMNS = 2, 5
 
 _POSITION = np.dtype("<i4")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -20,16 +20,19 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner import chunks, config, decode, payload, request
+from encoder_plugins.families.gliner import answers, chunks, config, payload, request, word_answers
 from encoder_plugins.families.gliner import words as splitter
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText
 from encoder_plugins.families.gliner.chunks import Chunk
 from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.decode_words import TooManySpans
 from encoder_plugins.families.gliner.payload import Item
 from encoder_plugins.families.gliner.prompt import BuiltPrompt, LabelProblem, Labels, PromptBuilder, Tokens
 from encoder_plugins.families.gliner.request import (
     Answer,
     Body,
     Entity,
+    EntityRequest,
     GlinerLimits,
     Request,
     Result,
@@ -53,29 +56,6 @@ MICROSECONDS_PER_CANDIDATE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedText:
-    """How one text is read.
-
-    Attributes:
-        text: As it was sent.
-        words: Those that the model gets.
-        labels: Different from each other.
-        allowed: The only (first word, last word) that can be entities; None for all.
-        chunks: The parts of it, one prompt each; none where there is nothing to find.
-        words_kept: The number of words that were not cut off; None unless the client chose to have them cut off.
-        words_sent: The number of words of the text.
-    """
-
-    text: str
-    words: Sequence[str]
-    labels: tuple[str, ...]
-    allowed: frozenset[tuple[int, int]] | None
-    chunks: Sequence[Chunk]
-    words_kept: int | None
-    words_sent: int
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """One chunk of a text, as the engine gets it.
 
@@ -95,15 +75,17 @@ class Parsed:
     Attributes:
         data: The request.
         lora: The adapter; None for none.
-        texts: How each text is read.
+        texts: How each text is read: once for each group of its labels, one after the other.
+        readings: How often each text is read.
         parts: The chunks of all texts, in order.
         packs: The number of parts of each prompt.
         prompts: Each holds as many parts as the engine takes in one.
     """
 
-    data: Request
+    data: EntityRequest
     lora: str | None
     texts: Sequence[PreparedText]
+    readings: Sequence[int]
     parts: Sequence[Part]
     packs: Sequence[int]
     prompts: Sequence[Prompt]
@@ -118,11 +100,13 @@ class GlinerProcessor:
     """Serves the entities of one GLiNER checkpoint."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(Envelope[Request], SingleBody, Body)}
+    envelope: ClassVar[Any] = Envelope[Request]
 
     def __init__(self, context: ServingContext) -> None:
         self.limits = limits.typed(GlinerLimits, context.limits)
         self._context = context
         self._config = read_config(context.model)
+        self._by_word = self._config.head == "token"
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
         self._builder = PromptBuilder(tokenizer, self._config, tokenizer_limit=tokenizer_limit)
         self._engine_limit = context.max_model_len
@@ -130,44 +114,76 @@ class GlinerProcessor:
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and make its prompts."""
-        envelope = bodies.decode(body, Envelope[Request])
+        envelope = bodies.decode(body, self.envelope)
         bodies.check_model(envelope.model, self._context.names)
         bodies.check_adapter(envelope.lora, self._context.adapters)
         return self.prepare(envelope.data, envelope.lora)
 
-    def prepare(self, data: Request, lora: str | None = None) -> Parsed:
+    def label_lists(self, data: EntityRequest, texts: int) -> list[tuple[str, ...]]:
+        """Return each text's labels, all different from each other."""
+        return request.labels_of(data, texts, self.limits)
+
+    def label_path(self, data: EntityRequest, text: int, label: str) -> str:
+        """Return the field of the first ``label`` among the labels of a text."""
+        return request.label_path(data, text, label)
+
+    def labels_path(self, data: EntityRequest, text: int) -> str:
+        """Return the field of the labels of a text."""
+        return request.labels_path(data, text)
+
+    def groups(self, data: EntityRequest, names: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+        """Return the labels of a text that are read with it at once: all of them, as the library does."""
+        del data
+        return [names]
+
+    def named(self, data: EntityRequest, position: int, entities: list[Entity]) -> list[Entity]:
+        """Return the entities of a text with what the request has for their labels."""
+        del data, position
+        return entities
+
+    def prepare(self, data: EntityRequest, lora: str | None = None) -> Parsed:
         """Check what the envelope holds, and make its prompts."""
+        if self._by_word and request.wants_class_probs(data):
+            raise InvalidRequest(
+                "this checkpoint scores words, and has no probabilities of a span's other labels",
+                param="data.return_class_probs",
+            )
         # the library finds entities in any string, and nothing in an empty one
         texts = texts_of(data.text, data.texts, self.limits, anything=True)
-        label_lists = request.labels_of(data, len(texts), self.limits)
+        label_lists = self.label_lists(data, len(texts))
         span_lists = request.spans_of(data, len(texts))
         prepared_texts: list[PreparedText] = []
+        readings: list[int] = []
         parts: list[Part] = []
         known: dict[tuple[str, ...], Labels] = {}
         pairs = 0
         for position, (text, names, spans) in enumerate(zip(texts, label_lists, span_lists, strict=True)):
             words = splitter.split(text)
             allowed = None if spans is None else aligned(text, words, spans)
-            if (labels := known.get(names)) is None:
-                labels = known[names] = self._labels(data, position, names)
-            if not words or not names:
-                kept = len(words) if data.overflow == "truncate" else None
-                prepared_texts.append(PreparedText(text, words, names, allowed, (), kept, len(words)))
-                continue
-            prepared, built = self._read(data, position, text, words, names, allowed, labels)
-            prepared_texts.append(prepared)
-            pairs += sum(len(prompt.words) for prompt in built) * self._config.max_width * len(names)
-            request.check_candidates(data, pairs, self.limits)
-            parts += (_part(data, prompt, labels) for prompt in built)
-            if len(parts) > self.limits.prompts:
-                raise InvalidRequest(
-                    f"the texts up to this one are read in more than {self.limits.prompts} parts, the limit",
-                    param=request.text_path(data, position),
-                )
+            groups = self.groups(data, names)
+            readings.append(len(groups))
+            for group in groups:
+                if (labels := known.get(group)) is None:
+                    labels = known[group] = self._labels(data, position, group)
+                if not words or not group:
+                    kept = len(words) if data.overflow == "truncate" else None
+                    prepared_texts.append(PreparedText(text, words, group, allowed, (), kept, len(words)))
+                    continue
+                prepared, built = self._read(data, position, text, words, group, allowed, labels)
+                prepared_texts.append(prepared)
+                widths = 1 if self._by_word else self._config.max_width
+                pairs += sum(len(prompt.words) for prompt in built) * widths * len(group)
+                request.check_candidates(data, pairs, self.limits, by_word=self._by_word)
+                parts += (_part(data, prompt, labels) for prompt in built)
+                if len(parts) > self.limits.prompts:
+                    raise InvalidRequest(
+                        f"the texts up to this one are read in more than {self.limits.prompts} parts, the limit",
+                        param=request.text_path(data, position),
+                    )
         packs = pack(parts, self._engine_limit)
         left = iter(parts)
         prompts = [_prompt(list(islice(left, count))) for count in packs]
-        return Parsed(data, lora, prepared_texts, parts, packs, prompts)
+        return Parsed(data, lora, prepared_texts, readings, parts, packs, prompts)
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Answer with the entities of each text, in the order of the texts."""
@@ -182,31 +198,55 @@ class GlinerProcessor:
         Raises:
             InvalidRequest: There are too many entities for one answer.
         """
-        results: list[Result] = []
-        count = 0
-        each = unpack(tables, parsed)
-        for text in parsed.texts:
-            found = candidates(text, list(islice(each, len(text.chunks))))
-            rows = chosen(text, found, parsed.data)
+        data, results, count, sent, spans = parsed.data, list[Result](), 0, 0, 0
+        each, texts = unpack(tables, parsed), iter(parsed.texts)
+        for position, number in enumerate(parsed.readings):
+            read: list[tuple[PreparedText, Candidates, NDArray[np.int64]]] = []
+            for text in islice(texts, number):
+                found = self._candidates(text, list(islice(each, len(text.chunks))), data, spans)
+                spans += len(found.score)
+                read.append((text, found, self._chosen(text, found, data)))
+            text, found, rows = read[0] if number == 1 else word_answers.merged(read, data)
             request.check_entities(count := count + rows.size, self.limits)
-            results.append(result_of(text, entities(text, found, rows, parsed.data), parsed.data))
-        usage = Usage(parsed.prompt_tokens, sum(text.words_sent for text in parsed.texts))
+            entities = self.named(data, position, answers.entities(text, found, rows, data))
+            results.append(answers.result_of(text, entities, data))
+            sent += text.words_sent
+        usage = Usage(parsed.prompt_tokens, sent)
         body: SingleBody | Body = Body(Answer(results, usage))
-        if parsed.data.text is not None:
+        if data.text is not None:
             (one,) = results
             body = SingleBody(SingleAnswer(one.entities, one.truncated, one.words_kept, one.chunks, usage=usage))
         return Response(body=msgspec.json.encode(body), prompt_tokens=usage.prompt_tokens)
 
-    def _labels(self, data: Request, position: int, names: tuple[str, ...]) -> Labels:
+    def _candidates(
+        self, text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, before: int
+    ) -> Candidates:
+        """Return the candidates of a text behind ``before`` ones of the same request."""
+        if not self._by_word:
+            return answers.candidates(text, tables)
+        try:
+            return word_answers.candidates(text, tables, data, most=self.limits.candidates - before)
+        except TooManySpans as error:
+            raise InvalidRequest(
+                f"the scores permit at least {before + error.count} spans; the limit is {self.limits.candidates}",
+                param="data.threshold",
+            ) from None
+
+    def _chosen(self, text: PreparedText, found: Candidates, data: EntityRequest) -> NDArray[np.int64]:
+        """Return which candidates are the entities, in order."""
+        choose = word_answers.chosen if self._by_word else answers.chosen
+        return choose(text, found, data)
+
+    def _labels(self, data: EntityRequest, position: int, names: tuple[str, ...]) -> Labels:
         try:
             labels = self._builder.labels(names)
         except LabelProblem as problem:
-            path = request.label_path(data, position, names[problem.position])
+            path = self.label_path(data, position, names[problem.position])
             raise InvalidRequest(str(problem), param=path) from None
         if self._tokens_left(labels) < 1:
             raise InvalidRequest(
                 f"{len(names)} labels are {len(labels.tokens)} tokens; the model takes {self._most_tokens} with the text",
-                param=request.labels_path(data, position),
+                param=self.labels_path(data, position),
             )
         return labels
 
@@ -216,7 +256,7 @@ class GlinerProcessor:
 
     def _read(
         self,
-        data: Request,
+        data: EntityRequest,
         position: int,
         text: str,
         words: list[str],
@@ -287,8 +327,8 @@ class GlinerProcessor:
             ) from None
 
 
-def _part(data: Request, built: BuiltPrompt, labels: Labels) -> Part:
-    classes = min(request.CLASS_PROBABILITIES, len(labels.positions)) if data.return_class_probs else 0
+def _part(data: EntityRequest, built: BuiltPrompt, labels: Labels) -> Part:
+    classes = min(request.CLASS_PROBABILITIES, len(labels.positions)) if request.wants_class_probs(data) else 0
     return Part(built.tokens, Item(built.words, labels.positions, data.threshold, classes))
 
 
@@ -365,102 +405,3 @@ def aligned(text: str, words: Sequence[str], spans: Sequence[request.CharacterSp
     last = {start + len(word): position for position, (start, word) in enumerate(zip(starts, words, strict=True))}
     found = ((first.get(span.start, -1), last.get(span.end, -1)) for span in spans)
     return frozenset((begin, end) for begin, end in found if 0 <= begin <= end)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """What the pooler found in a text.
-
-    Attributes:
-        spans: `[candidates, 3]`: first word, further words, and label.
-        score: `[candidates]`: the probability.
-        best: `[candidates, 2 * classes]` float32: labels and logits in pairs.
-    """
-
-    spans: NDArray[np.int64]
-    score: NDArray[np.float32]
-    best: torch.Tensor
-
-
-def candidates(text: PreparedText, tables: Sequence[torch.Tensor]) -> Candidates:
-    """Return the candidates of a text, counted in its words; ``tables`` are those of its chunks, as the pooler gives them."""
-    if len(tables) == 1 and tables[0].numel():
-        return _read_table(tables[0].float())
-    parts = []
-    for number, table in enumerate(tables):
-        if not table.numel():
-            continue
-        found = table.float()
-        if len(text.chunks) > 1:
-            found = found.clone()
-            found[:, payload.START] += text.chunks[number].begin
-            start, further = found[:, : payload.CLASS].numpy().astype(np.int64).T
-            found = found[torch.from_numpy(chunks.owned(text.chunks, number, start, start + further))]
-        parts.append(found)
-    return _read_table(torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS))
-
-
-def _read_table(table: torch.Tensor) -> Candidates:
-    spans = table.numpy()[:, : payload.LOGIT].astype(np.int64)
-    return Candidates(spans, probabilities(table[:, payload.LOGIT]), table[:, payload.COLUMNS :])
-
-
-def chosen(text: PreparedText, found: Candidates, data: Request) -> NDArray[np.int64]:
-    """Return which candidates are the entities, in order."""
-    return decode.keep(
-        found.spans[:, payload.START],
-        found.spans[:, payload.WIDTH],
-        found.spans[:, payload.CLASS],
-        found.score,
-        # the library also finds entities in words that its tokenizer cut off, which it scores as rows of zeros
-        words=len(text.words) if text.words_kept is None else text.words_kept,
-        threshold=data.threshold,
-        flat=data.flat_ner,
-        multi_label=data.multi_label,
-        allowed=text.allowed,
-    )
-
-
-def entities(text: PreparedText, found: Candidates, rows: NDArray[np.int64], data: Request) -> list[Entity]:
-    """Return the entities that the candidates in ``rows`` are."""
-    if not rows.size:
-        return []
-    begin, further, label = found.spans[rows].T.tolist()
-    end = [first + more for first, more in zip(begin, further, strict=True)]
-    starts = splitter.starts(text.text, text.words, max(end) + 1)
-    likely = class_probabilities(text, found, rows) if data.return_class_probs else [None] * rows.size
-    made: list[Entity] = []
-    for first, last, name, score, probs in zip(begin, end, label, found.score[rows].tolist(), likely, strict=True):
-        left, right = starts[first], starts[last] + len(text.words[last])
-        made.append(Entity(left, right, text.text[left:right], text.labels[name], score, probs))
-    return made
-
-
-def class_probabilities(
-    text: PreparedText, found: Candidates, rows: NDArray[np.int64]
-) -> list[dict[str, float] | None]:
-    """Return the best labels of each row with their probabilities."""
-    best = found.best[torch.from_numpy(rows)]
-    names = best[:, 0::2].numpy().astype(np.int64).tolist()
-    scores = probabilities(best[:, 1::2]).tolist()
-    return [
-        dict(zip(map(text.labels.__getitem__, labels), likely, strict=True))
-        for labels, likely in zip(names, scores, strict=True)
-    ]
-
-
-def probabilities(logits: torch.Tensor) -> NDArray[np.float32]:
-    """Return the sigmoid, to the last bit as the library computes it: ties and thresholds depend on that."""
-    result: NDArray[np.float32] = torch.sigmoid(logits.contiguous()).numpy()
-    return result
-
-
-def result_of(text: PreparedText, found: list[Entity], data: Request) -> Result:
-    """Return the answer for one text."""
-    kept = text.words_kept
-    return Result(
-        entities=found,
-        truncated=None if kept is None else kept < text.words_sent,
-        words_kept=kept,
-        chunks=len(text.chunks) if data.overflow == "chunk" else None,
-    )

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gliner
@@ -26,6 +27,8 @@ from safetensors import safe_open
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner.cases import answered, different
+from encoder_plugins.families.gliner.parameters import changes
+from encoder_plugins.parameters import Value
 
 CONFIG = "gliner_config.json"
 WEIGHTS = "model.safetensors"
@@ -35,7 +38,14 @@ _SMALL = 1 << 30
 
 
 class GlinerRecorder:
-    """The recorder of GLiNER's span models, on any encoder."""
+    """The recorder of GLiNER's models with one encoder, whichever it is: those that score spans, and those that score words."""
+
+    def __init__(self, parameters: Mapping[str, Value] = MappingProxyType({})) -> None:
+        self._changes = changes(parameters)
+
+    def configured(self, parameters: Mapping[str, Value]) -> GlinerRecorder:
+        """Return the recorder that loads a copy of the configuration with the user's parameters."""
+        return GlinerRecorder(parameters)
 
     def record(
         self,
@@ -48,15 +58,15 @@ class GlinerRecorder:
         """Load the checkpoint as its users do, and compute logits and entities of every case.
 
         Returns:
-            For each case ``logits`` and ``logits_bfloat16``, both `[words, width, labels]`, of spans beyond the last word
-            too. A case whose scores are to be compared comes twice; see ``cases``.
+            For each case ``logits`` and ``logits_bfloat16``: `[words, width, labels]`, of spans beyond the last word too, or, of a
+            model that scores words, `[words, labels, 3]`: start, end and inside. A case whose scores are to be compared comes twice; see ``cases``.
         """
         if trust_remote_code:
             raise Unsupported("gliner runs no code of a checkpoint")
-        with _calm(checkpoint), offline(checkpoint, auxiliary) as (folder, changed):
+        with _calm(checkpoint), offline(checkpoint, auxiliary, self._changes) as (folder, changed):
             library = load(folder)
-            width = library.config.max_width
-            exact = [(*logits(library, case["text"], case["labels"]), predict(library, case)) for case in cases]
+            width = None if by_word(library) else library.config.max_width
+            exact = [_computed(library, case) for case in cases]
             library.model.to(torch.bfloat16)
             rounded = [logits(library, case["text"], case["labels"])[1] for case in cases]
         found: list[Case] = []
@@ -85,30 +95,40 @@ RECORDER = GlinerRecorder()
 
 
 @contextmanager
-def offline(checkpoint: Path, auxiliary: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
+def offline(
+    checkpoint: Path, auxiliary: Mapping[str, Path], changes: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
     """Give a folder that the library can load without network, and what is changed in it.
+
+    ``changes`` are fields of gliner_config.json that the user's parameters give another value.
 
     The oldest checkpoints leave tokenizer and encoder configuration in another repository, and name it in ``model_name``. For
     these, that one field names the auxiliary folder, in a copy of gliner_config.json beside links to the other files.
     """
     config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
-    if config.get("encoder_config") is not None and (checkpoint / "tokenizer_config.json").is_file():
+    read = {name: value for name, value in changes.items() if config.get(name) != value}
+    shown = dict(read)
+    if config.get("encoder_config") is None or not (checkpoint / "tokenizer_config.json").is_file():
+        name = config.get("model_name", "microsoft/deberta-v3-small")
+        names = list(auxiliary)
+        if name not in names and len(names) != 1:
+            raise SourceFileNotFound(
+                f"the checkpoint names the repository {name}, which is not among the auxiliary ones"
+            )
+        chosen = name if name in names else names[0]
+        read["model_name"] = str(auxiliary[chosen])
+        # the folder is another one each time; its number among the auxiliary repositories is not
+        shown["model_name"] = f"auxiliary/{names.index(chosen)}"
+    if not read:
         yield checkpoint, {}
         return
-    name = config.get("model_name", "microsoft/deberta-v3-small")
-    names = list(auxiliary)
-    if name not in names and len(names) != 1:
-        raise SourceFileNotFound(f"the checkpoint names the repository {name}, which is not among the auxiliary ones")
-    chosen = name if name in names else names[0]
     with tempfile.TemporaryDirectory(prefix="encoder-gliner-") as temporary:
         folder = Path(temporary)
         for path in checkpoint.iterdir():
             if path.name != CONFIG:
                 os.symlink(path.resolve(), folder / path.name)
-        changed = {**config, "model_name": str(auxiliary[chosen])}
-        (folder / CONFIG).write_text(json.dumps(changed), encoding="utf-8")
-        # the folder is another one each time; its number among the auxiliary repositories is not
-        yield folder, {CONFIG: {"model_name": f"auxiliary/{names.index(chosen)}"}}
+        (folder / CONFIG).write_text(json.dumps({**config, **read}), encoding="utf-8")
+        yield folder, {CONFIG: shown}
 
 
 def load(folder: Path) -> Any:
@@ -153,21 +173,45 @@ def drawn_at_random(library: Any, stored: set[str]) -> list[str]:
     return [same[0] for same in names.values() if not stored.intersection(same)]
 
 
+def _computed(library: Any, case: Case) -> tuple[list[list[int]], Array, list[dict[str, Any]]]:
+    """Return the words, the logits and the entities of a case.
+
+    Raises:
+        Unsupported: The library cannot compute them.
+    """
+    try:
+        return (*logits(library, case["text"], case["labels"]), predict(library, case))
+    except (IndexError, RuntimeError, ValueError) as error:
+        prepared = library.prepare_batch([case["text"]], case["labels"])
+        tokens = library.collate_batch(prepared["input_x"], prepared["entity_types"])["input_ids"].shape[1]
+        positions = getattr(library.config.encoder_config, "max_position_embeddings", None)
+        reason = f"{type(error).__name__}: {error}"
+        if positions is not None and tokens > positions:
+            reason = f"it has {tokens} tokens, and encoder_config.max_position_embeddings is {positions}"
+        raise Unsupported(f"gliner cannot compute the case {case['id']}: {reason}"[:500]) from error
+
+
 def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], Array]:
     """Return what the library's model computes for one text.
 
     Returns:
-        Start and end of each word that it reads, and `[words, width, labels]`, of spans beyond the last word too.
+        Start and end of each word that it reads, and the logits as ``GlinerRecorder.record`` returns them.
     """
     prepared = library.prepare_batch([text], labels)
-    width = library.config.max_width
     if not prepared["valid_texts"]:
-        return [], np.zeros((0, width, len(different(labels))), np.float32)
+        count = len(different(labels))
+        shape = (0, count, 3) if by_word(library) else (0, library.config.max_width, count)
+        return [], np.zeros(shape, np.float32)
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
     values = library.run_batch(batch).logits[0].float().numpy()
     read = len(batch["tokens"][0])
     bounds = zip(prepared["start_token_map"][0][:read], prepared["end_token_map"][0][:read], strict=True)
     return [[int(start), int(end)] for start, end in bounds], np.ascontiguousarray(values[:read])
+
+
+def by_word(library: Any) -> bool:
+    """Return whether a model scores words; others score spans."""
+    return bool(library.config.span_mode == "token_level")
 
 
 def predict(library: Any, case: Case) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ class CharacterSpan(Data, frozen=True):
     end: Annotated[Offset, Meta(description="The character behind the last one.")]
 
 
-class Request(Data, frozen=True):
+class EntityRequest(Data, frozen=True):
     """Texts, the labels of entities to find in them, and how to choose among what is found."""
 
     text: Annotated[str | None, Meta(description="One text. Either this or `texts`.")] = None
@@ -57,9 +57,6 @@ class Request(Data, frozen=True):
         bool, Meta(description="true: entities share no words. false: an entity may lie within another one.")
     ] = True
     multi_label: Annotated[bool, Meta(description="Whether the same words may have several labels.")] = False
-    return_class_probs: Annotated[
-        bool, Meta(description="Whether each entity comes with the probabilities of its five best labels.")
-    ] = False
     input_spans: Annotated[
         list[list[CharacterSpan]] | None,
         Meta(
@@ -77,8 +74,16 @@ class Request(Data, frozen=True):
     ] = "refuse"
 
 
+class Request(EntityRequest, frozen=True):
+    """Texts, the labels of entities to find in them, and how to choose among what is found."""
+
+    return_class_probs: Annotated[
+        bool, Meta(description="Whether each entity comes with the probabilities of its five best labels.")
+    ] = False
+
+
 class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of a text that has a label. Offsets count code points."""
+    """A part of a text that has a label. Offsets count code points; ``id`` is that of the candidate whose label it is."""
 
     start: int
     end: int
@@ -86,6 +91,7 @@ class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
     label: str
     score: float
     class_probs: dict[str, float] | None = None
+    id: str | None = None
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,7 +135,7 @@ class Body(msgspec.Struct, frozen=True):
     data: Answer
 
 
-def labels_of(data: Request, texts: int, limits: GlinerLimits) -> list[tuple[str, ...]]:
+def labels_of(data: EntityRequest, texts: int, limits: GlinerLimits) -> list[tuple[str, ...]]:
     """Return each text's labels, every one once, at its first position: so the library takes them, too.
 
     Raises:
@@ -172,7 +178,7 @@ def unique(labels: Sequence[str], path: str, limits: GlinerLimits) -> tuple[str,
     return tuple(dict.fromkeys(labels))
 
 
-def label_path(data: Request, text: int, label: str) -> str:
+def label_path(data: EntityRequest, text: int, label: str) -> str:
     """Return the field of the first ``label`` among the labels of a text."""
     if data.labels is not None:
         return f"data.labels[{data.labels.index(label)}]"
@@ -180,17 +186,17 @@ def label_path(data: Request, text: int, label: str) -> str:
     return f"data.labels_per_text[{text}][{lists[text].index(label)}]"
 
 
-def labels_path(data: Request, text: int) -> str:
+def labels_path(data: EntityRequest, text: int) -> str:
     """Return the field of the labels of a text."""
     return "data.labels" if data.labels is not None else f"data.labels_per_text[{text}]"
 
 
-def text_path(data: Request, position: int) -> str:
+def text_path(data: EntityRequest, position: int) -> str:
     """Return the field of a text."""
     return "data.text" if data.text is not None else f"data.texts[{position}]"
 
 
-def spans_of(data: Request, texts: int) -> list[list[CharacterSpan] | None]:
+def spans_of(data: EntityRequest, texts: int) -> list[list[CharacterSpan] | None]:
     """Return each text's ``input_spans``; None where all spans count.
 
     Raises:
@@ -203,12 +209,17 @@ def spans_of(data: Request, texts: int) -> list[list[CharacterSpan] | None]:
     return list(data.input_spans)
 
 
-def check_candidates(data: Request, pairs: int, limits: GlinerLimits) -> None:
-    """Refuse more pairs of a span and a label than a threshold as low as this one may have."""
+def wants_class_probs(data: EntityRequest) -> bool:
+    """Return whether each entity comes with the probabilities of its best labels."""
+    return isinstance(data, Request) and data.return_class_probs
+
+
+def check_candidates(data: EntityRequest, pairs: int, limits: GlinerLimits, *, by_word: bool) -> None:
+    """Refuse more pairs of a span, or of a word, and a label than a threshold as low as this one may have."""
     if data.threshold < LOW_THRESHOLD and pairs > limits.candidates:
+        counted = "words times labels" if by_word else "words times span widths times labels"
         raise InvalidRequest(
-            f"with a threshold below {LOW_THRESHOLD}, words times span widths times labels may be {limits.candidates};"
-            f" they are at least {pairs}",
+            f"with a threshold below {LOW_THRESHOLD}, {counted} may be {limits.candidates}; they are at least {pairs}",
             param="data.threshold",
         )
 

@@ -1,4 +1,4 @@
-"""Text to words, as the library's ``whitespace`` splitter makes them: the other splitters need tagger models of their own.
+"""Text to words, as the library's ``whitespace`` splitter makes them.
 
 Offsets count code points of the text as it was sent; nothing is normalised before.
 """
@@ -6,14 +6,42 @@ Offsets count code points of the text as it was sent; nothing is normalised befo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 # runs of word characters, also when hyphens join them; everything else that is not white space stands alone
 _WORD = re.compile(r"\w+(?:-\w+)*|\S")
 
 SPLITTER = "whitespace"
 """What ``words_splitter_type`` has to say."""
+
+
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "stanza": "gliner guesses each text's language and downloads a model for it at that moment, so that answers depend on"
+        " what could be downloaded",
+        "hanlp": "gliner downloads its model when it is loaded, and no source of the preparation pins it",
+        "universal": "it needs the data of seven other splitters",
+        "camel": "its data are installed beside the package by hand, and no source of the preparation pins them",
+        "jieba": "its time grows with the square of a run of unknown characters: minutes for the longest text that is accepted",
+        "janome": "its dictionary has 113 MB, and every image of GLiNER would carry it",
+        "mecab": "its dictionary would be in every image of GLiNER",
+        "spacy": "it would bring 37 packages into every image of GLiNER",
+        "hindi": "it would bring 30 packages into every image of GLiNER",
+    }
+)
+"""The library's other splitters, and why each is not served."""
+
+
+def advice(splitter: object) -> str | None:
+    """Return what to do about a splitter of the library that is not served; None for what the library does not know."""
+    if not isinstance(splitter, str) or (reason := REFUSED.get(splitter)) is None:
+        return None
+    return (
+        f"{splitter}: {reason}. To serve these weights on words as gliner finds them by default, set"
+        " spec.prepare.parameters.wordsSplitter: whitespace (--parameter wordsSplitter=whitespace)"
+    )
 
 
 def split(text: str) -> list[str]:

@@ -1,11 +1,12 @@
 """GLiNER on DeBERTa v2 and v3."""
 
 from encoder_plugins.families.gliner.limits import LIMITS
+from encoder_plugins.families.gliner.parameters import PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
     name="deberta_gliner",
-    summary="Zero-shot entity recognition by GLiNER checkpoints on DeBERTa-v3: gliner_small, medium, large and multi.",
+    summary="Zero-shot entity recognition by GLiNER checkpoints on DeBERTa-v3: gliner_small, medium, large, multi and multitask.",
     # candidates, a row each: vLLM's GPU runner knows no task of ours
     task="token_classify",
     processor="encoder_plugins.families.gliner.processor:GlinerProcessor",
@@ -16,6 +17,7 @@ PLUGIN = Plugin(
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
+    parameters=PARAMETERS,
     example_model="urchade/gliner_small-v2.1",
     architectures={"DebertaGlinerModel": "encoder_plugins.models.deberta_gliner.model:DebertaGlinerModel"},
 )

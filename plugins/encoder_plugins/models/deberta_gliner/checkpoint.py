@@ -10,6 +10,7 @@ CHECKPOINT = GlinerCheckpoint(
         plugin="deberta_gliner",
         architecture="DebertaGlinerModel",
         model_type="deberta-v2",
+        heads=("span", "token"),
         settings="encoder_plugins.backbones.deberta_v2_settings:Settings",
         layout="encoder_plugins.backbones.deberta_v2_settings:layout",
         # what the library computes and our encoder does not; other values are honoured

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from encoder_plugins.backbones import deberta_v2, deberta_v2_settings
-from encoder_plugins.families.gliner.model import GlinerSpanModel
+from encoder_plugins.families.gliner.model import GlinerModel
 
 
-class DebertaGlinerModel(GlinerSpanModel):
-    """See ``GlinerSpanModel``."""
+class DebertaGlinerModel(GlinerModel):
+    """See ``GlinerModel``."""
 
     encoder_class = deberta_v2.DebertaV2Encoder
     encoder_layout = staticmethod(deberta_v2_settings.layout)

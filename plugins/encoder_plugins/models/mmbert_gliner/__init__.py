@@ -1,6 +1,7 @@
 """GLiNER on ModernBERT and mmBERT."""
 
 from encoder_plugins.families.gliner.limits import LIMITS
+from encoder_plugins.families.gliner.parameters import PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
@@ -16,6 +17,7 @@ PLUGIN = Plugin(
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
+    parameters=PARAMETERS,
     example_model="VAGOsolutions/SauerkrautLM-GLiNER",
     architectures={"MmbertGlinerModel": "encoder_plugins.models.mmbert_gliner.model:MmbertGlinerModel"},
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from encoder_plugins.backbones import modernbert, modernbert_settings
-from encoder_plugins.families.gliner.model import GlinerSpanModel
+from encoder_plugins.families.gliner.model import GlinerModel
 
 
-class MmbertGlinerModel(GlinerSpanModel, modernbert.ModernBertAdapters):
-    """See ``GlinerSpanModel``; LoRA adapters of the encoder are served."""
+class MmbertGlinerModel(GlinerModel, modernbert.ModernBertAdapters):
+    """See ``GlinerModel``; LoRA adapters of the encoder are served."""
 
     encoder_class = modernbert.ModernBertEncoder
     encoder_layout = staticmethod(modernbert_settings.layout)

@@ -1,6 +1,7 @@
 """GLiNER on the encoder of mT5."""
 
 from encoder_plugins.families.gliner.limits import LIMITS
+from encoder_plugins.families.gliner.parameters import PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
@@ -16,6 +17,7 @@ PLUGIN = Plugin(
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
+    parameters=PARAMETERS,
     example_model="knowledgator/gliner-x-large",
     architectures={"Mt5GlinerModel": "encoder_plugins.models.mt5_gliner.model:Mt5GlinerModel"},
 )

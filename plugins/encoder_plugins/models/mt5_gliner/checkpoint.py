@@ -16,12 +16,5 @@ CHECKPOINT = GlinerCheckpoint(
         # vLLM would take it for a model with a decoder
         changes={"is_encoder_decoder": False},
         relative=True,
-        advice={
-            ("words_splitter_type", "stanza"): (
-                "With stanza, gliner guesses each text's language and downloads a model for it at that moment, so that answers"
-                " depend on what could be downloaded. To serve these weights on words as gliner finds them by default, say"
-                ' "whitespace" in a copy of the checkpoint, and give that as the source'
-            )
-        },
     )
 )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from encoder_kernels.bidirectional_lstm import bidirectional_lstm
+from encoder_plugins.families.gliner.config import GlinerConfig
 
 
 class StackedLinear(nn.Module):
@@ -52,3 +53,32 @@ class BiLSTM(nn.Module):
         """Return `[words, 2 * hidden]` for `[words, inputs]`."""
         bias = self.bias_input + self.bias_hidden
         return bidirectional_lstm(words, self.weight_input, self.weight_hidden, bias, offsets, order)
+
+
+class WordHead(nn.Module):
+    """What precedes the scores of every head: the projection of rows, and the LSTM over words."""
+
+    def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.projection = nn.Linear(encoder_size, size) if config.projection else None
+        self.lstm = nn.ModuleList(BiLSTM(size, size // 2) for _ in range(config.lstm_layers))
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Return `[rows, size]` for the encoder's `[rows, encoder_size]`."""
+        if self.projection is None:
+            return rows
+        projected: Tensor = self.projection(rows)
+        return projected
+
+    def read(self, words: Tensor, offsets: Tensor, order: Tensor) -> Tensor:
+        """Return projected words `[words, size]` behind the LSTM.
+
+        Args:
+            words: `[words, size]`: the texts one behind the other.
+            offsets: `[texts + 1]` int32: where each text's words begin, and the end of the last.
+            order: `[texts]` int32: the texts, those with most words first.
+        """
+        for layer in self.lstm:
+            words = layer(words, offsets, order)
+        return words

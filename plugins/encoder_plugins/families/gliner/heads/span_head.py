@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from encoder_plugins.families.gliner.config import GlinerConfig
-from encoder_plugins.families.gliner.heads.layers import BiLSTM, StackedLinear
+from encoder_plugins.families.gliner.heads.layers import StackedLinear, WordHead
 
 
 class Scored(NamedTuple):
@@ -26,14 +26,12 @@ class Scored(NamedTuple):
     label_bias: Tensor
 
 
-class SpanHead(nn.Module):
+class SpanHead(WordHead):
     """All learned layers behind the encoder."""
 
     def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
-        super().__init__()
+        super().__init__(encoder_size, config)
         size = config.hidden_size
-        self.projection = nn.Linear(encoder_size, size) if config.projection else None
-        self.lstm = nn.ModuleList(BiLSTM(size, size // 2) for _ in range(config.lstm_layers))
         self.marker_in = StackedLinear(size, 4 * size)
         self.marker_out = StackedLinear(4 * size, size)
         # the bias belongs to the start; the end's half stays zero
@@ -41,13 +39,6 @@ class SpanHead(nn.Module):
         self.span_out = nn.Linear(4 * size, size)
         self.prompt_in = nn.Linear(size, 4 * size)
         self.prompt_out = nn.Linear(4 * size, size)
-
-    def project(self, rows: Tensor) -> Tensor:
-        """Return `[rows, size]` for the encoder's `[rows, encoder_size]`."""
-        if self.projection is None:
-            return rows
-        projected: Tensor = self.projection(rows)
-        return projected
 
     def forward(self, words: Tensor, labels: Tensor, offsets: Tensor, order: Tensor) -> Scored:
         """Return what the spans of a batch are scored with.
@@ -58,8 +49,7 @@ class SpanHead(nn.Module):
             offsets: `[texts + 1]` int32: where each text's words begin, and the end of the last.
             order: `[texts]` int32: the texts, those with most words first.
         """
-        for layer in self.lstm:
-            words = layer(words, offsets, order)
+        words = self.read(words, offsets, order)
         marked = self.marker_out.both(self.marker_in.each(words).relu_())
         start, end = self.span_in.both(marked.relu_())
         prompts = self.prompt_out(self.prompt_in(labels).relu_())  # [labels, size]

@@ -28,23 +28,53 @@ ENCODER = "token_rep_layer.bert_layer.model."
 SPAN = "span_rep_layer.span_rep_layer."
 
 
-def common() -> Iterator[Mutant]:
-    """Mistakes in the head and in the tokenizer, which all encoders share."""
+def of_spans() -> Iterator[Mutant]:
+    """Mistakes in the span head."""
     yield Mutant(
         "the markers of start and end swapped", swapped(f"{SPAN}project_start.0.weight", f"{SPAN}project_end.0.weight")
     )
     yield Mutant("the halves of the span's first matrix swapped", halves_swapped(f"{SPAN}out_project.0.weight", 1))
     yield Mutant("a bias of the label's layer dropped", filled("prompt_rep_layer.0.bias", 0.0))
+    yield Mutant("a tensor of the head missing", without(f"{SPAN}out_project.3.weight"))
+    yield Mutant("spans one word shorter", section(KEY, max_width=lambda number: number - 1))
+
+
+def of_words() -> Iterator[Mutant]:
+    """Mistakes in the token head."""
+    yield Mutant("the halves of a word's scores swapped", halves_swapped("scorer.proj_token.weight", 0))
+    yield Mutant("the halves of a label's scores swapped", halves_swapped("scorer.proj_label.weight", 0))
+    yield Mutant("words and labels swapped", swapped("scorer.proj_token.weight", "scorer.proj_label.weight"))
+    yield Mutant("the parts of the inner layer swapped", weights(parts_rotated))
+    yield Mutant("a bias of the inner layer dropped", filled("scorer.out_mlp.0.bias", 0.0))
+    yield Mutant("start and end swapped", weights(start_and_end_swapped))
+    yield Mutant("a tensor of the head missing", without("scorer.out_mlp.3.bias"))
+    yield Mutant("words taken for spans", section(KEY, head=lambda head: "span"))
+
+
+def parts_rotated(tensors: Tensors) -> None:
+    """What is for words, labels and products of both in another order."""
+    tensors["scorer.out_mlp.0.weight"] = torch.cat(
+        list(reversed(tensors["scorer.out_mlp.0.weight"].chunk(3, dim=1))), 1
+    )
+
+
+def start_and_end_swapped(tensors: Tensors) -> None:
+    """The first two of three scores exchanged."""
+    for part in ("weight", "bias"):
+        name = f"scorer.out_mlp.3.{part}"
+        tensors[name] = tensors[name][[1, 0, 2]]
+
+
+def common() -> Iterator[Mutant]:
+    """Mistakes in the layers of words and in the tokenizer, which all encoders and heads share."""
     yield Mutant(
         "the directions of the LSTM swapped", swapped("rnn.lstm.weight_hh_l0", "rnn.lstm.weight_hh_l0_reverse")
     )
-    yield Mutant("a tensor of the head missing", without(f"{SPAN}out_project.3.weight"))
     yield Mutant("the class token's id off by one", section(KEY, class_token_id=lambda number: number + 1))
     yield Mutant("a label read behind its class token", section(KEY, embed_class_token=lambda value: not value))
     yield Mutant("words of a text cut one too early", section(KEY, max_words=lambda number: number - 1))
     yield Mutant("text lower-cased by the tokenizer", tokenizer(lower_cased))
     yield Mutant("special tokens around a prompt lost", tokenizer(lambda whole: whole.update(post_processor=None)))
-    yield Mutant("spans one word shorter", section(KEY, max_width=lambda number: number - 1))
 
 
 def of_encoder(plugin: str) -> Iterator[Mutant]:
@@ -62,7 +92,7 @@ def of_encoder(plugin: str) -> Iterator[Mutant]:
         yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
         yield Mutant("one term of positions lost", config(pos_att_type=["c2p"]))
         yield Mutant("half of the buckets", config(position_buckets=16))
-    elif plugin == "mmbert_gliner":
+    elif plugin in {"mmbert_gliner", "modernbert_gliner_rerank"}:
         layer = f"{ENCODER}layers.1."
         yield Mutant("queries and keys swapped", thirds_swapped(f"{layer}attn.Wqkv.weight"))
         yield Mutant("gate and value swapped", halves_swapped(f"{layer}mlp.Wi.weight", 0))
@@ -101,4 +131,5 @@ def mirrored(tensors: Tensors) -> None:
 
 def of(plugin: str) -> list[Mutant]:
     """Return the mistakes of a plugin's conversion."""
-    return [*common(), *of_encoder(plugin)]
+    of_head = of_words() if plugin == "modernbert_gliner_rerank" else of_spans()
+    return [*of_head, *common(), *of_encoder(plugin)]

@@ -93,6 +93,8 @@ class Library:
         assert texts is not None
         [item] = texts
         logits = call("logits_of_prompt", str(self.folder), list(tokens), item.words.tolist())
+        if self.config.head == "token":
+            return scored_words(torch.from_numpy(logits), item.threshold)
         return candidates(torch.from_numpy(logits), item.threshold, item.classes)
 
 
@@ -108,6 +110,12 @@ def candidates(logits: torch.Tensor, threshold: float, classes: int) -> torch.Te
         for rank in range(classes):
             columns += [numbers[:, rank], values[:, rank]]
     return torch.stack([column.float() for column in columns], -1)
+
+
+def scored_words(logits: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Return the table that the pooler makes of logits `[words, labels, 3]`."""
+    word, label = torch.where(torch.sigmoid(logits[..., 2]) >= threshold - 1e-6)
+    return torch.cat([torch.stack([word, label], -1).float(), logits[word, label]], -1)
 
 
 def built(plugin: str, folder: Path, *, for_prep: bool = False) -> Library:

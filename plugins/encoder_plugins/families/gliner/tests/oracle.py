@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from gliner import GLiNER
 from gliner.data_processing.tokenizer import WhitespaceTokenSplitter, WordsSplitter
-from gliner.decoding import SpanDecoder
+from gliner.decoding import SpanDecoder, TokenDecoder
 from numpy.typing import NDArray
 from tokenizers import normalizers
 
@@ -42,7 +42,8 @@ def describe(folder: str) -> dict[str, Any]:
             "separator_token_id": tokenizer.convert_tokens_to_ids(config.sep_token),
             "embed_class_token": config.embed_ent_token,
             "lstm_layers": config.num_rnn_layers,
-            "projection": True,
+            "projection": hasattr(model(folder).model.token_rep_layer, "projection"),
+            "head": "token" if config.span_mode == "token_level" else "span",
         },
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
         "special": list(tokenizer.all_special_tokens),
@@ -107,14 +108,14 @@ def positions(folder: str, text: str, labels: Sequence[str]) -> tuple[list[int],
 
 @torch.inference_mode()
 def logits(folder: str, text: str, labels: Sequence[str]) -> Array:
-    """Return the library's logits for one text: `[words, widths, labels]`."""
+    """Return the library's logits for one text: `[words, widths, labels]`, or `[words, labels, 3]` where words are scored."""
     found: Array = model(folder).run_batch(batch(folder, text, labels)).logits[0].float().numpy()
     return found
 
 
 @torch.inference_mode()
 def logits_of_prompt(folder: str, tokens: Sequence[int], words: Sequence[int]) -> Array:
-    """Return the library's logits `[words, widths, labels]` for a prompt, given the first token of each word."""
+    """Return the library's logits, as ``logits`` does, for a prompt, given the first token of each word."""
     library = model(folder)
     words_mask = torch.zeros(1, len(tokens), dtype=torch.long)
     for number, position in enumerate(words):
@@ -166,6 +167,32 @@ def decode(
         input_spans=None if spans is None else [list(spans)],
     )
     return [(span.start, span.end, span.entity_type, span.score) for span in found]
+
+
+def decode_words(
+    scores: Sequence[Array],
+    spans: Sequence[Sequence[tuple[int, int]] | None],
+    *,
+    flat_ner: bool,
+    threshold: float,
+    multi_label: bool,
+) -> list[list[tuple[int, int, int, float]]]:
+    """Decode logits `[words, labels, 3]` of several texts: first and last word, number of the label, and score of each entity."""
+    decoder = TokenDecoder(SimpleNamespace())
+    decoded = []
+    for values, chosen in zip(scores, spans, strict=True):
+        words, labels, _ = values.shape
+        (found,) = decoder.decode(
+            [["word"] * words],
+            {number + 1: str(number) for number in range(labels)},
+            torch.from_numpy(values)[None],
+            flat_ner=flat_ner,
+            threshold=threshold,
+            multi_label=multi_label,
+            input_spans=None if chosen is None else [list(chosen)],
+        )
+        decoded.append([(span.start, span.end, int(span.entity_type), span.score) for span in found])
+    return decoded
 
 
 def split(text: str) -> list[tuple[str, int, int]]:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner import checkpoint, words
 from encoder_plugins.models.deberta_gliner.checkpoint import CHECKPOINT
 from encoder_plugins.models.mmbert_gliner.checkpoint import CHECKPOINT as MMBERT_CHECKPOINT
+from encoder_plugins.models.modernbert_gliner_rerank.checkpoint import CHECKPOINT as RERANK_CHECKPOINT
 from encoder_plugins.models.mt5_gliner.checkpoint import CHECKPOINT as MT5_CHECKPOINT
 
 DEBERTA, MMBERT, MT5 = CHECKPOINT.spec, MMBERT_CHECKPOINT.spec, MT5_CHECKPOINT.spec
+RERANK = RERANK_CHECKPOINT.spec
 
 ENCODER = {"model_type": "deberta-v2", "hidden_size": 768}
 
@@ -33,7 +35,7 @@ def test_an_empty_configuration_means_what_it_means_to_the_library() -> None:
     [
         ("model_type", "gliner_streaming_span"),
         ("model_type", "gliner_uni_encoder_token"),
-        ("span_mode", "token_level"),
+        ("span_mode", "token-level"),
         ("span_mode", "markerV1"),
         ("span_mode", "conv_conv"),
         ("words_splitter_type", "spacy"),
@@ -77,6 +79,20 @@ def test_a_value_that_would_be_served_differently_is_refused_with_its_name_and_i
     with pytest.raises(Unsupported, match=name) as error:
         checkpoint.parse({name: value})
     assert json.dumps(value) in str(error.value)
+
+
+@pytest.mark.parametrize("splitter", sorted(words.REFUSED))
+def test_another_splitter_is_refused_with_the_reason_and_the_parameter(splitter: str) -> None:
+    with pytest.raises(Unsupported, match="words_splitter_type") as error:
+        checkpoint.parse({"words_splitter_type": splitter})
+    assert f"{splitter}: {words.REFUSED[splitter]}. " in str(error.value)
+    assert str(error.value).endswith("(--parameter wordsSplitter=whitespace)")
+
+
+def test_a_splitter_that_the_library_does_not_know_has_no_advice() -> None:
+    for unknown in ("wordpiece", None, ["stanza"]):
+        with pytest.raises(Unsupported, match=r'supported: "whitespace"$'):
+            checkpoint.parse({"words_splitter_type": unknown})
 
 
 @pytest.mark.parametrize(
@@ -139,6 +155,35 @@ def test_a_switch_of_the_encoder_that_is_not_served_is_refused(spec: Any, name: 
     with pytest.raises(Unsupported, match=name) as error:
         checkpoint.encoder_config(settings, {}, spec)
     assert json.dumps(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "mode", "message"),
+    [
+        (
+            MMBERT,
+            "token_level",
+            'is "token_level"; mmbert_gliner serves "markerV0"; the plugin modernbert_gliner_rerank serves',
+        ),
+        (
+            RERANK,
+            "markerV0",
+            'is "markerV0"; modernbert_gliner_rerank serves "token_level"; the plugin mmbert_gliner serves',
+        ),
+        (MT5, "token_level", 'is "token_level"; mt5_gliner serves "markerV0"$'),
+    ],
+)
+def test_a_head_that_another_plugin_serves_is_refused_with_its_name(spec: Any, mode: str, message: str) -> None:
+    settings = checkpoint.parse({"span_mode": mode, "encoder_config": {"model_type": spec.model_type}})
+    with pytest.raises(Unsupported, match=message):
+        checkpoint.encoder_config(settings, {}, spec)
+
+
+def test_of_an_encoder_of_another_plugin_the_one_with_the_same_head_is_named() -> None:
+    settings = checkpoint.parse({"span_mode": "token_level", "encoder_config": {"model_type": "deberta-v2"}})
+    with pytest.raises(Unsupported, match="the plugin deberta_gliner serves this one"):
+        checkpoint.encoder_config(settings, {}, RERANK)
+    assert checkpoint.encoder_config(settings, {}, DEBERTA)["model_type"] == "deberta-v2"
 
 
 def test_code_of_a_repository_is_refused() -> None:

@@ -270,10 +270,12 @@ def test_what_is_no_entity_of_the_text_is_wrong(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"entities": None}, {"entities": 3}, {"results": []}, []])
-def test_an_answer_without_entities_is_wrong(answer: Any) -> None:
+def test_an_answer_without_entities_or_of_other_words_is_wrong(answer: Any) -> None:
     assert findings(case(), drawn(3), answer)[0].wrong
     with pytest.raises(WrongAnswer):
         PARITY.outputs(b"no JSON", [case()], POOLING)
+    fewer = {"entities": [], "words_kept": WORDS - 1}
+    assert f"{WORDS - 1} words were read" in findings(case(overflow="truncate"), drawn(3), fewer)[0].wrong
 
 
 @pytest.mark.parametrize("change", [{"label": "x" * 9000}, {"score": 2.0, "more": "x" * 9000}])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,10 +19,14 @@ from typing import Any
 import httpx
 import pytest
 
+from encoder_checkpoints.original import original
+from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, TruncationWarning
+from encoder_client.tests import documented
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
 from encoder_plugins.offline import client as offline
+from encoder_plugins.prep.tests.changed_checkpoint import change
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -49,6 +55,11 @@ class Server:
         headers = {"x-request-id": "the same for everybody"}
         return await client.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, headers=headers)
 
+    def called(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Return what a method of the library's class returns."""
+        oracle = "encoder_client.tests.oracle:called"
+        return original("gliner").call(oracle, "GLiNER", str(self.library.folder), method, *arguments, **options)
+
     def answer(self, **data: Any) -> Any:
         response = httpx.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, timeout=120)
         assert response.status_code == 200, response.text
@@ -63,12 +74,14 @@ class Server:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, Path]:
-    """The library on a checkpoint, and what the command of the prep image makes of it."""
+    """The library on a checkpoint, and what the command of the prep image makes of one that has another splitter of words."""
     folder = tmp_path_factory.mktemp(PLUGIN)
     library = built(PLUGIN, folder / "checkpoint", for_prep=True)
+    published = shutil.copytree(library.folder, folder / "published")
+    change(published, words_splitter_type="stanza")
     output = folder / ("a" * 64)
-    command = [sys.executable, "-m", "encoder_plugins", "prepare", PLUGIN, str(library.folder), str(output)]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "encoder_plugins", "prepare", PLUGIN, str(published), str(output)]
+    subprocess.run([*command, "--parameter", "wordsSplitter=whitespace"], check=True, capture_output=True)
     return library, output
 
 
@@ -130,6 +143,17 @@ def test_answers_are_the_library_s(server: Server, flat_ner: bool, multi_label: 
     assert found > 10
 
 
+def test_the_parity_check_passes_with_the_splitter_of_the_preparation(
+    server: Server, prepared: tuple[Library, Path]
+) -> None:
+    _, output = prepared
+    command = [sys.executable, "-m", "encoder_plugins", "parity", str(output), server.url, "--name", "ner"]
+    done = subprocess.run([*command, "--dtype", "float32"], check=False, capture_output=True, text=True)
+    verdict = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, verdict["result"]) == (0, "Passed"), verdict
+    assert manifest.read(output).source["changed"] == {"gliner_config.json": {"words_splitter_type": "whitespace"}}
+
+
 async def test_clients_get_their_own_answers(server: Server) -> None:
     requests: list[dict[str, Any]] = []
     for number in range(64):
@@ -160,6 +184,55 @@ def test_long_texts_are_refused_cut_or_read_in_parts(server: Server) -> None:
     parts = server.answer(**data, overflow="chunk")
     assert parts["chunks"] > 1
     assert max(entity["end"] for entity in parts["entities"]) > max(entity["end"] for entity in cut["entities"])
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"threshold": 0.2, "flat_ner": False, "multi_label": True, "return_class_probs": True},
+    {"threshold": 0.1, "input_spans": [[{"start": 0, "end": 8}, {"start": 15, "end": 20}], [], [], [], []]},
+]
+
+
+async def test_the_python_client_returns_what_the_library_returns(server: Server) -> None:
+    described = {"PER": "person", "ORG": "company", "LOC": "city"}
+    own: list[list[str]] = [LABELS[: number + 1] for number in range(len(TEXTS))]
+    found = 0
+    with GLiNER(server.url, model="ner") as model:
+        async with AsyncGLiNER(server.url) as awaited:
+            for options in OPTIONS:
+                for labels in (LABELS, described, own):
+                    expected = server.called("inference", TEXTS, labels, batch_size=1, **options)
+                    several = model.inference(TEXTS, labels, batch_size=2, **options)
+                    others = await awaited.inference(TEXTS, labels, batch_size=2, **options)
+                    for mine, other, theirs in zip(several, others, expected, strict=True):
+                        assert_same(mine, theirs)
+                        assert_same(other, theirs)
+                        found += len(theirs)
+        options = {"threshold": 0.2, "flat_ner": False}
+        expected = server.called("predict_entities", TEXTS[0], LABELS, **options)
+        assert_same(model.predict_entities(TEXTS[0], LABELS, **options), expected)
+        text = TEXTS[4] * 3
+        with pytest.warns(TruncationWarning, match=str(MAX_WORDS)):
+            cut = model.predict_entities(text, LABELS, threshold=0.2)
+        assert_same(cut, server.called("predict_entities", text, LABELS, threshold=0.2))
+        with pytest.raises(InvalidRequestError, match=f"takes {MAX_WORDS}") as caught:
+            model.inference([*TEXTS, text], LABELS, batch_size=2, overflow="refuse")
+        assert caught.value.param == "data.texts[5]"
+        assert len(model.predict_entities(text, LABELS, threshold=0.2, overflow="chunk")) > len(cut)
+    assert found > 50
+
+
+def test_the_python_client_sends_fewer_texts_where_the_entities_are_too_many(server: Server) -> None:
+    labels = [f"label {number}" for number in range(100)]
+    options: dict[str, Any] = {"threshold": 0, "multi_label": True, "flat_ner": False}
+    with GLiNER(server.url) as model:
+        found = model.inference([TEXTS[4]] * 8, labels, **options)
+    assert sum(map(len, found)) > 100_000
+    assert all(len(each) == len(found[0]) for each in found)
+
+
+async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+    await documented.run("ner", server.url)
 
 
 def test_an_answer_that_is_too_large_is_refused_by_number(server: Server) -> None:

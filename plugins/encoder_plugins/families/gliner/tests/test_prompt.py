@@ -93,6 +93,10 @@ def test_the_tokenizer_s_limit_cuts_where_the_library_cuts(library: Library, lim
         tokens, positions, _ = made(builder, "word " * 300, labels)
         assert len(tokens) == limit
         assert positions[-1] == -1
+        pieces = builder.word_tokens(["word"] * 300)
+        whole = library.builder().build(builder.labels(labels), pieces)
+        cut = builder.build(builder.labels(labels), pieces).cut
+        assert (cut, whole.cut) == (len(whole.tokens) - limit, 0)
     finally:
         library.tokenizer.model_max_length = before
 
@@ -123,6 +127,18 @@ def test_a_label_without_tokens_is_refused(dropping: Library) -> None:
     with pytest.raises(LabelProblem, match="leaves nothing") as refused:
         dropping.builder().labels(("x", "\u200b"))
     assert refused.value.position == 1
+    # clients read it
+    assert str(refused.value) == "the tokenizer leaves nothing of the label '\\u200b'"
+
+
+def test_a_tokenizer_that_drops_letters_or_puts_marks_between_tokens_is_refused(one: Library) -> None:
+    with pytest.raises(ValueError, match="makes no tokens of the word 'a'"):
+        prompts._around(Tokenizer(models.BPE(vocab={"b": 0}, merges=[])))
+    own = one.tokenizer.backend_tokenizer
+    first, last = prompts._around(own)
+    assert own.encode(["a"], is_pretokenized=True).ids[len(first) : -len(last) or None] == list(
+        WordTokens(own).tokenize(["a"])[0]
+    )
 
 
 def test_labels_with_markers_are_refused_by_name(library: Library) -> None:
@@ -164,6 +180,14 @@ def test_a_tokenizer_that_is_not_the_configuration_s_is_refused(one: Library) ->
         PromptBuilder(with_word, replace(one.config, class_token="ENT", class_token_id=number))
 
 
+def test_settings_of_the_tokenizer_for_batches_change_no_prompt(one: Library) -> None:
+    tokenizer = Tokenizer.from_str(one.builder().word_tokens._tokenizer.to_str())
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=64)
+    for text in ("Ann met Bo in Rome.", "supercalifragilistic" * 9):
+        assert made(PromptBuilder(tokenizer, one.config), text, LABELS[1]) == made(one.builder(), text, LABELS[1])
+
+
 def counting() -> WordTokens:
     """Return the tokens of a tokenizer with one token per character."""
     letters = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}
@@ -183,6 +207,17 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tokens._old) < 70
     assert "again" in tokens._young | tokens._old
     assert not {"x" * 65, "y" * 17} & (tokens._young | tokens._old).keys()
+
+
+def test_label_lists_are_remembered_where_they_are_short_and_few(monkeypatch: pytest.MonkeyPatch, one: Library) -> None:
+    builder = one.builder()
+    short, long = ("person", "company"), tuple(f"{'label ' * 40}{number}" for number in range(20))
+    assert builder.labels(short) is builder.labels(short)
+    assert builder.labels(long) is not builder.labels(long)
+    monkeypatch.setattr(prompts, "_CACHED_LABEL_LISTS", 5)
+    for number in range(50):
+        builder.labels((f"label {number}",))
+        assert len(builder._labels) <= 5
 
 
 def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch, one: Library) -> None:

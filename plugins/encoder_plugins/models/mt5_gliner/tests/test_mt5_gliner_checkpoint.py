@@ -23,7 +23,10 @@ def test_another_splitter_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = folder / "gliner_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "words_splitter_type": "stanza"}), encoding="utf-8")
-    with pytest.raises(Unsupported, match=r'words_splitter_type is "stanza".*say "whitespace" in a copy'):
+    with pytest.raises(
+        Unsupported, match=r'words_splitter_type is "stanza".*prepare\.parameters\.wordsSplitter: whitespace'
+    ):
         CHECKPOINT.check(folder, {})
+    CHECKPOINT.configured({"wordsSplitter": "whitespace"}).check(folder, {})
     path.write_text(json.dumps({**config, "words_splitter_type": "whitespace"}), encoding="utf-8")
     CHECKPOINT.check(folder, {})

@@ -73,17 +73,20 @@ class Rows(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """gliner's UniEncoderSpanModel with random weights, behind ``Rows``."""
+    """gliner's UniEncoderSpanModel or UniEncoderTokenModel with random weights, behind ``Rows``."""
 
     def __init__(self, settings: GlinerConfig, seed: int) -> None:
         super().__init__()
-        from gliner.modeling.base import UniEncoderSpanModel
+        from gliner.modeling.base import UniEncoderSpanModel, UniEncoderTokenModel
         from gliner.modeling.layers import LstmSeq2SeqEncoder, create_projection_layer
+        from gliner.modeling.scorers import Scorer
         from gliner.modeling.span_rep import SpanRepLayer
 
         torch.manual_seed(seed)
         size = settings.hidden_size
-        model = UniEncoderSpanModel.__new__(UniEncoderSpanModel)
+        self.by_word = settings.head == "token"
+        kind = UniEncoderTokenModel if self.by_word else UniEncoderSpanModel
+        model = kind.__new__(kind)
         torch.nn.Module.__init__(model)
         model.config = SimpleNamespace(
             hidden_size=size,
@@ -98,10 +101,13 @@ class Model(torch.nn.Module):
             model.token_rep_layer.projection = torch.nn.Linear(ENCODER, size)
         if settings.lstm_layers:
             model.rnn = LstmSeq2SeqEncoder(model.config, num_layers=settings.lstm_layers)
-        model.span_rep_layer = SpanRepLayer(
-            span_mode="markerV0", hidden_size=size, max_width=settings.max_width, dropout=0.1
-        )
-        model.prompt_rep_layer = create_projection_layer(size, 0.1)
+        if self.by_word:
+            model.scorer = Scorer(size)
+        else:
+            model.span_rep_layer = SpanRepLayer(
+                span_mode="markerV0", hidden_size=size, max_width=settings.max_width, dropout=0.1
+            )
+            model.prompt_rep_layer = create_projection_layer(size, 0.1)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=1.6 * parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.3)
         self.model = model.eval()
@@ -109,7 +115,8 @@ class Model(torch.nn.Module):
         project = layer.projection if settings.projection else (lambda rows: rows)
         # how gliner calls its encoder
         layer.forward = lambda ids, mask, **more: project(layer.rows(ids, mask))
-        self.calibrate()
+        if not self.by_word:
+            self.calibrate()
 
     @torch.no_grad()
     def calibrate(self) -> None:
@@ -130,7 +137,7 @@ class Model(torch.nn.Module):
 
     @torch.inference_mode()
     def logits(self, *texts: Text) -> list[torch.Tensor]:
-        """Return `[words, widths, labels]` for each text of a padded batch."""
+        """Return `[words, widths, labels]`, or `[words, labels, 3]`, for each text of a padded batch."""
         longest, most = max(len(one.ids) for one in texts), max(len(one.words) for one in texts)
         ids = torch.stack([torch.nn.functional.pad(one.ids, (0, longest - len(one.ids)), value=4) for one in texts])
         mask = torch.stack([(torch.arange(longest) < len(one.ids)).long() for one in texts])
@@ -151,7 +158,10 @@ class Model(torch.nn.Module):
             span_idx=torch.stack([starts, ends], -1)[None].expand(len(texts), -1, -1),
             span_mask=ends[None] < lengths,
         ).logits
-        return [score[: len(one.words), :, : len(one.labels)] for score, one in zip(scores, texts, strict=True)]
+        kept = [score[: len(one.words)] for score, one in zip(scores, texts, strict=True)]
+        if self.by_word:
+            return [score[:, : len(one.labels)] for score, one in zip(kept, texts, strict=True)]
+        return [score[:, :, : len(one.labels)] for score, one in zip(kept, texts, strict=True)]
 
 
 @cache

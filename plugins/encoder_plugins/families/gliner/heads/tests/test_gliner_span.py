@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
-from encoder_checkpoints.original import original
 
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
@@ -19,80 +17,21 @@ with warnings.catch_warnings():
     from encoder_plugins.backbones import token_marks, weight_loading
     from encoder_plugins.families.gliner.config import GlinerConfig
     from encoder_plugins.families.gliner.heads import span as gliner_span
-    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, all_candidates, cut
+    from encoder_plugins.families.gliner.heads.batch import cut
+    from encoder_plugins.families.gliner.heads.layout import head_layout, slot
+    from encoder_plugins.families.gliner.heads.span import GlinerSpanPooler, all_candidates
     from encoder_plugins.families.gliner.heads.span_head import SpanHead
-    from encoder_plugins.families.gliner.heads.span_layout import head_layout, slot
-    from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER, ENT, SEP, Rows, Text, text
+    from encoder_plugins.families.gliner.heads.tests.compared_heads import Library, answers_of, config, metadata
+    from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER, Rows, text
     from encoder_plugins.families.gliner.payload import Item, encode, encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-HEAD = "encoder_plugins.families.gliner.heads.tests.library_head"
-
-
-def config(**more: Any) -> GlinerConfig:
-    values = {
-        "hidden_size": 32,
-        "max_width": 5,
-        "max_words": 60,
-        "class_token": "<<ENT>>",
-        "class_token_id": ENT,
-        "separator_token": "<<SEP>>",
-        "separator_token_id": SEP,
-        "embed_class_token": True,
-        "lstm_layers": 1,
-        "projection": True,
-    }
-    return GlinerConfig(**{**values, **more})
-
-
-class Library:
-    """gliner's UniEncoderSpanModel with random weights, behind ``Rows``; computes in the library's own environment."""
-
-    def __init__(self, settings: GlinerConfig, seed: int = 0) -> None:
-        self._key = (settings.to_dict(), seed)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        found: dict[str, np.ndarray] = original("gliner").call(f"{HEAD}:tensors", *self._key)
-        return {name: torch.from_numpy(value) for name, value in found.items()}
-
-    def logits(self, *texts: Text) -> list[torch.Tensor]:
-        """Return `[words, widths, labels]` for each text of a padded batch."""
-        given = [(one.ids.tolist(), one.words) for one in texts]
-        found: list[np.ndarray] = original("gliner").call(f"{HEAD}:logits", *self._key, given)
-        return [torch.from_numpy(value) for value in found]
 
 
 def pooler(library: Library, settings: GlinerConfig, **more: Any) -> GlinerSpanPooler:
     ours = GlinerSpanPooler(ENCODER, settings, **more)
     weight_loading.load(ours.head, library.tensors().items(), head_layout(ENCODER, settings))
     return ours
-
-
-def metadata(
-    lengths: Sequence[int], extras: Sequence[dict[str, Any] | None], scheduled: Sequence[int] | None = None
-) -> Any:
-    """Return what vLLM's runners give a pooler."""
-    from vllm import PoolingParams
-    from vllm.v1.pool.metadata import PoolingMetadata, PoolingStates
-
-    scheduled = scheduled or lengths
-    made = PoolingMetadata(
-        prompt_lens=torch.tensor(lengths),
-        prompt_token_ids=None,
-        prompt_token_ids_cpu=None,
-        pooling_params=[PoolingParams(task="token_classify", extra_kwargs=extra) for extra in extras],
-        pooling_states=[PoolingStates() for _ in lengths],
-    )
-    made.build_pooling_cursor(np.asarray(scheduled), torch.tensor(scheduled), torch.device("cpu"))
-    return made
-
-
-def answers_of(
-    ours: GlinerSpanPooler, texts: Sequence[Text], extras: Sequence[dict[str, Any] | None]
-) -> list[np.ndarray]:
-    hidden = torch.cat([Rows().rows(one.ids) for one in texts])
-    return [rows.numpy() for rows in ours(hidden, metadata([len(one.ids) for one in texts], extras))]
 
 
 def dense(rows: np.ndarray, like: torch.Tensor) -> np.ndarray:
@@ -342,7 +281,7 @@ def test_a_warm_up_runs_with_every_head(switches: dict[str, Any], monkeypatch: p
     tried: list[int] = []
     run = pooler._answer
 
-    def counted(hidden: torch.Tensor, batch: Any) -> list[gliner_span.Rows]:
+    def counted(hidden: torch.Tensor, batch: Any) -> list[np.ndarray]:
         tried.append(len(batch.requests))
         return run(hidden, batch)
 

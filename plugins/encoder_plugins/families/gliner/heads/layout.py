@@ -1,0 +1,60 @@
+"""The checkpoint of a GLiNER model, as plain data: prep and the engine read it by this code. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, Shape, join, linear
+from encoder_plugins.families.gliner.config import GlinerConfig, Head
+from encoder_plugins.families.gliner.heads import span_layout, token_layout
+
+# what precedes the names of the encoder's tensors in a GLiNER checkpoint
+ENCODER = "token_rep_layer.bert_layer.model."
+
+_LSTM = re.compile(r"rnn\.lstm\.(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
+_PROJECTION = MappingProxyType(
+    {
+        "token_rep_layer.projection.weight": ParameterSlot("projection.weight"),
+        "token_rep_layer.projection.bias": ParameterSlot("projection.bias"),
+    }
+)
+_SHAPES: Mapping[Head, Callable[[int], dict[str, Shape]]] = MappingProxyType(
+    {"span": span_layout.shapes, "token": token_layout.shapes}
+)
+_SLOTS: Mapping[str, ParameterSlot] = MappingProxyType({**_PROJECTION, **span_layout.SLOTS, **token_layout.SLOTS})
+
+
+def layout(encoder: CheckpointLayout, encoder_size: int, config: GlinerConfig) -> CheckpointLayout:
+    """Return the tensors of a whole GLiNER checkpoint; the parameters are those of ``model.GlinerModel``.
+
+    Args:
+        encoder: The layout of the encoder's own checkpoint.
+        encoder_size: Width of the encoder's rows.
+        config: The checkpoint's own settings.
+    """
+    return join(encoder.under(ENCODER, "encoder."), head_layout(encoder_size, config).under("", "pooler.head."))
+
+
+def head_layout(encoder_size: int, config: GlinerConfig) -> CheckpointLayout:
+    """Return the tensors of a GLiNER checkpoint beside its encoder's; the parameters are those of its head."""
+    size, half = config.hidden_size, config.hidden_size // 2
+    shapes: dict[str, Shape] = {}
+    if config.projection:
+        shapes |= linear("token_rep_layer.projection", size, encoder_size)
+    for layer in range(config.lstm_layers):
+        for direction in ("", "_reverse"):
+            shapes[f"rnn.lstm.weight_ih_l{layer}{direction}"] = (4 * half, size if layer == 0 else 2 * half)
+            shapes[f"rnn.lstm.weight_hh_l{layer}{direction}"] = (4 * half, half)
+            for name in ("bias_ih", "bias_hh"):
+                shapes[f"rnn.lstm.{name}_l{layer}{direction}"] = (4 * half,)
+    return CheckpointLayout(shapes={**shapes, **_SHAPES[config.head](size)}, slot=slot)
+
+
+def slot(name: str) -> ParameterSlot:
+    """Return the slot of a head's tensor ``name``."""
+    if found := _LSTM.fullmatch(name):
+        kind, source, layer, backward = found.groups()
+        return ParameterSlot(f"lstm.{layer}.{kind}_{'input' if source == 'ih' else 'hidden'}", 1 if backward else 0)
+    return _SLOTS[name]

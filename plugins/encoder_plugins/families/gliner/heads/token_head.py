@@ -1,0 +1,72 @@
+"""The learned layers of GLiNER's token-level models behind the encoder; ``token.py`` says why they are in this order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.heads.layers import WordHead
+
+
+class Factors(NamedTuple):
+    """What the scores of every pair of word and label are computed from.
+
+    Attributes:
+        word: `[words, 4 * size]`: each word's share of the inner layer.
+        label: `[labels, 4 * size]`: each label's share, with the bias.
+        word_factor: `[words, size]`: what is multiplied by a label's factor, for the rest of the inner layer.
+        label_factor: `[labels, size]`: that of each label.
+    """
+
+    word: Tensor
+    label: Tensor
+    word_factor: Tensor
+    label_factor: Tensor
+
+
+class TokenHead(WordHead):
+    """All learned layers behind the encoder; gliner calls the last four ``Scorer``."""
+
+    def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
+        super().__init__(encoder_size, config)
+        self.size = config.hidden_size
+        self.token_in = nn.Linear(self.size, 2 * self.size)
+        self.label_in = nn.Linear(self.size, 2 * self.size)
+        self.inner = nn.Linear(3 * self.size, 4 * self.size)
+        self.out = nn.Linear(4 * self.size, 3)
+
+    def forward(self, words: Tensor, labels: Tensor, offsets: Tensor, order: Tensor) -> Factors:
+        """Return what the pairs of a batch are scored with.
+
+        Args:
+            words: `[words, size]`: projected rows, the texts one behind the other.
+            labels: `[labels, size]`, likewise.
+            offsets: `[texts + 1]` int32: where each text's words begin, and the end of the last.
+            order: `[texts]` int32: the texts, those with most words first.
+        """
+        tokens, token_factor = self.token_in(self.read(words, offsets, order)).chunk(2, dim=-1)
+        names, name_factor = self.label_in(labels).chunk(2, dim=-1)
+        of_word, of_label = self.inner.weight[:, : 2 * self.size].chunk(2, dim=1)
+        return Factors(
+            nn.functional.linear(tokens, of_word),
+            nn.functional.linear(names, of_label, self.inner.bias),
+            token_factor.contiguous(),
+            name_factor.contiguous(),
+        )
+
+    def score(self, factors: Factors, words: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits `[pairs, 3]` float32 of start, end and inside.
+
+        Args:
+            factors: As ``forward`` returned them.
+            words: `[pairs]`: the word of each pair.
+            labels: `[pairs]`: its label.
+        """
+        product = factors.word_factor[words] * factors.label_factor[labels]
+        inner = nn.functional.linear(product, self.inner.weight[:, 2 * self.size :])
+        inner += factors.word[words]
+        inner += factors.label[labels]
+        logits: Tensor = self.out(inner.relu_()).float()
+        return logits
