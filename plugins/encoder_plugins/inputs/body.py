@@ -7,6 +7,7 @@ the OpenAPI document is made, too.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 # of a client's own field name in a message
 _LONGEST_NAME = 100
+
+_BUILDING = threading.Lock()
 
 
 class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,7 +68,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         found: T = _decoder(cast(Hashable, kind)).decode(body)
         return found
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), kind) from None
+        raise _invalid(str(error), body, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"not valid JSON: {error}", param="body") from None
     except RecursionError:
@@ -110,7 +113,10 @@ def check_adapter(lora: str | None, adapters: frozenset[str]) -> None:
 
 @cache
 def _decoder(kind: Hashable) -> Any:
-    return msgspec.json.Decoder(kind)
+    # msgspec shows a type to other threads while it still collects the types of its fields, and a decoder made from that crashes
+    # the process (0.22.0): the first requests of a server are parsed in several threads at once
+    with _BUILDING:
+        return msgspec.json.Decoder(kind)
 
 
 def _plain(value: object) -> object:
@@ -124,24 +130,79 @@ _WHERE = re.compile(r"(.*?)(?: - at `(\$.*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
-def _invalid(message: str, kind: Any) -> InvalidRequest:
+# what msgspec writes for a key of a mapping
+_ANY_KEY = "[...]"
+
+# bodies beyond this size are not checked again to find a key
+_NAMED_BYTES = 1 << 18
+
+
+def _invalid(message: str, body: bytes, kind: Any) -> InvalidRequest:
     """Return msgspec's finding as a sentence without the client's values, and the path of the field."""
     matched = _WHERE.fullmatch(message)
     assert matched is not None
-    what, where = matched.group(1), (matched.group(2) or "$")[1:].lstrip(".")
+    what, place = matched.group(1), (matched.group(2) or "$")[1:].lstrip(".")
+    where = _with_keys(place, message, body, kind)
     if field := _FIELD.fullmatch(what):
         name = field.group(1)[:_LONGEST_NAME]
         where = f"{where}.{name}" if where else name
         what = "the field is required" if what.startswith("Object missing") else "there is no such field"
     elif what.startswith("Invalid enum value"):
-        what = f"it must be {' or '.join(map(repr, _choices(kind, where)))}"
+        what = f"it must be {' or '.join(map(repr, _choices(kind, place)))}"
     return InvalidRequest(what, param=where or "body")
+
+
+def _with_keys(place: str, message: str, body: bytes, kind: Any) -> str:
+    """Return msgspec's path with the keys of mappings in it.
+
+    The values of a mapping are checked in order: a document that has only some of its keys is refused with the same message if
+    the key is among them.
+    """
+    if _ANY_KEY not in place or len(body) > _NAMED_BYTES:
+        return place
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return place  # something behind it is not JSON
+    if _problem(document, kind) != message:
+        return place
+    holder: Any = [document]
+    position: Any = 0
+    path = ""
+    for step in _steps(place):
+        found = holder[position]
+        if step != _ANY_KEY:
+            holder, position = found, int(step[1:-1]) if step.startswith("[") else step
+            path += step if step.startswith("[") else f".{step}"
+            continue
+        keys = list(found)
+        while len(keys) > 1:
+            half = keys[: len(keys) // 2]
+            holder[position] = {key: found[key] for key in half}
+            keys = half if _problem(document, kind) == message else keys[len(half) :]
+        holder[position] = {keys[0]: found[keys[0]]}
+        holder, position = holder[position], keys[0]
+        path += f".{keys[0][:_LONGEST_NAME]}"
+    return path.lstrip(".")
+
+
+def _problem(document: object, kind: Any) -> str | None:
+    try:
+        msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+def _steps(path: str) -> list[str]:
+    """Return the steps of msgspec's path: names, ``[3]`` and ``[...]``."""
+    return re.findall(r"\[[^\]]*\]|[^.\[\]]+", path)
 
 
 def _choices(kind: Any, path: str) -> tuple[object, ...]:
     """Return the values that the field at ``path`` can have."""
     found = inspect.type_info(kind)
-    for step in re.findall(r"[^.\[\]]+|\[[^\]]*\]", path):
+    for step in _steps(path):
         found = _child(found, step)
     (choices,) = (part for part in _parts(found) if isinstance(part, inspect.LiteralType))
     return choices.values
@@ -149,9 +210,11 @@ def _choices(kind: Any, path: str) -> tuple[object, ...]:
 
 def _child(found: inspect.Type, step: str) -> inspect.Type:
     for part in _parts(found):
-        if step.startswith("[") and isinstance(part, inspect.ListType):
+        if isinstance(part, inspect.DictType) and step == _ANY_KEY:
+            return part.value_type
+        if isinstance(part, inspect.ListType) and step.startswith("[") and step != _ANY_KEY:
             return part.item_type
-        if isinstance(part, inspect.StructType):
+        if isinstance(part, inspect.StructType) and not step.startswith("["):
             return next(field.type for field in part.fields if field.encode_name == step)
     raise AssertionError(f"no field {step}")
 

@@ -1,6 +1,8 @@
 """From bytes to a request, and the message for bytes that are not one."""
 
 import math
+import subprocess
+import sys
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,12 +19,18 @@ class Inner(Data, frozen=True):
     low: Annotated[int, Meta(ge=0)]
 
 
+class Grade(Data, frozen=True):
+    grade: Literal["high", "low"]
+    parts: dict[str, int] | None = None
+
+
 class Words(Data, frozen=True):
     words: list[str]
     count: int | None = None
     share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     kind: Literal["plain", "fancy"] | None = None
     inner: list[list[Inner]] | None = None
+    named: list[Inner] | dict[str, list[Grade] | Inner] | None = None
 
 
 BODY = Envelope[Words]
@@ -81,6 +89,14 @@ def test_what_other_clients_send_beside_the_data_is_accepted(more: str) -> None:
         (b'{"model": "m", "data": {"words": [], "share": -0.1}}', "data.share"),
         (b'{"model": "m", "data": {"words": [], "inner": [[{"low": 1}], [{"low": -1}]]}}', "data.inner[1][0].low"),
         (b'{"model": "m", "data": {"words": [], "other": 1}}', "data.other"),
+        (b'{"data": {"words": [], "named": {"a": {"low": 1}, "b.[c]": {"low": -1}, "d": 3}}}', "data.named.b.[c].low"),
+        (b'{"data": {"words": [], "named": {"a": [], "b": [{"grade": "low", "x": 1}]}}}', "data.named.b[0].x"),
+        (
+            b'{"data": {"words": [], "named": {"a": [{"grade": "low", "parts": {"p": 1, "q": ""}}], "z": 1}}}',
+            "data.named.a[0].parts.q",
+        ),
+        (b'{"data": {"words": [], "named": {"a": {"low": -1}}} ', "data.named[...].low"),
+        (b'{"data": {"words": [], "named": {"' + b"x" * 5_000 + b'": 1}}}', f"data.named.{'x' * 100}"),
     ],
 )
 def test_a_bad_body_is_refused_by_the_name_of_its_field(body: bytes, param: str) -> None:
@@ -92,6 +108,16 @@ def test_a_choice_is_refused_with_the_choices_and_without_the_value() -> None:
     assert (found.param, found.message) == ("data.kind", "it must be 'fancy' or 'plain'")
 
 
+def test_a_key_is_not_searched_in_a_large_body() -> None:
+    found = refusal(b'{"data": {"words": ["' + b"x" * 300_000 + b'"], "named": {"a": 1}}}')
+    assert found.param == "data.named[...]"
+
+
+def test_a_choice_below_a_key_is_refused_with_the_choices() -> None:
+    found = refusal(b'{"data": {"words": [], "named": {"a": [], "b": [{"grade": "secret"}]}}}')
+    assert (found.param, found.message) == ("data.named.b[0].grade", "it must be 'high' or 'low'")
+
+
 @pytest.mark.parametrize("words", ['"secret"', '["a", {"secret": 1}]', "[secret]"])
 def test_a_refusal_never_repeats_what_was_sent(words: str) -> None:
     assert "secret" not in str(refusal(f'{{"data": {{"words": {words}}}}}'.encode()))
@@ -100,6 +126,40 @@ def test_a_refusal_never_repeats_what_was_sent(words: str) -> None:
 def test_a_field_name_is_only_repeated_in_part() -> None:
     found = refusal(b'{"data": {"words": [], "' + b"x" * 10_000 + b'": 1}}')
     assert found.param == f"data.{'x' * 100}"
+
+
+# types that nothing has decoded yet, each by four threads at once; a crash ends the process
+FIRST_REQUESTS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from encoder_plugins.inputs.body import Data, Envelope, decode
+
+sys.setswitchinterval(1e-6)
+barrier = Barrier(4)
+
+
+def parse(kind):
+    barrier.wait()
+    return decode(b'{"data": {"texts": ["a", "b"], "least": 3}}', kind).data.texts
+
+
+with ThreadPoolExecutor(4) as threads:
+    for _ in range(200):
+
+        class Texts(Data, frozen=True):
+            texts: list[str] | None = None
+            by_name: dict[str, list[int]] | None = None
+            least: int = 0
+
+        assert list(threads.map(parse, [Envelope[Texts]] * 4)) == [["a", "b"]] * 4
+"""
+
+
+def test_first_requests_may_be_parsed_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", FIRST_REQUESTS], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def test_requests_in_process_become_the_same_body() -> None:

@@ -1,0 +1,116 @@
+"""Requests to visual retrievers: texts and images to rows, or to scores.
+
+``parse`` leaves images as the files that they came as: their pixels are decoded and scaled by ``run``, in a thread however small
+the file is, and are held from then on only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.retrieval import rerank
+from encoder_plugins.families.retrieval.config import InputType
+from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
+from encoder_plugins.families.retrieval.request import RowsAnswer, Wanted
+from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
+from encoder_plugins.families.retrieval.tokens import TokenisedText
+from encoder_plugins.families.vision import pixels, request
+from encoder_plugins.families.vision.config import read_visual
+from encoder_plugins.families.vision.request import VisualLimits, VisualRequest, VisualRerankRequest
+from encoder_plugins.families.vision.tokens import VisualTokenizer
+from encoder_plugins.inputs.body import Envelope
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import Engine, Response, Schema, ServingContext
+
+# of one image to decode and scale: never inline, since a file of 2 KB can have millions of pixels
+MICROSECONDS_PER_IMAGE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage(TokenisedText):
+    """An image whose pixels are still to be decoded.
+
+    Attributes:
+        content: Its file.
+        path: The field that it came in.
+    """
+
+    content: bytes = b""
+    path: str = ""
+
+
+class VisualProcessor(MultiVectorProcessor):
+    """Serves one checkpoint of one row per token of a text, or per patch of an image."""
+
+    schemas: ClassVar[Mapping[str, Schema]] = {
+        "pooling": Schema(Envelope[VisualRequest], RowsAnswer, ScoresAnswer, binary=True),
+        "rerank": Schema(VisualRerankRequest, rerank.RerankResponse),
+        "score": rerank.SCHEMAS["score"],
+    }
+
+    def __init__(self, context: ServingContext) -> None:
+        self._visual = read_visual(context.model)
+        super().__init__(context)
+        self._reserved = frozenset(self._visual.reserved)
+        self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
+
+    def _build_tokenizer(self, model: Path) -> VisualTokenizer:
+        return VisualTokenizer(model, self._config, self._visual)
+
+    def _check(self, data: VisualRequest) -> tuple[Texts, Wanted] | Scoring:
+        return request.check(data, self.limits)
+
+    def _check_rerank(self, data: VisualRerankRequest) -> Scoring:
+        return request.check_rerank(data, self.limits)
+
+    def _tokenised(self, found: Texts) -> list[TokenisedText]:
+        texts = super()._tokenised(found)
+        for position, text in enumerate(texts):
+            path = found.path.format(position)
+            if position in found.images:
+                ids = list(self._visual.image_prompt)
+                field, content = found.images[position]
+                texts[position] = EncodedImage(ids, len(ids), None, content=content, path=field)
+            elif token := self._reserved_in(text, found.kind):
+                raise InvalidRequest(
+                    f"the text contains {token}, a token of the model's own: it would stand for an image or a turn",
+                    param=path,
+                )
+        return texts
+
+    def _reserved_in(self, text: TokenisedText, kind: InputType) -> str | None:
+        """Return the first token of a text that no text may contain; None where there is none."""
+        suffix = len(self._visual.query_suffix) if kind == "query" else 0
+        own = text.ids[: len(text.ids) - suffix]
+        return next((self._tokenizer.strings([token])[0] for token in own if token in self._reserved), None)
+
+    async def run(self, request: Parsed, engine: Engine) -> Response:
+        """Decode the images, and answer with rows in the order of texts and images, or with scores.
+
+        Raises:
+            InvalidRequest: An image cannot be decoded, or has more tokens or rows than are answered.
+        """
+        images = sum(isinstance(text, EncodedImage) for text in request.texts)
+        if images:
+            decoded = await engine.compute(self._decoded, request, size=images * MICROSECONDS_PER_IMAGE)
+            request = replace(request, texts=decoded)
+        return await super().run(request, engine)
+
+    def _decoded(self, request: Parsed) -> list[TokenisedText]:
+        """Return the texts of a request, each image with its pixels."""
+        texts = []
+        for text in request.texts:
+            if isinstance(text, EncodedImage):
+                image, tokens = pixels.pixels_of(text.content, self.limits, self._visual.bounds, path=text.path)
+                decoded = TokenisedText(text.ids, len(text.ids), None, image=image, image_tokens=tokens)
+                self._check_length(decoded, text.path)
+                if request.wanted.pool_factor is not None:
+                    self._check_pooling([decoded], text.path)
+                texts.append(decoded)
+            else:
+                texts.append(text)
+        return texts

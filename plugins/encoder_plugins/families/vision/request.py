@@ -1,0 +1,165 @@
+"""Requests to visual retrievers: those of text retrievers, and images wherever a document may stand. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.retrieval import request as retrieval
+from encoder_plugins.families.retrieval import rerank
+from encoder_plugins.families.retrieval.fields import side_of
+from encoder_plugins.families.retrieval.request import RetrievalLimits, Wanted
+from encoder_plugins.families.retrieval.scoring import Scoring, Texts
+from encoder_plugins.inputs.body import Data
+from encoder_plugins.inputs.image import content_of
+from encoder_plugins.inputs.text import check_texts
+
+# Unicode's own: what stands for an object in a text
+IMAGE = "\ufffc"
+IMAGE_FIELDS = ("image", "images", "inputs")
+
+_FORMS = (
+    "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisualLimits(RetrievalLimits):
+    """The limits of requests; ``limits.LIMITS`` describes them."""
+
+    images: int
+    image_bytes: int
+    image_pixels: int
+
+
+class Item(Data, frozen=True):
+    """A text or an image."""
+
+    text: str | None = None
+    image: Annotated[str | None, Meta(description=f"An image {_FORMS}.")] = None
+
+
+DocumentsField: TypeAlias = Annotated[
+    list[str | Item] | None, Meta(description="The documents to score: texts, or objects with a `text` or an `image`.")
+]
+
+RerankedField: TypeAlias = Annotated[
+    list[str | Item], Meta(description="Texts, or objects with a `text` or an `image`.")
+]
+
+
+class VisualRequest(retrieval.Request, frozen=True):
+    """Texts and images whose rows are wanted, or documents to score by queries."""
+
+    image: Annotated[
+        str | None,
+        Meta(description=f"One image, {_FORMS}. One of this, `images`, `text`, `texts` and `inputs`."),
+    ] = None
+    images: Annotated[list[str] | None, Meta(description="Several images; the answer keeps their order.")] = None
+    inputs: Annotated[
+        list[str | Item] | None, Meta(description="Documents, texts and images mixed; the answer keeps their order.")
+    ] = None
+    documents: DocumentsField = None  # type: ignore[assignment]
+
+
+class VisualRerankRequest(rerank.RerankRequest, frozen=True):
+    """One query, and documents to rank by it, images among them: Cohere's request, and Jina's."""
+
+    documents: RerankedField  # type: ignore[assignment]
+
+
+def check_rerank(data: VisualRerankRequest, limits: VisualLimits) -> Scoring:
+    """Return what a reranking wants scored.
+
+    Raises:
+        InvalidRequest: It exceeds a limit, or requests something that is not done.
+    """
+    texts, images = split(data.documents, limits, path="documents")
+    if images and data.return_documents:
+        raise InvalidRequest("images are not repeated; leave the field out", param="return_documents")
+    # nothing is cut, whatever a client says about that
+    plain = msgspec.structs.replace(data, documents=texts, truncation=None)
+    found = rerank.check_rerank(plain, limits, most_tokens=None)
+    return replace(found, documents=replace(found.documents, images=images))
+
+
+def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | Scoring:
+    """Return what a request wants.
+
+    Raises:
+        InvalidRequest: It wants nothing, or two things at once, or exceeds a limit.
+    """
+    given = [name for name in (*IMAGE_FIELDS, "text", "texts", "documents") if getattr(data, name) is not None]
+    if len(given) > 1 and given[0] in IMAGE_FIELDS:
+        raise InvalidRequest(f"{given[0]} and {given[1]} are both there; send one of them", param=f"data.{given[0]}")
+    if data.documents is not None:
+        texts, images = split(data.documents, limits, path="data.documents")
+        found = retrieval.check(msgspec.structs.replace(data, documents=texts), limits)
+        assert isinstance(found, Scoring)
+        return replace(found, documents=replace(found.documents, images=images))
+    if not given or given[0] not in IMAGE_FIELDS:
+        return retrieval.check(data, limits)
+    if side_of(data.input_type, data.is_query) == "query":
+        raise InvalidRequest(f"{given[0]} are documents; send queries as texts", param="data.input_type")
+    if data.return_tokens:
+        raise InvalidRequest(
+            "images have rows that no token stands for; leave the field out", param="data.return_tokens"
+        )
+    return _documents(data, limits)
+
+
+def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted]:
+    path = "data.inputs[{}]"
+    if data.inputs is not None:
+        texts, images = split(data.inputs, limits, path="data.inputs")
+        check_texts(texts, limits, path="data.inputs")
+    else:
+        files = [data.image] if data.image is not None else data.images or []
+        path = "data.image" if data.image is not None else "data.images[{}]"
+        if not files:
+            raise InvalidRequest("the list is empty; it takes at least one image", param="data.images")
+        _check_count(len(files), limits, path="data.images")
+        fields = [path.format(position) for position in range(len(files))]
+        images = {
+            position: (field, content_of(file, limits, path=field))
+            for position, (field, file) in enumerate(zip(fields, files, strict=True))
+        }
+        texts = [IMAGE] * len(files)
+    found, wanted = retrieval.rows_wanted(msgspec.structs.replace(data, input_type="document"), texts, path=path)
+    return replace(found, images=images), wanted
+
+
+def split(
+    items: Sequence[str | Item], limits: VisualLimits, *, path: str
+) -> tuple[list[str], dict[int, tuple[str, bytes]]]:
+    """Return the texts, with a character in the place of each image, and the field and the file of each image by position.
+
+    Args:
+        items: Texts and images.
+        limits: What images are held to.
+        path: The field that holds the items.
+
+    Raises:
+        InvalidRequest: An item is neither or both, or an image exceeds a limit.
+    """
+    _check_count(sum(not isinstance(item, str) and item.image is not None for item in items), limits, path=path)
+    texts, images = [], {}
+    for position, item in enumerate(items):
+        text, image = (item, None) if isinstance(item, str) else (item.text, item.image)
+        if (text is None) == (image is None):
+            raise InvalidRequest("an item has either text or image", param=f"{path}[{position}]")
+        if image is not None:
+            field = f"{path}[{position}].image"
+            images[position] = field, content_of(image, limits, path=field)
+        texts.append(IMAGE if text is None else text)
+    return texts, images
+
+
+def _check_count(images: int, limits: VisualLimits, *, path: str) -> None:
+    if images > limits.images:
+        raise InvalidRequest(f"{images} images; the limit is {limits.images} a request", param=path)

@@ -1,0 +1,207 @@
+"""Each kind of image file has one outcome: pixels, or a refusal that names the field and the limit."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.inputs.image import content_of, decode
+
+
+@dataclass(frozen=True)
+class Limits:
+    images: int = 1
+    image_bytes: int = 100_000
+    image_pixels: int = 1_000_000
+
+
+LIMITS = Limits()
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+
+
+def picture(width: int = 4, height: int = 2) -> Image.Image:
+    """A picture that is red, but for a blue first row and a green first pixel."""
+    image = Image.new("RGB", (width, height), RED)
+    for column in range(width):
+        image.putpixel((column, 0), BLUE)
+    image.putpixel((0, 0), GREEN)
+    return image
+
+
+def file(image: Image.Image, format_: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format_, **options)
+    return stream.getvalue()
+
+
+def png(width: int, height: int, *, bits: int = 1, colours: int = 0) -> bytes:
+    """A PNG of zeros whose size may be anything; it is compressed as far as that goes."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    row = bytes(1 + -(-width * bits * (3 if colours == 2 else 1) // 8))
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def oriented(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return file(picture(), "PNG", exif=exif)
+
+
+def transparent_palette() -> bytes:
+    image = Image.new("P", (4, 2), 1)
+    image.putpalette([*RED, *BLUE])
+    image.putpixel((0, 0), 0)
+    return file(image, "PNG", transparency=0)
+
+
+def half_transparent(mode: str) -> bytes:
+    return file(Image.new("RGBA", (2, 2), (0, 0, 0, 128)).convert(mode), "PNG")
+
+
+PIXELS: dict[str, tuple[Callable[[], bytes], tuple[int, int], tuple[int, int, int]]] = {
+    # the file, its size, its first pixel
+    "png": (lambda: file(picture(), "PNG"), (4, 2), GREEN),
+    "webp": (lambda: file(picture(), "WEBP", lossless=True), (4, 2), GREEN),
+    "tiff": (lambda: file(picture(), "TIFF"), (4, 2), GREEN),
+    "compressed tiff": (lambda: file(picture(), "TIFF", compression="tiff_lzw"), (4, 2), GREEN),
+    "gif": (lambda: file(picture(), "GIF"), (4, 2), GREEN),
+    "jpeg": (lambda: file(Image.new("RGB", (16, 16), WHITE), "JPEG"), (16, 16), WHITE),
+    "cmyk": (lambda: file(Image.new("CMYK", (16, 16), (0, 0, 0, 0)), "JPEG"), (16, 16), WHITE),
+    "first frame of several": (
+        lambda: file(picture(), "GIF", save_all=True, append_images=[Image.new("RGB", (4, 2), WHITE)] * 3),
+        (4, 2),
+        GREEN,
+    ),
+    "first page of several": (
+        lambda: file(picture(), "TIFF", save_all=True, append_images=[Image.new("RGB", (9, 9), WHITE)]),
+        (4, 2),
+        GREEN,
+    ),
+    "black and white": (lambda: file(Image.new("1", (3, 3), 1), "PNG"), (3, 3), WHITE),
+    "grey": (lambda: file(Image.new("L", (3, 3), 7), "PNG"), (3, 3), (7, 7, 7)),
+    "palette": (lambda: file(picture().convert("P"), "PNG"), (4, 2), GREEN),
+    "palette with transparency": (transparent_palette, (4, 2), WHITE),
+    "half transparent": (lambda: half_transparent("RGBA"), (2, 2), (127, 127, 127)),
+    "half transparent grey": (lambda: half_transparent("LA"), (2, 2), (127, 127, 127)),
+    "upright": (lambda: oriented(1), (4, 2), GREEN),
+    "upside down": (lambda: oriented(3), (4, 2), RED),
+    "turned left": (lambda: oriented(6), (2, 4), RED),
+    "turned right": (lambda: oriented(8), (2, 4), BLUE),
+    "an orientation that there is not": (lambda: oriented(99), (4, 2), GREEN),
+    "16 bits of three channels": (lambda: png(5, 5, bits=16, colours=2), (5, 5), (0, 0, 0)),
+    "one pixel": (lambda: file(Image.new("RGB", (1, 1), WHITE), "PNG"), (1, 1), WHITE),
+    "the most pixels": (lambda: png(1000, 1000), (1000, 1000), (0, 0, 0)),
+    "the longest side": (lambda: png(4000, 20), (4000, 20), (0, 0, 0)),
+}
+
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "another format": (
+        lambda: file(picture(), "BMP"),
+        "not an image that can be read; known are PNG, JPEG, WEBP, TIFF",
+    ),
+    "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image that can be read"),
+    "pdf": (lambda: b"%PDF-1.7\n", "not an image that can be read"),
+    "postscript": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image that can be read"),
+    "text": (lambda: b"just words", "not an image that can be read"),
+    "truncated png": (lambda: noise("PNG")[:3000], "the PNG file is truncated or damaged"),
+    "truncated jpeg": (lambda: noise("JPEG")[:3000], "the JPEG file is truncated or damaged"),
+    "truncated webp": (lambda: noise("WEBP")[:1000], "truncated or damaged|not an image that can be read"),
+    "truncated tiff": (lambda: noise("TIFF")[:3000], "truncated or damaged|not an image that can be read"),
+    "truncated gif": (lambda: noise("GIF")[:2000], "the GIF file is truncated or damaged"),
+    "truncated header": (lambda: file(picture(), "PNG")[:20], "not an image that can be read"),
+    "no width": (lambda: png(0, 5), "not an image that can be read|no pixels|truncated or damaged"),
+    "no height": (lambda: png(5, 0), "not an image that can be read|no pixels|truncated or damaged"),
+    "too many pixels": (lambda: png(1001, 1000), "1001 × 1000 are 1001000 pixels; the limit is 1000000 an image"),
+    "a bomb": (lambda: png(9000, 9000), "9000 × 9000 are 81000000 pixels; the limit is 1000000"),
+    "a bomb that Pillow refuses": (lambda: png(20_000, 20_000), "too many pixels; the limit is 1000000"),
+    "a thin line": (lambda: png(1, 30_000), "1 × 30000: a side may be 200 times the other at most"),
+    "a long line": (lambda: png(4001, 20), "4001 × 20: a side may be 200 times"),
+    "16 bits of grey": (lambda: png(5, 5, bits=16), r"more than 8 bits \(mode I;16\)"),
+    "16 bits of grey in tiff": (
+        lambda: file(Image.fromarray(np.zeros((5, 5), np.uint16)), "TIFF"),
+        r"more than 8 bits \(mode I;16\)",
+    ),
+    "floats": (lambda: file(Image.fromarray(np.zeros((5, 5), np.float32)), "TIFF"), r"more than 8 bits \(mode F\)"),
+}
+
+
+def noise(format_: str) -> bytes:
+    values = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
+    return file(Image.fromarray(values), format_)
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_an_image_becomes_its_pixels(name: str) -> None:
+    make, size, first = PIXELS[name]
+    found = decode(make(), LIMITS, path="data.image")
+    assert (found.mode, found.size) == ("RGB", size)
+    assert found.getpixel((0, 0)) == first
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_file_that_is_not_decoded_is_refused(name: str) -> None:
+    make, says = REFUSED[name]
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        decode(make(), LIMITS, path="data.images[3]")
+    assert refused.value.param == "data.images[3]"
+
+
+def test_damage_anywhere_is_refused_or_has_pixels() -> None:
+    random = np.random.default_rng(1)
+    outcomes = set()
+    for format_ in ("PNG", "JPEG", "WEBP", "TIFF", "GIF"):
+        sound = np.frombuffer(noise(format_), np.uint8)
+        for _ in range(40):
+            damaged = sound.copy()
+            damaged[random.integers(0, len(sound), 3)] = random.integers(0, 256, 3)
+            try:
+                outcomes.add(decode(damaged.tobytes(), LIMITS, path="data.image").mode)
+            except InvalidRequest as refused:
+                outcomes.add(refused.param or "")
+    assert outcomes == {"RGB", "data.image"}
+
+
+@pytest.mark.parametrize("prefix", ["", "data:image/png;base64,", "data:;base64,", "data:image/jpeg;name=a;base64,"])
+def test_base64_and_data_uris_are_read(prefix: str) -> None:
+    content = noise("PNG")
+    assert content_of(prefix + base64.b64encode(content).decode(), LIMITS, path="data.image") == content
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("https://example.org/a.png", "an address is not fetched"),
+        ("file:///etc/passwd", "an address is not fetched"),
+        ("data:image/png,abc", "an address is not fetched"),
+        ("/etc/passwd", "neither base64 nor a data URI"),
+        ("../images/a.png", "neither base64 nor a data URI"),
+        ("AAA", "neither base64 nor a data URI"),
+        ("AAAA\n", "neither base64 nor a data URI"),
+        ("ÄÄÄÄ", "neither base64 nor a data URI"),
+        ("", "the image is empty"),
+        ("data:image/png;base64,", "the image is empty"),
+        ("A" * 200_000, "about 150000 bytes; the limit is 100000 an image"),
+        ("A" * 133_336, "100002 bytes; the limit is 100000 an image"),
+    ],
+)
+def test_what_holds_no_image_is_refused(value: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        content_of(value, LIMITS, path="data.image")
+    assert refused.value.param == "data.image"

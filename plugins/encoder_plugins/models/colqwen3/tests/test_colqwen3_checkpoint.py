@@ -1,0 +1,157 @@
+"""What prep refuses of a ColQwen3 checkpoint, and that tokens, sizes and pixels are those of the library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+from transformers import AutoImageProcessor
+
+from encoder_checkpoints.original import original
+from encoder_plugins.errors import PrepareError
+from encoder_plugins.families.retrieval.checkpoint import read_served
+from encoder_plugins.families.retrieval.config import InputType
+from encoder_plugins.families.vision.cases import SIZES, TEXTS, picture
+from encoder_plugins.families.vision.config import read_visual
+from encoder_plugins.families.vision.pixels import pixels_of
+from encoder_plugins.families.vision.request import VisualLimits
+from encoder_plugins.families.vision.tokens import VisualTokenizer
+from encoder_plugins.inputs.image import MOST_RATIO
+from encoder_plugins.models.colqwen3 import PLUGIN
+from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
+from encoder_plugins.models.colqwen3.tests import tiny
+from encoder_plugins.serving import limits
+
+# torch and transformers warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ORACLE = "encoder_plugins.models.colqwen3.tests.oracle"
+LIMITS = limits.typed(VisualLimits, limits.defaults(PLUGIN))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="module")
+def model(published: Path) -> Path:
+    folder = published.parent / "model"
+    folder.mkdir()
+    CHECKPOINT.check(published, {})
+    CHECKPOINT.convert(published, {}, folder)
+    return folder
+
+
+def library(function: str, published: Path, *arguments: Any) -> Any:
+    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", str(published), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "says"),
+    [
+        ("config.json", {"architectures": ["ColQwen2"]}, "architectures is .*ColQwen2.*ColQwen3"),
+        ("config.json", {"model_type": "llama_nemotron_vl"}, "model_type is .*llama_nemotron_vl"),
+        ("config.json", {"vision_config": None}, "vision_config is null; expected an object"),
+        ("config.json", {"dim": 320}, r"custom_text_proj.weight is \[48, 128\], and the configuration requires \[320"),
+        ("config.json", {"image_token_id": 3}, "image_token_id is 3, which is not the tokenizer's"),
+        ("preprocessor_config.json", {"patch_size": 14}, "patch_size is 14, and the model's patch_size is 16"),
+        ("preprocessor_config.json", {"do_resize": False}, "do_resize is false"),
+        ("preprocessor_config.json", {"size": {"height": 5, "width": 5}}, "shortest_edge is null; expected an integer"),
+        ("preprocessor_config.json", {"size": None}, "size is null"),
+        (
+            "preprocessor_config.json",
+            {"min_pixels": 9000, "max_pixels": 4000},
+            "9000 pixels at least, and 4000 at most",
+        ),
+    ],
+)
+def test_a_checkpoint_that_would_be_served_differently_is_refused(
+    file: str, changed: dict[str, Any], says: str, published: Path, tmp_path: Path
+) -> None:
+    folder = tiny.build(tmp_path)
+    before = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**before, **changed}))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PrepareError, match=says):
+        CHECKPOINT.convert(folder, {}, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("renamed", "says"),
+    [
+        ({"custom_text_proj.bias": None}, "the weights have no custom_text_proj.bias"),
+        ({"custom_text_proj.weight": "embedding_proj_layer.weight"}, "the weights have no custom_text_proj.weight"),
+        ({"": "head.weight"}, "the weights have head.weight, which no ColQwen3 model has"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    renamed: dict[str, str | None], says: str, published: Path, tmp_path: Path
+) -> None:
+    folder = tiny.build(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    for old, new in renamed.items():
+        tensor = tensors.pop(old, np.zeros(3, np.float32))
+        if new is not None:
+            tensors[new] = tensor
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PrepareError, match=says):
+        CHECKPOINT.convert(folder, {}, tmp_path / "model")
+
+
+def test_the_older_pair_of_pixel_bounds_counts(tmp_path: Path) -> None:
+    folder = tiny.build(tmp_path)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "min_pixels": 4096, "max_pixels": 131_072}))
+    model = tmp_path / "model"
+    model.mkdir()
+    CHECKPOINT.convert(folder, {}, model)
+    bounds = read_visual(model).bounds
+    assert (bounds.least, bounds.most, bounds.side) == (4096, 131_072, 32)
+    written = json.loads((model / path.name).read_text())
+    assert written["size"] == {"shortest_edge": 4096, "longest_edge": 131_072}
+    assert "max_pixels" not in written
+    (counted,) = library("image_tokens", folder, [(1000, 1400)])
+    assert counted.count(read_visual(model).image_token) == bounds.tokens(1000, 1400)
+
+
+def test_tokens_are_those_of_the_library(published: Path, model: Path) -> None:
+    tokenizer = VisualTokenizer(model, read_served(model), read_visual(model))
+    texts = [*TEXTS.values(), "ends in a space ", "ends in a line\n", *("a " * count for count in range(1, 300, 17))]
+    kinds: tuple[InputType, ...] = ("query", "document")
+    for kind in kinds:
+        expected = library("tokens", published, texts, kind)
+        assert [text.ids for text in tokenizer(texts, kind)] == expected
+
+
+def test_images_of_every_size_have_the_tokens_of_the_library(published: Path, model: Path) -> None:
+    visual, chosen = read_visual(model), random.Random(0)
+    sizes = [*SIZES.values(), (1, 1), (200, 1), (1, 200), (31, 33), (512, 512), (513, 511), (4000, 300), (10_000, 60)]
+    sizes += [(chosen.randint(20, 2000), chosen.randint(20, 2000)) for _ in range(15)]
+    assert all(max(size) <= MOST_RATIO * min(size) for size in sizes)
+    for size, ids in zip(sizes, library("image_tokens", published, sizes), strict=True):
+        place = ids.index(visual.image_token)
+        count = ids.count(visual.image_token)
+        assert count == visual.bounds.tokens(*size), size
+        assert [*ids[: place + 1], *ids[place + count :]] == list(visual.image_prompt)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_pixels_are_those_of_the_library(size: tuple[int, int], published: Path, model: Path) -> None:
+    content, visual = picture(*size), read_visual(model)
+    image, tokens = pixels_of(base64.b64decode(content), LIMITS, visual.bounds, path="data.image")
+    processor = AutoImageProcessor.from_pretrained(model, local_files_only=True)
+    found = processor(images=[image], return_tensors="np")
+    expected = library("pixels", published, content)
+    assert found["image_grid_thw"].prod() == 4 * tokens == len(expected)
+    # the same function scaled both, from the same 8-bit pixels
+    np.testing.assert_allclose(found["pixel_values"], expected, rtol=0, atol=1e-6)
+    assert isinstance(image, Image.Image)

@@ -1,0 +1,138 @@
+"""What a request to a visual retriever may hold: without an engine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.vision.cases import picture
+from encoder_plugins.families.vision.processor import VisualProcessor
+from encoder_plugins.models.colqwen3 import PLUGIN
+from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
+from encoder_plugins.models.colqwen3.tests import tiny
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+
+# torch and transformers warn about themselves
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+POOLING, RERANK, *_ = PLUGIN.routes
+IMAGE = picture(64, 96)
+BROKEN = base64.b64encode(base64.b64decode(IMAGE)[:200]).decode()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    CHECKPOINT.convert(tiny.build(tmp_path_factory.mktemp("published")), {}, folder)
+    return folder
+
+
+def served(model: Path, most_tokens: int = 512, **changed: int) -> VisualProcessor:
+    values = limits.defaults(PLUGIN) | changed
+    return VisualProcessor(ServingContext(model=model, max_model_len=most_tokens, names=("pages",), limits=values))
+
+
+def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
+    """Return a request that waits for the engine."""
+    running: Running = of.run(of.parse(POOLING, json.dumps({"data": data}).encode()), ENGINE)
+    found = advance(running)
+    assert isinstance(found, Round)
+    return running, found
+
+
+@pytest.mark.parametrize(
+    ("data", "param", "says"),
+    [
+        ({}, "data.text", "neither text nor texts"),
+        ({"image": IMAGE, "text": "a"}, "data.image", "image and text are both there"),
+        ({"images": [IMAGE], "inputs": ["a"]}, "data.images", "images and inputs are both there"),
+        ({"image": IMAGE, "query": "a", "documents": ["b"]}, "data.image", "image and documents are both there"),
+        ({"image": IMAGE, "input_type": "query"}, "data.input_type", "image are documents; send queries as texts"),
+        ({"images": []}, "data.images", "at least one image"),
+        ({"inputs": []}, "data.inputs", "at least one text"),
+        ({"images": [IMAGE] * 3}, "data.images", "3 images; the limit is 2 a request"),
+        ({"inputs": [{"image": IMAGE}] * 3}, "data.inputs", "3 images; the limit is 2 a request"),
+        ({"inputs": [{}]}, "data.inputs[0]", "either text or image"),
+        ({"inputs": ["a", {"text": "b", "image": IMAGE}]}, "data.inputs[1]", "either text or image"),
+        ({"inputs": ["a", ""]}, "data.inputs[1]", "the text is empty"),
+        ({"inputs": ["a", {"image": "?"}]}, "data.inputs[1].image", "neither base64 nor a data URI"),
+        ({"inputs": ["a", {"path": "/etc/passwd"}]}, "data.inputs[1].path", "no such field"),
+        ({"image": "file:///etc/passwd"}, "data.image", "an address is not fetched"),
+        ({"image": IMAGE, "return_tokens": True}, "data.return_tokens", "no token stands for"),
+        ({"image": BROKEN}, "data.image", "truncated or damaged"),
+        ({"query": "a", "documents": ["b", {"image": BROKEN}]}, "data.documents[1].image", "truncated or damaged"),
+        ({"image": picture(700, 900)}, "data.image", "630000 pixels; the limit is 500000"),
+        ({"image": picture(600, 800)}, "data.image", "tokens; this server takes 200"),
+        ({"images": [picture(64, 64), picture(600, 800)]}, "data.images[1]", "tokens; this server takes 200"),
+        ({"text": "a " * 300, "input_type": "document"}, "data.text", "tokens; this server takes 200"),
+        (
+            {"text": "a <|image_pad|>", "input_type": "query"},
+            "data.text",
+            "contains <|image_pad|>, a token of the model's",
+        ),
+        ({"texts": ["a", "<|im_end|>"], "input_type": "document"}, "data.texts[1]", "contains <|im_end|>"),
+        ({"query": "<|vision_start|>", "documents": ["b"]}, "data.query", "contains <|vision_start|>"),
+        ({"query": "a", "documents": ["b", "<|endoftext|>"]}, "data.documents[1]", "contains <|endoftext|>"),
+        ({"image": IMAGE, "pool_factor": 2.0}, "data.image", "the limit pooled_rows"),
+    ],
+)
+def test_a_bad_request_is_refused_by_field(data: Any, param: str, says: str, model: Path) -> None:
+    processor = served(model, most_tokens=200, images=2, image_pixels=500_000, pooled_rows=50)
+    with pytest.raises(InvalidRequest) as refused:
+        begun(processor, data)
+    assert (refused.value.param, says in str(refused.value)) == (param, True), str(refused.value)
+
+
+def test_an_image_is_scaled_and_counted_before_the_engine(model: Path) -> None:
+    running, found = begun(served(model), {"inputs": ["a text", {"image": picture(1200, 800)}], "encoding": "base64"})
+    text, image = found.prompts
+    assert (text.image, text.tokens) == (None, len(text.token_ids))
+    assert image.image is not None
+    # 300 tokens of 32 × 32 pixels at most, and the prompt around them
+    assert image.image.size == (672, 448)
+    assert (image.image_tokens, image.tokens) == (294, 294 + len(image.token_ids) - 1)
+    assert found.tokens == text.tokens + image.tokens
+    response = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in found.prompts])
+    assert isinstance(response, Response)
+    assert response.prompt_tokens == found.tokens
+    assert json.loads(response.body)["data"]["rows"] == [text.tokens, image.tokens]
+
+
+def test_documents_that_are_images_are_scored(model: Path) -> None:
+    running, queries = begun(
+        served(model), {"queries": ["a", "b c"], "documents": [{"image": IMAGE}, "text"], "top_k": 1}
+    )
+    assert [prompt.image for prompt in queries.prompts] == [None, None]
+    documents = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in queries.prompts])
+    assert isinstance(documents, Round)
+    assert [prompt.image is not None for prompt in documents.prompts] == [True, False]
+    answer = advance(running, [torch.tensor([1.0, 4.0]), torch.tensor([2.0, 3.0])])
+    assert isinstance(answer, Response)
+    results = json.loads(answer.body)["data"]["results"]
+    assert results == [{"indices": [1], "scores": [2.0]}, {"indices": [0], "scores": [4.0]}]
+
+
+def test_texts_and_images_are_reranked(model: Path) -> None:
+    processor = served(model)
+    body = {"query": "a", "documents": ["b", {"text": "c"}, {"image": IMAGE}], "top_n": 2, "truncation": False}
+    running: Running = processor.run(processor.parse(RERANK, json.dumps(body).encode()), ENGINE)
+    queries = advance(running)
+    assert isinstance(queries, Round)
+    documents = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in queries.prompts])
+    assert isinstance(documents, Round)
+    assert [prompt.image is not None for prompt in documents.prompts] == [False, False, True]
+    answer = advance(running, [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])])
+    assert isinstance(answer, Response)
+    results = json.loads(answer.body)["results"]
+    assert results == [{"index": 2, "relevance_score": 3.0}, {"index": 1, "relevance_score": 2.0}]
+    with pytest.raises(InvalidRequest, match="images are not repeated") as refused:
+        processor.parse(RERANK, json.dumps({**body, "return_documents": True}).encode())
+    assert refused.value.param == "return_documents"

@@ -1,0 +1,131 @@
+"""Rows and scores of pages over HTTP, against the library, and files that must not hurt the server. One real server."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from encoder_checkpoints.original import original
+from encoder_plugins.families.vision.cases import picture
+from encoder_plugins.inputs import encodings
+from encoder_plugins.models.colqwen3.tests import tiny
+from encoder_plugins.serving.tests import servers
+from encoder_plugins.serving.tests.servers import Server
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+QUERY = "Which page has a table of prices?"
+PAGE, WIDE, SMALL = picture(413, 585, 1), picture(900, 50, 2), picture(30, 40, 3)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="module")
+def server(published: Path) -> Iterator[Server]:
+    artifact = servers.prepare("colqwen3", published, published.parent / ("a" * 64))
+    with servers.running(artifact, name="pages") as started:
+        yield started
+
+
+def expected(published: Path, **case: Any) -> NDArray[np.float32]:
+    """Return what the library computes for a case."""
+    whole = {"id": "one", "text": None, "image": None, "documents": None, "input_type": "document", **case}
+    found: NDArray[np.float32] = original("sauerkrautlm_colpali").call(
+        "encoder_plugins.models.colqwen3.tests.oracle:output", str(published), whole
+    )
+    return found
+
+
+def jpeg(content: str) -> tuple[str, str]:
+    """Return a picture as a JPEG, and as a PNG of the pixels that the JPEG has."""
+    image = Image.open(io.BytesIO(base64.b64decode(content)))
+    stream, exact = io.BytesIO(), io.BytesIO()
+    image.save(stream, "JPEG", quality=80)
+    Image.open(stream).save(exact, "PNG")
+    return base64.b64encode(stream.getvalue()).decode(), base64.b64encode(exact.getvalue()).decode()
+
+
+def test_images_texts_and_queries_have_the_rows_of_the_library(server: Server, published: Path) -> None:
+    query = server.answer(text=QUERY, input_type="query")
+    np.testing.assert_allclose(
+        query["embeddings"][0], expected(published, text=QUERY, input_type="query"), rtol=0, atol=1e-5
+    )
+    compressed, pixels = jpeg(PAGE)
+    mixed = server.answer(
+        inputs=[{"image": PAGE}, "A text.", {"image": f"data:image/jpeg;base64,{compressed}"}, {"text": "Another."}],
+        encoding="base64",
+    )
+    cases: list[dict[str, Any]] = [{"image": PAGE}, {"text": "A text."}, {"image": pixels}, {"text": "Another."}]
+    for case, rows, count in zip(cases, mixed["embeddings"], mixed["rows"], strict=True):
+        reference = expected(published, **case)
+        found = encodings.decode_base64(rows).reshape(count, mixed["dimensions"])
+        np.testing.assert_allclose(found, reference, rtol=0, atol=1e-5)
+    assert mixed["usage"]["prompt_tokens"] == sum(mixed["rows"])
+    several = server.answer(images=[WIDE, SMALL], embedding_dtype="float16", encoding="base64", dimensions=16)
+    assert several["rows"] == [len(expected(published, image=image)) for image in (WIDE, SMALL)]
+    assert several["dimensions"] == 16
+
+
+def test_pages_are_ranked_as_by_the_library(server: Server, published: Path) -> None:
+    documents = [{"image": PAGE}, "A text about prices.", {"image": WIDE}, {"text": "Bread."}]
+    answer = server.answer(query=QUERY, documents=documents)["results"][0]
+    reference = expected(
+        published,
+        text=QUERY,
+        input_type="query",
+        documents=[{"image": PAGE}, "A text about prices.", {"image": WIDE}, "Bread."],
+    )
+    assert answer["indices"] == np.argsort(-reference, kind="stable").tolist()
+    np.testing.assert_allclose(answer["scores"], np.sort(reference)[::-1], rtol=1e-5)
+
+
+def test_requests_with_images_and_without_do_not_change_each_other(server: Server) -> None:
+    requests: list[dict[str, Any]] = [
+        *({"image": image} for image in (PAGE, WIDE, SMALL)),
+        *({"text": text, "input_type": "query"} for text in (QUERY, "bread", "a b c " * 30)),
+        {"query": QUERY, "documents": [{"image": SMALL}, "a text"]},
+    ]
+    alone = [server.answer(**data) for data in requests]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda data: server.answer(**data), requests * 3))
+    for number, found in enumerate(together):
+        reference = alone[number % len(requests)]
+        assert found["usage"] == reference["usage"]
+        if "results" in found:
+            np.testing.assert_allclose(found["results"][0]["scores"], reference["results"][0]["scores"], rtol=1e-5)
+        else:
+            np.testing.assert_allclose(found["embeddings"][0], reference["embeddings"][0], rtol=0, atol=1e-5)
+
+
+def test_an_image_that_cannot_be_served_is_refused_and_the_server_goes_on(server: Server) -> None:
+    before = server.answer(image=SMALL)
+    sound = base64.b64decode(PAGE)
+    for content, says in (
+        (sound[: len(sound) // 2], "truncated or damaged"),
+        (b"%PDF-1.7", "not an image"),
+        (tiny.line(1, 30_000), "1 × 30000: a side may be 200 times the other"),
+        (tiny.line(9000, 9000), "81000000 pixels; the limit is 40000000"),
+    ):
+        error = server.refusal(images=[SMALL, base64.b64encode(content).decode()])
+        assert (error["param"], says in error["message"]) == ("data.images[1]", True), error
+    for data, param in (
+        ({"image": "https://example.org/a.png"}, "data.image"),
+        ({"images": [SMALL] * 33}, "data.images"),
+        ({"inputs": ["a", {"text": "b <|image_pad|> c"}]}, "data.inputs[1]"),
+        ({"text": "<|im_start|>user", "input_type": "query"}, "data.text"),
+        ({"query": QUERY, "documents": ["a", {"image": "AAAA"}]}, "data.documents[1].image"),
+    ):
+        assert server.refusal(**data)["param"] == param
+    assert server.answer(image=SMALL) == before
