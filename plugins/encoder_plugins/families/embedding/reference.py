@@ -54,7 +54,7 @@ class EmbeddingRecorder:
         del auxiliary
         with few_threads(checkpoint):
             library = load(checkpoint, trust_remote_code=trust_remote_code)
-            exact = {str(case["id"]): self.encode(library, case) for case in cases}
+            exact = {str(case["id"]): self._computed(library, case) for case in cases}
             # a request may leave out the Normalize module
             calibrated = calibration.record(without_normalize(library))
             rounding = library.bfloat16()
@@ -73,6 +73,25 @@ class EmbeddingRecorder:
             },
             calibration=calibrated,
         )
+
+    def _computed(self, library: SentenceTransformer, case: Case) -> Array:
+        """Compute as ``encode``.
+
+        Raises:
+            Unsupported: The library cannot compute the case.
+        """
+        try:
+            return self.encode(library, case)
+        except (IndexError, RuntimeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            most = library.max_seq_length
+            positions = getattr(library.transformers_model.config, "max_position_embeddings", None)
+            if most is not None and positions is not None and most > positions:
+                reason = (
+                    f"max_seq_length of the Transformer module is {most}, and config.json: max_position_embeddings only"
+                    f" {positions}"
+                )
+            raise Unsupported(f"sentence-transformers cannot compute the case {case['id']}: {reason}"[:500]) from error
 
     def encode(self, library: SentenceTransformer, case: Case) -> Array:
         """Compute the vector of one case, `[dimensions]`, with the library's function for the side of retrieval if it says one."""

@@ -6,16 +6,17 @@ Neither torch nor vLLM is imported here: prep and the start of serving use it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.retrieval import settings as published
 from encoder_plugins.families.retrieval.config import KEY, RetrievalConfig
+from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
+from encoder_plugins.families.retrieval.library_format import LIBRARY
 from encoder_plugins.families.retrieval.settings import CONFIG, Settings
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection
@@ -26,44 +27,7 @@ from encoder_plugins.prep.checkpoint_files import (
     module_folders,
     select_folders,
 )
-from encoder_plugins.prep.checkpoint_json import parse_json, read_object, refusal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderSpec:
-    """The encoder of a plugin.
-
-    Attributes:
-        architecture: The architecture in an artifact.
-        published: What precedes the names of the encoder's tensors, by the architecture of published checkpoints. Tensors
-            of other names belong to a head, which the library leaves out.
-        read: The engine's own reader of the configuration; its result has ``hidden_size``, ``max_tokens``, ``vocabulary``.
-        layout: The tensors that the engine's own class loads.
-        stanford: What precedes the names of the encoder's tensors in Stanford's format, by the type of encoder; empty where
-            checkpoints in that format are not served.
-    """
-
-    architecture: str
-    published: Mapping[str, str]
-    read: Callable[[Any], Any]
-    layout: Callable[[Any], CheckpointLayout]
-    stanford: Mapping[str, str] = field(default_factory=dict)
-
-    def prefix(self, config: Mapping[str, Any]) -> str:
-        """Return what precedes the names of tensors.
-
-        Raises:
-            Unsupported: The configuration names another architecture.
-        """
-        named = config.get("architectures")
-        if self.stanford and published.is_stanford(config):
-            prefix = self.stanford.get(str(config.get("model_type")))
-            if prefix is None:
-                raise refusal(CONFIG, "model_type", config.get("model_type"), list(self.stanford))
-            return prefix
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in self.published:
-            raise refusal(CONFIG, "architectures", named, [[name] for name in self.published])
-        return self.published[named[0]]
+from encoder_plugins.prep.checkpoint_json import parse_json, read_object
 
 
 class MultiVectorCheckpoint:
@@ -115,7 +79,7 @@ class MultiVectorCheckpoint:
         settings = published.read(folder, encoder.hidden_size)
         longest = [*settings.lengths.values(), settings.expansion.length if settings.expansion else None]
         if (most := max((length for length in longest if length), default=0)) > encoder.max_tokens:
-            where = published.LIBRARY if (folder / published.LIBRARY).is_file() else published.METADATA
+            where = LIBRARY if (folder / LIBRARY).is_file() else published.METADATA
             raise Unsupported(
                 f"{where}: texts have up to {most} tokens, and the encoder only {encoder.max_tokens} positions"
             )

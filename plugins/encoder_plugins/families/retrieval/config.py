@@ -62,6 +62,7 @@ class RetrievalConfig:
         projection: The modules between encoder and rows.
         normalize: Whether rows are scaled to length 1.
         similarity: What a score is: the sum over the query's rows of the largest dot product, or the mean.
+        strips: Whether white space around a text is left out; earlier versions of prep did not write it.
     """
 
     query: Side
@@ -71,6 +72,7 @@ class RetrievalConfig:
     projection: tuple[DenseSpec, ...]
     normalize: bool
     similarity: Similarity
+    strips: bool = False
 
     @property
     def dimensions(self) -> int:

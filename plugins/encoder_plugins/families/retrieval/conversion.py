@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.retrieval.checkpoint import EncoderSpec
 from encoder_plugins.families.retrieval.config import (
     KEY,
     PROJECTION,
@@ -29,7 +28,9 @@ from encoder_plugins.families.retrieval.config import (
     RetrievalConfig,
     Side,
 )
-from encoder_plugins.families.retrieval.settings import CONFIG, LIBRARY, STANFORD_PROJECTION, WEIGHTS, Settings
+from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
+from encoder_plugins.families.retrieval.library_format import LIBRARY
+from encoder_plugins.families.retrieval.settings import CONFIG, STANFORD_PROJECTION, WEIGHTS, Settings
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import read_object, shown
@@ -140,6 +141,7 @@ def resolve(settings: Settings, tokenizer: Any, encoder: Any) -> RetrievalConfig
         projection=settings.projection,
         normalize=settings.normalize,
         similarity=settings.similarity,
+        strips=settings.strips,
     )
     if expansion is not None and served.query.most_tokens < expansion.length:
         raise Unsupported(
@@ -190,7 +192,7 @@ def _write_encoder(spec: EncoderSpec, config: Mapping[str, Any], folder: Path, t
     layout_, prefix = spec.layout(config), spec.prefix(config)
     header = read_header(folder, WEIGHTS, missing="the encoder's weights must be in this file")
     below = any(name.startswith(prefix) for name in header.shapes) and prefix
-    names = {name: (below or "") + name for name in layout_.shapes}
+    names = {name: _published((below or "") + name, header.shapes) for name in layout_.shapes}
     for name, shape in layout_.shapes.items():
         found, dtype = header.shapes.get(names[name]), header.dtypes.get(names[name])
         if found != tuple(shape):
@@ -204,6 +206,12 @@ def _write_encoder(spec: EncoderSpec, config: Mapping[str, Any], folder: Path, t
         return
     stored = load_file(folder / WEIGHTS)
     _save({name: stored[given] for name, given in names.items()}, target / WEIGHTS)
+
+
+def _published(name: str, shapes: Mapping[str, object]) -> str:
+    """Return a tensor's name in the file: BERT's norms may have their first names, which transformers 5.3 writes again."""
+    first = name.replace(".LayerNorm.weight", ".LayerNorm.gamma").replace(".LayerNorm.bias", ".LayerNorm.beta")
+    return first if name not in shapes and first in shapes else name
 
 
 def _write_projection(served: RetrievalConfig, folder: Path, target: Path) -> None:

@@ -79,7 +79,7 @@ class MultiVectors:
         "bfloat16": (
             Threshold("cosine", at_least=0.99, label="min cosine of a row", reason=_BRAIN),
             Threshold("max_abs_error", at_most=5e-2, label="max |Δ|", reason=_BRAIN),
-            Threshold("noise_ratio", at_most=3.0, label="error over the library's own in bfloat16", reason=_RATIO),
+            Threshold("noise_ratio", at_most=2.0, label="error over the library's own in bfloat16", reason=_RATIO),
             Threshold("score_error", at_most=3e-2, label="max |Δ| of a score, relative", reason=_BRAIN_SCORES),
             Threshold("rank_gap", at_most=3e-2, label="gap of exchanged documents, relative", reason=_RANKING),
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -59,7 +60,7 @@ class Parsed:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all texts and queries."""
-        return sum(len(text.ids) for text in [*self.texts, *(self.queries or ())])
+        return sum(text.tokens for text in [*self.texts, *(self.queries or ())])
 
 
 class MultiVectorProcessor:
@@ -77,8 +78,11 @@ class MultiVectorProcessor:
         self.limits = limits.typed(RetrievalLimits, context.limits)
         self._context = context
         self._config = read_served(context.model)
-        self._tokenizer = TextTokenizer(context.model, self._config)
+        self._tokenizer = self._build_tokenizer(context.model)
         self._ranges = quantization.Ranges(context.model, self._config.dimensions)
+
+    def _build_tokenizer(self, model: Path) -> TextTokenizer:
+        return TextTokenizer(model, self._config)
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and tokenise its texts."""
@@ -86,11 +90,10 @@ class MultiVectorProcessor:
         bodies.check_model(found.model, self._context.names)
         bodies.check_adapter(found.lora, self._context.adapters)
         if route.schema == "rerank":
-            most_tokens = self._config.document.most_tokens
-            return self._scored(rerank.check_rerank(found, self.limits, most_tokens=most_tokens), found.lora)
+            return self._scored(self._check_rerank(found), found.lora)
         if route.schema == "score":
             return self._scored(rerank.check_score(found, self.limits), found.lora)
-        checked = request.check(found.data, self.limits)
+        checked = self._check(found.data)
         if isinstance(checked, Scoring):
             return self._scored(checked, found.lora)
         texts, wanted = checked
@@ -103,6 +106,12 @@ class MultiVectorProcessor:
         if wanted.pool_factor is not None:
             self._check_pooling(tokenised, texts.path)
         return Parsed(texts=tokenised, wanted=wanted, lora=found.lora)
+
+    def _check(self, data: Any) -> tuple[Texts, Wanted] | Scoring:
+        return request.check(data, self.limits)
+
+    def _check_rerank(self, data: Any) -> Scoring:
+        return rerank.check_rerank(data, self.limits, most_tokens=self._config.document.most_tokens)
 
     def _scored(self, found: Scoring, lora: str | None) -> Parsed:
         queries, documents = self._tokenised(found.queries), self._tokenised(found.documents)
@@ -120,17 +129,17 @@ class MultiVectorProcessor:
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         texts = self._tokenizer(found.texts, found.kind)
         for position, text in enumerate(texts):
-            if len(text.ids) > self._context.max_model_len:
-                raise InvalidRequest(
-                    f"the text has {len(text.ids)} tokens; this server takes {self._context.max_model_len}",
-                    param=found.path.format(position),
-                )
+            self._check_length(text, found.path.format(position))
             if not text.rows:
                 raise InvalidRequest(
                     "the text has no rows: each of its tokens is in the checkpoint's skiplist",
                     param=found.path.format(position),
                 )
         return texts
+
+    def _check_length(self, text: TokenisedText, path: str) -> None:
+        if text.tokens > self._context.max_model_len:
+            raise InvalidRequest(f"{text.tokens} tokens; this server takes {self._context.max_model_len}", param=path)
 
     def _check_pooling(self, texts: Sequence[TokenisedText], path: str) -> None:
         for position, text in enumerate(texts):
@@ -207,7 +216,15 @@ def _microseconds(request: Parsed, pooled: Sequence[Tensor]) -> int:
 
 
 def _prompts(texts: Sequence[TokenisedText], queries: payload.Queries | None = None) -> list[Prompt]:
-    return [Prompt(token_ids=text.ids, parameters=payload.encode(text, queries)) for text in texts]
+    return [
+        Prompt(
+            token_ids=text.ids,
+            parameters=payload.encode(text, queries),
+            image=text.image,
+            image_tokens=text.image_tokens,
+        )
+        for text in texts
+    ]
 
 
 def _scored_prompts(request: Parsed, encoded: Sequence[Tensor]) -> list[Prompt]:

@@ -22,7 +22,7 @@ from sentence_transformers import MultiVectorEncoder
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.retrieval import calibration
+from encoder_plugins.families.retrieval import calibration, library_format
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
@@ -48,12 +48,13 @@ class MultiVectorRecorder:
         del auxiliary
         if trust_remote_code:
             raise Unsupported("the modules of these checkpoints are the library's own; no code of a checkpoint is run")
+        read = [as_read(case, strips=library_format.strips(checkpoint)) for case in cases]
         with calm(checkpoint):
             library = load(checkpoint)
-            exact = {str(case["id"]): output(library, case) for case in cases}
+            exact = {str(case["id"]): output(library, case) for case in read}
             calibrated = calibration.record(library)
             rounding = library.bfloat16()
-            rounded = {str(case["id"]): output(rounding, case) for case in cases}
+            rounded = {str(case["id"]): output(rounding, case) for case in read}
         names = {str(case["id"]): "rows" if case["documents"] is None else "scores" for case in cases}
         return Recording(
             cases=cases,
@@ -104,7 +105,23 @@ def load(checkpoint: Path) -> MultiVectorEncoder:
     return library.float().eval()
 
 
-def output(library: MultiVectorEncoder, case: Case) -> Array:
+def as_read(case: Mapping[str, Any], *, strips: bool) -> Mapping[str, Any]:
+    """Return a case with the texts that the checkpoint's own library makes tokens of.
+
+    PyLate leaves out the white space around a text. sentence-transformers 6.2 reads PyLate's checkpoints and keeps it, which is another text to
+    every tokenizer that has tokens for it; the checkpoint was trained without.
+    """
+    if not strips:
+        return case
+    documents = case["documents"]
+    return {
+        **case,
+        "text": case["text"].strip(),
+        "documents": None if documents is None else [document.strip() for document in documents],
+    }
+
+
+def output(library: MultiVectorEncoder, case: Mapping[str, Any]) -> Array:
     """Compute the rows of one case, or its scores."""
     text = encode(library, case["text"], case["input_type"])
     if case["documents"] is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -137,6 +138,20 @@ def check(data: Request, limits: RetrievalLimits) -> tuple[Texts, Wanted] | Scor
     if scoring is not None:
         return scoring
     texts = texts_of(data.text, data.texts, limits)
+    return rows_wanted(data, texts, path="data.text" if data.texts is None else "data.texts[{}]")
+
+
+def rows_wanted(data: Request, texts: Sequence[str], *, path: str) -> tuple[Texts, Wanted]:
+    """Return the texts of a request whose rows are wanted, and how.
+
+    Args:
+        data: The request.
+        texts: Its texts, which are checked.
+        path: The field that holds the text at a position.
+
+    Raises:
+        InvalidRequest: It wants two things at once.
+    """
     kind = side_of(data.input_type, data.is_query)
     if kind is None:
         raise InvalidRequest(
@@ -155,4 +170,4 @@ def check(data: Request, limits: RetrievalLimits) -> tuple[Texts, Wanted] | Scor
         pool_factor=data.pool_factor,
         tokens=data.return_tokens,
     )
-    return Texts(texts=texts, path="data.text" if data.texts is None else "data.texts[{}]", kind=kind), wanted
+    return Texts(texts=texts, path=path, kind=kind), wanted

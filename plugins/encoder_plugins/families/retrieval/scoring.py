@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -37,11 +37,13 @@ class Texts:
         texts: The texts.
         path: The field that holds the text at a position, for messages.
         kind: What they are.
+        images: Those that are images, the field and the file of each by position; a character stands for each among ``texts``.
     """
 
     texts: Sequence[str]
     path: str
     kind: InputType
+    images: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

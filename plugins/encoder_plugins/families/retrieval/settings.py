@@ -18,12 +18,12 @@ from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupp
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.config import InputType, Similarity
 from encoder_plugins.families.retrieval.dense import DenseSpec
+from encoder_plugins.families.retrieval.library_format import LIBRARY, is_pylate
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 from encoder_plugins.prep.tensor_file import read_header
 
 CONFIG = "config.json"
-LIBRARY = "config_sentence_transformers.json"
 TRANSFORMER = "sentence_bert_config.json"
 WEIGHTS = "model.safetensors"
 
@@ -98,6 +98,7 @@ class Settings:
         prefixes: Prompts that stand for one token each, which the tokenizer has to emit as one.
         lengths: Tokens kept of a text of each kind; None leaves that to the tokenizer.
         tokenizer_limit: What the Transformer module sets the tokenizer's own limit to; None for nothing.
+        strips: Whether white space around a text is left out, as PyLate does it.
         lower_case: Whether text is lower-cased before anything else.
         expansion: How queries are expanded; None where they are not.
         skiplist_words: Tokens without a row, as words.
@@ -111,6 +112,7 @@ class Settings:
     prefixes: tuple[str, ...]
     lengths: Mapping[InputType, int | None]
     tokenizer_limit: int | None
+    strips: bool
     lower_case: bool
     expansion: ExpansionSettings | None
     skiplist_words: tuple[str, ...]
@@ -134,7 +136,7 @@ def read(folder: Path, width: int) -> Settings:
     if not (folder / MODULES).is_file() and is_stanford(read_object(folder, CONFIG)):
         return _stanford(folder, width)
     library = read_object(folder, LIBRARY)
-    pylate = _is_pylate(library)
+    pylate = is_pylate(library)
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     tail = ["MultiVectorMask", "Normalize"]
@@ -165,6 +167,7 @@ def read(folder: Path, width: int) -> Settings:
         ),
         lengths={"query": _length(transformer, "query_length"), "document": _length(transformer, "document_length")},
         tokenizer_limit=_length(transformer, "max_seq_length"),
+        strips=pylate,
         lower_case=bool(transformer.get("do_lower_case", False)),
         expansion=_expansion(transformer),
         skiplist_words=words,
@@ -202,6 +205,7 @@ def _stanford(folder: Path, width: int) -> Settings:
         prefixes=(query, document),
         lengths={"query": None, "document": length("doc_maxlen")},
         tokenizer_limit=None,
+        strips=False,
         lower_case=False,
         expansion=ExpansionSettings(
             length=length("query_maxlen") or QUERY_LENGTH,
@@ -228,21 +232,6 @@ def _stanford_projection(folder: Path, width: int, metadata: dict[str, Any]) -> 
             )
         outputs = shape[0]
     return DenseSpec(inputs=width, outputs=outputs, bias=False, activation="Identity")
-
-
-def _is_pylate(library: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint is in PyLate's format; raises Unsupported for one of neither format."""
-    kind = library.get("model_type")
-    if kind == "MultiVectorEncoder":
-        return False
-    if kind == "ColBERT" or (
-        kind in (None, "SentenceTransformer") and {"query_prefix", "document_prefix"} & library.keys()
-    ):
-        return True
-    raise Unsupported(
-        f"{LIBRARY}: model_type is {shown(kind)}: not a checkpoint of one vector per token, which has MultiVectorEncoder or"
-        " ColBERT there; the plugin sentence_transformer serves text embeddings"
-    )
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

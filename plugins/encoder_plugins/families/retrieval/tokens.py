@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,27 +13,39 @@ from tokenizers import Tokenizer
 
 from encoder_plugins.families.retrieval.config import InputType, RetrievalConfig
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenisedText:
-    """One text.
+    """One text, or one image.
 
     Attributes:
         ids: Its tokens, those of the expansion included.
         keys: The number of first tokens that tokens attend to; all of them unless expansion tokens only query.
         kept: `[tokens]` bool: which tokens have a row; None where all have one.
+        image: The image, whose place is one of ``ids``; None for a text.
+        image_tokens: Its tokens; 0 for a text.
     """
 
     ids: list[int]
     keys: int
     kept: NDArray[np.bool_] | None
+    image: Image | None = None
+    image_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the engine reads."""
+        return len(self.ids) + (0 if self.image is None else self.image_tokens - 1)
 
     @property
     def rows(self) -> int:
         """Rows of the text."""
-        return len(self.ids) if self.kept is None else int(np.count_nonzero(self.kept))
+        return self.tokens if self.kept is None else int(np.count_nonzero(self.kept))
 
 
 class TextTokenizer:
@@ -54,6 +67,8 @@ class TextTokenizer:
     def __call__(self, texts: Sequence[str], kind: InputType) -> list[TokenisedText]:
         """Return the tokens of each text."""
         prompt = self._config.side(kind).prompt
+        if self._config.strips:
+            texts = [text.strip() for text in texts]
         encoded = self._backends[kind].encode_batch_fast([prompt + text for text in texts])
         return [self._text(encoding.ids, kind) for encoding in encoded]
 

@@ -7,24 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins.backbones import gemma3_settings
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
 from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture, read, read_modules
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense import DenseSpec
+from encoder_plugins.models.embeddinggemma.layout import KEY
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 
 PUBLISHED, SERVED = "Gemma3TextModel", "SentenceGemma3Model"
-
-# the field of the artifact's config.json that has the Dense modules
-KEY = "dense_modules"
-# what precedes a Dense module's number in the artifact's weights
-DENSE = "dense."
-# what precedes the encoder's tensors in checkpoints that were saved as a part of a larger model
-_PREFIX = "model."
 
 # the sizes that EmbeddingGemma was trained for (Matryoshka representation learning)
 SIZES = (768, 512, 256, 128)
@@ -61,9 +53,10 @@ class EmbeddingGemmaCheckpoint(EmbeddingCheckpoint):
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Give the engine the published files, and beside them the Dense modules' tensors in a file where it finds them."""
-        super().convert(folder, auxiliary, target)
+        # torch: only where a checkpoint is converted
         from encoder_plugins.models.embeddinggemma.conversion import write_dense
 
+        super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
         paths = _dense_paths(folder)
         served = {
@@ -88,21 +81,3 @@ def read_chain(folder: Path, config: Mapping[str, Any]) -> Sequence[DenseSpec]:
 
 def _dense_paths(folder: Path) -> Sequence[str]:
     return [path for kind, path in read_modules(folder) if kind == "Dense"]
-
-
-def encoder_layout(config: Any) -> CheckpointLayout:
-    """Return the encoder's tensors, which may be below a prefix; raises UnsupportedConfig as ``Settings.read`` does."""
-    layout = gemma3_settings.layout(config)
-    return dataclasses.replace(layout, aliases={_PREFIX + name: name for name in layout.shapes})
-
-
-def served_layout(config: Any, chain: Sequence[DenseSpec]) -> CheckpointLayout:
-    """Return the tensors that the engine loads.
-
-    Args:
-        config: The encoder's configuration.
-        chain: The Dense modules.
-    """
-    return join(
-        encoder_layout(config).under("", "encoder."), dense.layout(chain, DENSE, "pooler.head.projector.layers.")
-    )

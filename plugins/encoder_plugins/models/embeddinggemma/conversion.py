@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.format import CONFIG
 from encoder_plugins.families.retrieval.dense import WEIGHTS
-from encoder_plugins.models.embeddinggemma.checkpoint import DENSE, encoder_layout
+from encoder_plugins.models.embeddinggemma.layout import DENSE, encoder_layout
 from encoder_plugins.prep.checkpoint_files import INDEX
 from encoder_plugins.prep.checkpoint_json import shown
 from encoder_plugins.prep.tensor_file import read_header

@@ -11,7 +11,7 @@ from encoder_plugins.backbones.gemma3 import Gemma3Encoder
 from encoder_plugins.families.embedding.pooling import mean_pooler
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense_layers import DenseChain
-from encoder_plugins.models.embeddinggemma.checkpoint import KEY, served_layout
+from encoder_plugins.models.embeddinggemma.layout import KEY, served_layout
 
 
 class SentenceGemma3Model(EncoderModel):

@@ -10,7 +10,7 @@ from encoder_plugins.parity.protocol import Threshold, Tolerance
 
 _RATIO = (
     "the library in bfloat16 is as far from itself in float32 as rounding takes it, and an engine that rounds at other places"
-    " about as far: 1.07 times on a CPU"
+    " about as far: 1.07 times on a CPU, 1.77 on an H200"
 )
 _BRAIN = (
     "8 bits of mantissa, and each convolution multiplies three rounded projections with each other; a checkpoint of 5 layers"
@@ -29,7 +29,7 @@ class Lfm2MultiVectors(MultiVectors):
             "bfloat16": (
                 Threshold("cosine", at_least=0.98, label="min cosine of a row", reason=_BRAIN),
                 Threshold("max_abs_error", at_most=0.1, label="max |Δ|", reason=_BRAIN),
-                Threshold("noise_ratio", at_most=3.0, label="error over the library's own in bfloat16", reason=_RATIO),
+                Threshold("noise_ratio", at_most=2.0, label="error over the library's own in bfloat16", reason=_RATIO),
                 Threshold("score_error", at_most=6e-2, label="max |Δ| of a score, relative", reason=_BRAIN_SCORES),
                 Threshold("rank_gap", at_most=6e-2, label="gap of exchanged documents, relative", reason=_RANKING),
             ),

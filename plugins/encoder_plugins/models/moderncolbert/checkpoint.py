@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from encoder_plugins.backbones import modernbert_settings
-from encoder_plugins.families.retrieval.checkpoint import EncoderSpec, MultiVectorCheckpoint
+from encoder_plugins.families.retrieval.checkpoint import MultiVectorCheckpoint
+from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
 
 CHECKPOINT = MultiVectorCheckpoint(
     EncoderSpec(

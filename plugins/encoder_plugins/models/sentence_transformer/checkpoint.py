@@ -1,77 +1,16 @@
-"""Which encoders are served, and what is written for the engine. Neither torch nor vLLM is imported."""
+"""Which checkpoints are served, and what is written for the engine. Neither torch nor vLLM is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
-from encoder_plugins.backbones.post_norm_settings import (
-    distilbert_layout,
-    mpnet_layout,
-    read_distilbert,
-    read_mpnet,
-)
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture
+from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
 from encoder_plugins.prep.checkpoint_json import read_object, shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
-    """How an architecture of published checkpoints is served.
-
-    Attributes:
-        architecture: The architecture in the artifact.
-        prefix: What the names of the encoder's tensors may begin with, beside a head that the library leaves out; empty for
-            none.
-        read: The engine's own reader of the configuration; None for an encoder of vLLM's.
-        layout: The tensors that the engine's own class loads; None for an encoder of vLLM's.
-    """
-
-    architecture: str
-    prefix: str = ""
-    read: Callable[[Any], Any] | None = None
-    layout: Callable[[Any], CheckpointLayout] | None = None
-
-
-def _encoders() -> dict[str, Encoder]:
-    """Return the encoders by the architecture that config.json names; each was compared with the library, see the tests."""
-    found = {
-        name: Encoder(architecture=name)
-        for name in (
-            "BertModel",
-            "Gemma3TextModel",
-            "ModernBertModel",
-            "Qwen3ForCausalLM",
-            "Qwen3Model",
-            "RobertaModel",
-        )
-    }
-    found["XLMRobertaModel"] = Encoder(architecture="XLMRobertaModel")
-    for name, served, read, layout in (
-        ("DistilBertModel", "SentenceDistilBertModel", read_distilbert, distilbert_layout),
-        ("MPNetModel", "SentenceMPNetModel", read_mpnet, mpnet_layout),
-    ):
-        found[name] = found[served] = Encoder(architecture=served, read=read, layout=layout)
-    # with a head for masked words, as pretrained checkpoints have it
-    for name, encoder, prefix in (
-        ("BertForMaskedLM", "BertModel", "bert."),
-        ("DistilBertForMaskedLM", "DistilBertModel", "distilbert."),
-        ("MPNetForMaskedLM", "MPNetModel", "mpnet."),
-        ("ModernBertForMaskedLM", "ModernBertModel", "model."),
-        ("RobertaForMaskedLM", "RobertaModel", "roberta."),
-        ("XLMRobertaForMaskedLM", "XLMRobertaModel", "roberta."),
-    ):
-        found[name] = replace(found[encoder], prefix=prefix)
-    return found
-
-
-ENCODERS: Mapping[str, Encoder] = MappingProxyType(_encoders())
 
 
 class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
@@ -109,6 +48,7 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
         config = read_object(folder, CONFIG)
         encoder = ENCODERS[architecture(config)]
         if encoder.prefix or encoder.layout:
+            # torch: only where a checkpoint is converted
             from encoder_plugins.models.sentence_transformer.conversion import write_encoder
 
             write_encoder(folder, target, config, encoder)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.embedding.format import CONFIG
-from encoder_plugins.models.sentence_transformer.checkpoint import Encoder
+from encoder_plugins.models.sentence_transformer.encoders import Encoder
 
 WEIGHTS = "model.safetensors"
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.families.retrieval import library_format
 from encoder_plugins.parity.tests import served_model
 from encoder_plugins.parity.tests.mutants import Mutant
 from encoder_plugins.plugin import resolve
 
 OUTPUTS = "encoder_plugins.families.retrieval.tests.oracle:outputs"
+PYLATE = "encoder_plugins.families.retrieval.tests.pylate_oracle:outputs"
 # enough to find every mistake, and few enough for a check to take a second
 CASES = frozenset(
     {
@@ -20,6 +23,7 @@ CASES = frozenset(
         "query-three-hundred-words",
         "query-punctuation-words",
         "query-markers",
+        "query-whitespace-around",
         "document-question",
         "document-three-hundred-words",
         "document-punctuation-words",
@@ -30,7 +34,9 @@ CASES = frozenset(
 
 
 def check(plugin: str, published: Path, mutants: Sequence[Mutant], running: served_model.Running, folder: Path) -> None:
-    """Convert a checkpoint, compare all of its rows and scores with the library's, and then let every mistake be met.
+    """Convert a checkpoint, compare all of its rows and scores with the libraries', and then let every mistake be met.
+
+    A checkpoint in PyLate's format is compared with PyLate, too.
 
     Args:
         plugin: The plugin's name.
@@ -52,5 +58,11 @@ def check(plugin: str, published: Path, mutants: Sequence[Mutant], running: serv
     verdict = served.verdict(served.model)
     assert verdict.result == "Passed", verdict.message
     print(f"{published.name}: {verdict.message}")
+    if library_format.strips(published):
+        by_pylate = original("pylate").call(PYLATE, str(published), cases)
+        served.reference = replace(reference, expected=by_pylate)
+        verdict = served.verdict(served.model)
+        assert verdict.result == "Passed", f"PyLate: {verdict.message}"
+        served.reference = reference
     served.cases = CASES
     served_model.check(served, mutants)

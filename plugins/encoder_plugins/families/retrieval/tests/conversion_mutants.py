@@ -79,6 +79,12 @@ def of_one_dense(prefixes: tuple[str, str] = ("[Q]", "[D]")) -> Iterator[Mutant]
     yield Mutant("scores divided by rows", section(KEY, similarity=lambda old: "meanmaxsim"))
 
 
+def of_pylate() -> Iterator[Mutant]:
+    """Mistakes in a checkpoint of PyLate's with one Dense module; the tokenizer has tokens for white space."""
+    yield from of_one_dense()
+    yield Mutant("white space around a text kept", section(KEY, strips=lambda old: False))
+
+
 def of_native() -> Iterator[Mutant]:
     """Mistakes in a checkpoint with three Dense modules, residual branches and a lower bound on queries."""
     yield Mutant(

@@ -13,7 +13,7 @@ from sentence_transformers.multi_vector_encoder.modules import HierarchicalToken
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from encoder_plugins.artifact.reference import Array
-from encoder_plugins.families.retrieval import reference
+from encoder_plugins.families.retrieval import library_format, reference
 
 
 @cache
@@ -26,7 +26,7 @@ def tokens(folder: str, texts: Sequence[str], kind: str) -> list[tuple[list[int]
     """Return ids, attention mask and which tokens have a row, for each text alone."""
     model = library(folder)
     found = []
-    for text in texts:
+    for text in map(str.strip, texts) if library_format.strips(Path(folder)) else texts:
         features = model.preprocess([text], prompt=model.prompts[kind], task=kind)
         ids, attended = features["input_ids"][0].tolist(), features["attention_mask"][0].tolist()
         mask: Any = model[[type(module).__name__ for module in model].index("MultiVectorMask")]
@@ -60,7 +60,8 @@ def fewer_rows(folder: str, texts: Sequence[str], factor: float, precision: str,
 
 def outputs(folder: str, cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Array]]:
     """Return rows or scores of each case in float32, as the recorder does."""
+    read = [reference.as_read(case, strips=library_format.strips(Path(folder))) for case in cases]
     with reference.calm(Path(folder)):
-        found = {str(case["id"]): reference.output(library(folder), case) for case in cases}
+        found = {str(case["id"]): reference.output(library(folder), case) for case in read}
     names = {str(case["id"]): "rows" if case["documents"] is None else "scores" for case in cases}
     return {id_: {names[id_]: value} for id_, value in found.items()}

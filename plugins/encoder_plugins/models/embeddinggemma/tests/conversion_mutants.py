@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins.models.embeddinggemma.checkpoint import KEY
 from encoder_plugins.models.embeddinggemma.conversion import DENSE_FILE
+from encoder_plugins.models.embeddinggemma.layout import KEY
 from encoder_plugins.parity.tests.mutants import (
     Change,
     Mutant,

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.retrieval import dense
-from encoder_plugins.models.embeddinggemma.checkpoint import CHECKPOINT, KEY, served_layout
+from encoder_plugins.models.embeddinggemma.checkpoint import CHECKPOINT
 from encoder_plugins.models.embeddinggemma.conversion import DENSE_FILE
+from encoder_plugins.models.embeddinggemma.layout import KEY, served_layout
 from encoder_plugins.models.embeddinggemma.tests import tiny
 from encoder_plugins.prep.checkpoint_files import INDEX
 

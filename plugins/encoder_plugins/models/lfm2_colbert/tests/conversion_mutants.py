@@ -8,7 +8,7 @@ import torch
 
 from encoder_plugins.families.retrieval.config import KEY
 from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
-from encoder_plugins.families.retrieval.tests.conversion_mutants import dense, of_one_dense, replaced
+from encoder_plugins.families.retrieval.tests.conversion_mutants import dense, of_pylate, replaced
 from encoder_plugins.parity.tests.mutants import (
     Mutant,
     Tensors,
@@ -67,5 +67,5 @@ def of_native() -> Iterator[Mutant]:
 def of(checkpoint: str) -> list[Mutant]:
     """Return the mistakes in the conversion of a tiny checkpoint."""
     if checkpoint == "pylate":
-        return [*of_one_dense(), *of_encoder()]
+        return [*of_pylate(), *of_encoder()]
     return list(of_native()) if checkpoint == "native-two-dense" else []

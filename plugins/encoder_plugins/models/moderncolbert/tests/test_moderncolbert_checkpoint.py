@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import PrepareError, SourceFileNotFound, Unsupported
 from encoder_plugins.families.retrieval.checkpoint import read_served
-from encoder_plugins.families.retrieval.settings import LIBRARY, TRANSFORMER
+from encoder_plugins.families.retrieval.library_format import LIBRARY
+from encoder_plugins.families.retrieval.settings import TRANSFORMER
 from encoder_plugins.models.moderncolbert.checkpoint import CHECKPOINT
 from encoder_plugins.models.moderncolbert.tests import tiny
 from encoder_plugins.prep.checkpoint import SourceFile

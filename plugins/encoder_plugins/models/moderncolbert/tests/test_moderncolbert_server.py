@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from encoder_checkpoints import colbert_builder
 from encoder_checkpoints.original import original
+from encoder_client import AsyncMultiVectorEncoder, MultiVectorEncoder
+from encoder_client.tests import documented
 from encoder_plugins.families.retrieval import calibration
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
@@ -164,6 +166,43 @@ def test_documents_are_pooled_and_quantised_as_by_the_library(
     assert found.shape == wanted.shape
     # where a number of the engine and one of the library lie on two sides of a border
     assert (found != wanted).mean() < 0.01
+
+
+async def test_the_python_client_returns_what_the_library_returns(server: Server, published: Path) -> None:
+    def called(function: str, *arguments: Any, **options: Any) -> Any:
+        oracle = f"encoder_client.tests.oracle:{function}"
+        return original("sentence_transformers").call(oracle, *arguments, **options)
+
+    with MultiVectorEncoder(server.url) as model:
+        async with AsyncMultiVectorEncoder(server.url, concurrency=2) as awaited:
+            for method, texts in (("encode_query", QUERIES), ("encode_document", FEW)):
+                kind = "MultiVectorEncoder"
+                expected = called("called", kind, str(published), method, texts, convert_to_numpy=True)
+                found = getattr(model, method)(texts, batch_size=3)
+                for mine, other, theirs in zip(
+                    found, await getattr(awaited, method)(texts, batch_size=3), expected, strict=True
+                ):
+                    assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+                    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+                    np.testing.assert_allclose(other, theirs, atol=1e-5)
+                np.testing.assert_allclose(getattr(model, method)(texts[0]), expected[0], atol=1e-5)
+            scores = called("ranked", str(published), QUERIES[0], FEW)
+            best = np.argsort(-scores, kind="stable")[:4]
+            ranking = model.rank(QUERIES[0], FEW, top_k=4, batch_size=3, return_documents=True)
+            assert [found["corpus_id"] for found in ranking] == best.tolist()
+            assert [found["text"] for found in ranking] == [FEW[place] for place in best]
+            np.testing.assert_allclose([found["score"] for found in ranking], scores[best], rtol=1e-5)
+            everything = await awaited.rank(QUERIES[0], [*DOCUMENTS, *DOCUMENTS[:200]], batch_size=5000)
+            assert sorted(found["corpus_id"] for found in everything) == list(range(1200))
+        similar = model.similarity(model.encode_query(QUERIES[:1]), model.encode_document(FEW))
+        np.testing.assert_allclose(similar[0], scores, rtol=1e-5)
+        merged = model.encode_document(FEW, pool_factor=2)
+        for rows, wanted in zip(merged, called("merged", str(published), FEW, 2.0), strict=True):
+            np.testing.assert_allclose(rows, wanted, atol=1e-5)
+
+
+async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+    await documented.run("colbert", server.url)
 
 
 def test_large_bodies_and_other_paths_are_refused(server: Server) -> None:

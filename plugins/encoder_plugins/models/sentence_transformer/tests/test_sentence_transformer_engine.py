@@ -17,6 +17,7 @@ from encoder_checkpoints.original import original
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
+from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
 from encoder_plugins.models.sentence_transformer.tests import tiny
 
 pytestmark = [
@@ -129,6 +130,6 @@ def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:
 
 
 def test_the_architectures_that_are_checked_are_those_that_were_compared() -> None:
-    compared = {checkpoint.ENCODERS[one.architecture].architecture for one in tiny.TINY}
+    compared = {ENCODERS[one.architecture].architecture for one in tiny.TINY}
     # the same encoder under the name that its causal language model has
-    assert compared | {"Qwen3ForCausalLM"} == {encoder.architecture for encoder in checkpoint.ENCODERS.values()}
+    assert compared | {"Qwen3ForCausalLM"} == {encoder.architecture for encoder in ENCODERS.values()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding import tokenization, vectors
-from encoder_plugins.families.embedding.processor import Parsed
+from encoder_plugins.families.embedding.processor import NUMBERS_PER_MICROSECOND, Parsed
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
@@ -28,8 +29,9 @@ from encoder_plugins.models.sentence_transformer.checkpoint import CHECKPOINT
 from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.models.sentence_transformer.processor import SentenceTransformerProcessor
 from encoder_plugins.parity import plan as plans
+from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.processor import Prompt, Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
 # transformers and torch warn about themselves
@@ -105,6 +107,12 @@ def test_a_bad_request_is_refused_by_field_and_limit(
     found = refusal(small, **data)
     assert found.param == param
     assert re.search(says, found.message)
+
+
+def test_a_text_that_the_engine_cannot_take_is_refused_by_its_field() -> None:
+    of = served(most_tokens=4)
+    assert refusal(of, text="one two three").param == "data.text"
+    assert refusal(of, texts=["one", "one two three"]).param == "data.texts[1]"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +255,25 @@ def test_documents_are_ranked_by_their_cosine_with_each_query(small: SentenceTra
     request = small.parse(SCORE, json.dumps(pairs).encode())
     found = json.loads(answered(small, request, [*pooled[:2], *pooled[2:4]]).body)
     np.testing.assert_allclose([pair["score"] for pair in found["data"]], [half, 1.0], rtol=1e-6)
+
+
+async def test_the_work_of_an_answer_grows_with_its_numbers_and_its_scores(small: SentenceTransformerProcessor) -> None:
+    class Measuring:
+        async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
+            return [torch.arange(1.0, NUMBERS_PER_MICROSECOND + 1)] * len(prompts)
+
+        async def compute(self, function: Any, *arguments: object, size: int) -> Response:
+            return Response(body=b"%d" % size)
+
+    async def size(route: Route, body: bytes) -> int:
+        engine: Any = Measuring()
+        return int((await small.run(small.parse(route, body), engine)).body)
+
+    # a microsecond for each vector here; a query's own, and one for each pair, is the product, and the rest the writing
+    assert await size(POOLING, bodies.encode({"texts": ["a", "b", "c"]})) == 3
+    two = {"queries": ["a", "b"], "documents": ["c", "d"]}
+    assert await size(POOLING, bodies.encode(two)) == 4 * (1 + 2) + 2 * 2 + 4
+    assert await size(SCORE, json.dumps(two).encode()) == 4 * (1 + 1) + 2 * 2 + 2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

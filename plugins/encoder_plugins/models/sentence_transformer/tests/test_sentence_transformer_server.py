@@ -19,6 +19,8 @@ import openai
 import pytest
 
 from encoder_checkpoints.original import original
+from encoder_client import AsyncSentenceTransformer, InvalidRequestError, NotServedError, SentenceTransformer
+from encoder_client.tests import documented
 from encoder_plugins.compatibility import installed_plugins, installed_vllm
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding.vectors import finish
@@ -203,6 +205,63 @@ def test_the_official_client_of_openai_understands_refusals(
     with pytest.raises(error) as caught:
         openai_client.embeddings.create(**{"model": "minilm", "input": "a"} | wrong)
     assert caught.value.param == param
+
+
+def library(server: Server, method: str, *arguments: Any, **options: Any) -> Any:
+    """Return what a method of the library's class returns for the checkpoint that is served."""
+    oracle = "encoder_client.tests.oracle:called"
+    folder = str(server.artifact / "model")
+    return original("sentence_transformers").call(oracle, "SentenceTransformer", folder, method, *arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("encode", {}),
+        ("encode_query", {"normalize_embeddings": True, "truncate_dim": 100}),
+        ("encode_document", {"truncate_dim": 33}),
+        ("encode", {"precision": "ubinary"}),
+    ],
+)
+async def test_the_python_client_returns_what_the_library_returns(
+    server: Server, method: str, options: dict[str, Any]
+) -> None:
+    expected = library(server, method, TEXTS, **options)
+    tolerance = 0 if expected.dtype == np.uint8 else 1e-5
+    with SentenceTransformer(server.url) as model:
+        several = getattr(model, method)(TEXTS, batch_size=7, **options)
+        one = getattr(model, method)(TEXTS[3], **options)
+    async with AsyncSentenceTransformer(server.url, concurrency=3) as model:
+        awaited = await getattr(model, method)(TEXTS, batch_size=7, **options)
+    assert (several.dtype, several.shape) == (awaited.dtype, awaited.shape) == (expected.dtype, expected.shape)
+    assert one.shape == expected[3].shape
+    for found, wanted in ((several, expected), (awaited, expected), (one, expected[3])):
+        if tolerance:
+            np.testing.assert_allclose(found, wanted, atol=tolerance)
+        else:
+            # a number of the engine and one of the library on two sides of 0
+            assert (np.unpackbits(found) != np.unpackbits(wanted)).mean() < 0.001
+
+
+def test_the_python_client_splits_lists_at_the_limits_of_the_server(server: Server) -> None:
+    texts = TEXTS * 5
+    with SentenceTransformer(server.url, model="minilm") as model:
+        found = model.encode(texts, batch_size=1000)
+        np.testing.assert_allclose(found[:64], library(server, "encode", TEXTS), atol=1e-5)
+        np.testing.assert_allclose(found, np.tile(found[:64], (5, 1)), atol=1e-5)
+        texts[300] = "\0"
+        with pytest.raises(InvalidRequestError, match=r"^data\.texts\[300\]: the control character") as caught:
+            model.encode(texts, batch_size=1000)
+        assert (caught.value.param, caught.value.status) == ("data.texts[300]", 400)
+        with pytest.raises(InvalidRequestError, match="there is"):
+            model.encode("a", prompt_name="none")
+    with SentenceTransformer(server.url, model="another") as model, pytest.raises(NotServedError) as missing:
+        model.encode("a")
+    assert missing.value.param == "model"
+
+
+async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+    await documented.run("minilm", server.url)
 
 
 def test_the_client_that_vllm_documents_is_understood(server: Server) -> None:

@@ -1,0 +1,32 @@
+"""Which library a published checkpoint of one vector per token is of. Standard library only: recorders read it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.prep.checkpoint_json import read_object, shown
+
+LIBRARY = "config_sentence_transformers.json"
+
+
+def strips(folder: Path) -> bool:
+    """Return whether white space around a text is no part of it to the library that a published checkpoint is of."""
+    return (folder / LIBRARY).is_file() and is_pylate(read_object(folder, LIBRARY))
+
+
+def is_pylate(library: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is in PyLate's format; raises Unsupported for one of neither format."""
+    kind = library.get("model_type")
+    if kind == "MultiVectorEncoder":
+        return False
+    if kind == "ColBERT" or (
+        kind in (None, "SentenceTransformer") and {"query_prefix", "document_prefix"} & library.keys()
+    ):
+        return True
+    raise Unsupported(
+        f"{LIBRARY}: model_type is {shown(kind)}: not a checkpoint of one vector per token, which has MultiVectorEncoder or"
+        " ColBERT there; the plugin sentence_transformer serves text embeddings"
+    )
