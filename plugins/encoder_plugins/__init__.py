@@ -19,7 +19,11 @@ def register() -> None:
     import os
 
     from encoder_plugins import catalog, compatibility
+    from encoder_plugins.serving import engine_threads, settings
 
+    if settings.VARIABLE in os.environ:
+        # a process of `encoder-plugins serve`; a server of anything else stays as it is
+        engine_threads.install()
     found = catalog.plugins()
     off = compatibility.disabled(found, os.environ)
     own = [

@@ -17,6 +17,7 @@ import pytest
 
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.progress import Progress
@@ -137,6 +138,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         cases: Sequence[Case],
         *,
         trust_remote_code: bool = False,
+        parameters: Mapping[str, Value] | None = None,
     ) -> Recording:
         calls.append(checkpoint)
         width = json.loads((checkpoint / "1_Pooling" / "config.json").read_bytes())["word_embedding_dimension"]

@@ -70,6 +70,31 @@ TEXT_LIMITS = (
 )
 """Further limits of plugins that take texts."""
 
+IMAGE_LIMITS = (
+    Limit(name="images", default=32, description="Images of one request."),
+    Limit(name="image_bytes", default=20 << 20, description="Bytes of the file of one image, before base64."),
+    Limit(name="image_pixels", default=40_000_000, description="Pixels of one image, as its file has them."),
+)
+"""Further limits of plugins that take images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One choice that a user makes about a preparation, beyond what every plugin has.
+
+    Attributes:
+        name: How ``spec.prepare.parameters`` and ``encoder-plugins prepare --parameter`` call it, in camelCase. Plugins
+            that share a name share its type.
+        values: The values that it can have.
+        several: Whether it is a list of these values; otherwise it is one of them.
+        description: One sentence for the documentation.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    several: bool = False
+    description: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
@@ -94,6 +119,8 @@ class Plugin:
             transformers uses.
         routes: The HTTP paths that the plugin answers.
         limits: What one request may contain: ``REQUEST_LIMITS`` and what the plugin adds.
+        parameters: What a user may choose about the preparation. Where there are any, checkpoint and recorder objects have
+            ``configured``; see ``encoder_plugins.prep.checkpoint.Configurable``.
     """
 
     name: str
@@ -111,6 +138,7 @@ class Plugin:
     architectures: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[Route, ...] = (POOLING,)
     limits: tuple[Limit, ...] = REQUEST_LIMITS
+    parameters: tuple[Parameter, ...] = ()
 
     def dtype(self, accelerator: Accelerator) -> str:
         """Return the default dtype of this family on ``accelerator``."""

@@ -13,6 +13,7 @@ from encoder_plugins.backbones import weight_loading
 from encoder_plugins.backbones.attention import EncoderAttention, WindowAttention
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.mark_channel import MarkedTextsState, TextSeparator, texts_of_tokens
+from encoder_plugins.backbones.sendable import keep_sendable
 from encoder_plugins.backbones.token_marks import Ints, Texts
 from encoder_plugins.backbones.whole_graphs import WholeGraphs
 
@@ -38,6 +39,7 @@ class EncoderModel(nn.Module):
         self.config = vllm_config.model_config.hf_config
         self.encoder: Any = encoder
         self.pooler = pooler
+        keep_sendable(pooler)
         self._separate = TextSeparator(encoder, vllm_config)
         self.graphs = WholeGraphs(encoder, self._separate.metadata, vllm_config)
         for layer in encoder.modules():

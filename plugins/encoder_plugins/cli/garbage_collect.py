@@ -37,21 +37,21 @@ class Collected:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("volume", type=Path, help="the folder that holds the artifacts")
+    parser.add_argument("volume", type=Path, help="folder of the artifacts")
     parser.add_argument(
-        "--keep", action="append", default=[], metavar="KEY", help="a key that stays; several are possible"
+        "--keep", action="append", default=[], metavar="KEY", help="key of an artifact that is kept; may be repeated"
     )
     parser.add_argument(
-        "--listed-at", required=True, metavar="TIME", help="when the keys to keep were found out (RFC 3339)"
+        "--listed-at", required=True, metavar="TIME", help="time at which the keys to keep were listed (RFC 3339)"
     )
     parser.add_argument(
         "--grace-seconds",
         type=float,
         default=DEFAULT_GRACE_SECONDS,
-        help="what a prep looked at so many seconds before that, or later, stays",
+        help="keep what a prep used less than this many seconds before that time, or later (default: %(default)s)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="remove nothing, and say what would be removed")
-    parser.add_argument("--termination-log", type=Path, help="also write the result to this file, as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    parser.add_argument("--termination-log", type=Path, help="also write the result to this file as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

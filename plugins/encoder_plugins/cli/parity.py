@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("artifact", type=Path, help="the prepared directory")
     parser.add_argument("url", help="the server's address")
-    parser.add_argument("--name", help="what the server calls the model; by default what `serve` calls it")
+    parser.add_argument("--name", help="name of the model on the server (default: as `serve` names it)")
     parser.add_argument("--dtype", help="dtype of the engine; by default the plugin's for this machine's accelerator")
     parser.add_argument("--thresholds", type=_object, default={}, help="JSON object: limits by metric, as strings")
     parser.add_argument(
@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the whole comparison")
     parser.add_argument("--binding", type=_object, default={}, help="JSON object that the verdict repeats")
     parser.add_argument("--termination-log", type=Path, help="also write the verdict to this file")
-    parser.add_argument("--json", action="store_true", help="no change: every line is JSON, the verdict is the last")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="accepted for uniformity: every line is JSON anyway, and the last one is the verdict",
+    )
 
 
 def _object(text: str) -> Mapping[str, Any]:

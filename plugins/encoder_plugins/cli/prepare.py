@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from encoder_plugins import catalog
+from encoder_plugins import catalog, parameters
 from encoder_plugins.artifact import cases as inputs
 from encoder_plugins.errors import AuthFailed, PrepareError, Transient, UnknownPlugin, Unsupported
 from encoder_plugins.prep import progress
@@ -28,54 +28,78 @@ _MESSAGE_LENGTH = 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plugin", help="whose checkpoint it is")
-    parser.add_argument("source", help="org/name on a hub, s3://bucket/prefix, an http(s) address, or a folder")
-    parser.add_argument("output", type=Path, help="the artifact's folder, which must not hold anything else")
+    parser.add_argument("plugin", help="name of the plugin; `encoder-plugins list` prints all")
+    parser.add_argument(
+        "source", help="repository on a hub (org/name), s3://bucket/prefix, an http(s) URL, or a folder"
+    )
+    parser.add_argument("output", type=Path, help="folder of the artifact; it must be new, empty, or the same artifact")
     parser.add_argument("--revision", help="commit of the repository (40 hex), or digest of the folder (64 hex)")
     parser.add_argument(
-        "--allow-mutable-revision", action="store_true", help="take a branch or a tag for the commit that it names now"
+        "--allow-mutable-revision", action="store_true", help="accept a branch or a tag, and use its current commit"
     )
     parser.add_argument(
-        "--sha256", metavar="HEX", help="of the tar, or of the list of files, behind an http(s) address"
+        "--sha256", metavar="HEX", help="checksum of the tar archive, or of the checksum list, at an http(s) URL"
     )
-    parser.add_argument("--endpoint", help="address of the hub, or of the object store")
+    parser.add_argument("--endpoint", help="URL of the hub, or of the object store")
     parser.add_argument("--region", help="region of the object store")
     parser.add_argument("--token-file", type=Path, help="file with the hub's token")
     parser.add_argument(
         "--credentials-folder", type=Path, help=f"folder with the object store's {', '.join(_KEYS)} [and {_SESSION}]"
     )
-    parser.add_argument("--ca-file", type=Path, help="certificates (PEM) to trust beside the public ones")
+    parser.add_argument(
+        "--ca-file", type=Path, help="file with CA certificates (PEM) to trust in addition to the public ones"
+    )
     parser.add_argument(
         "--optional-files",
         action="store_true",
-        help="do without the token and the certificates if their files do not exist",
+        help="ignore --token-file and --ca-file if the files do not exist",
     )
     parser.add_argument(
         "--ambient-credentials",
         action="store_true",
         help="sign requests to the object store with the credentials of the environment, such as a workload identity",
     )
-    parser.add_argument("--allow-pickle", action="store_true", help="convert pickled weights where there are no others")
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="allow weights in PyTorch's pickle format if there are no others, and convert them",
+    )
     parser.add_argument(
         "--auxiliary",
         action="append",
         default=[],
         metavar="REPO@REVISION",
-        help="further repository of the same hub that the checkpoint needs, or a folder; several are possible",
+        help="additional repository of the same hub that the checkpoint needs, or a folder; may be repeated",
     )
     parser.add_argument(
-        "--trust-remote-code", action="store_true", help="take the checkpoint's own Python code, and let it run"
+        "--trust-remote-code", action="store_true", help="run Python code from the checkpoint's repository"
     )
-    parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
-    parser.add_argument("--inputs-sha256", metavar="HEX", help="what the file of inputs must hash to")
-    parser.add_argument("--stall-seconds", type=float, default=120.0, help="give up without a byte for so long")
+    parser.add_argument(
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameter of the plugin; its page lists them; may be repeated",
+    )
+    parser.add_argument(
+        "--inputs", type=Path, help="file with a JSON list of your own cases, recorded in addition to the built-in ones"
+    )
+    parser.add_argument("--inputs-sha256", metavar="HEX", help="checksum that the file of --inputs must have")
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=120.0,
+        help="end the attempt after this many seconds without a byte (default: %(default)s)",
+    )
     add_report_arguments(parser)
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that choose how results are reported."""
-    parser.add_argument("--termination-log", type=Path, help="also write the result to this file, as JSON")
-    parser.add_argument("--json", action="store_true", help="progress and result as lines of JSON, on a terminal too")
+    parser.add_argument("--termination-log", type=Path, help="also write the result to this file as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print progress and result as lines of JSON on a terminal, too"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -121,6 +145,10 @@ def _request(arguments: argparse.Namespace) -> Request:
         plugin = catalog.get(arguments.plugin)
     except UnknownPlugin as error:
         raise Unsupported(str(error)) from error
+    try:
+        given = parameters.read(plugin, arguments.parameter)
+    except ValueError as error:
+        raise Unsupported(f"--parameter {error}") from error
     return Request(
         plugin=plugin,
         source=_source(arguments.source),
@@ -135,6 +163,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         allow_pickle=arguments.allow_pickle,
         trust_remote_code=arguments.trust_remote_code,
         auxiliary=tuple(map(_auxiliary, arguments.auxiliary)),
+        parameters=given,
         inputs=() if arguments.inputs is None else inputs.read(arguments.inputs, arguments.inputs_sha256),
         stall_seconds=arguments.stall_seconds,
     )

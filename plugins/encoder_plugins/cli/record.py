@@ -32,7 +32,9 @@ from encoder_plugins.prep.progress import Progress
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("output", type=Path, help="the prepared directory")
-    parser.add_argument("--inputs", type=Path, help="JSON list of your own cases, recorded beside the built-in ones")
+    parser.add_argument(
+        "--inputs", type=Path, help="file with a JSON list of your own cases, recorded in addition to the built-in ones"
+    )
     parser.add_argument(
         "--checkpoint",
         type=Path,
@@ -115,6 +117,7 @@ def record(
             further,
             parity.cases(staging.published, inputs),
             trust_remote_code=bool(before.source.get("trust_remote_code")),
+            parameters=before.source.get("parameters", {}),
         )
         reference.write(recording, staging.artifact)
         progress.start("seal")

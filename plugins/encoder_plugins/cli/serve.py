@@ -18,14 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("artifact", type=Path, help="the prepared directory")
     parser.add_argument("--digest", help="sha256:... that the artifact must have; without it, its own manifest decides")
-    parser.add_argument("--name", help="what requests call the model; the folder's name by default")
+    parser.add_argument("--name", help="name of the model in requests (default: the name of the folder)")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--accelerator", choices=("cpu", "nvidia"), help="by default the one of this machine")
-    parser.add_argument("--dtype", help="by default the plugin's own for the accelerator")
-    parser.add_argument("--max-model-len", type=int, help="tokens of a text; the checkpoint's by default")
+    parser.add_argument(
+        "--accelerator", choices=("cpu", "nvidia"), help="accelerator (default: the one of this machine)"
+    )
+    parser.add_argument("--dtype", help="dtype of weights and activations (default: the plugin's for the accelerator)")
+    parser.add_argument(
+        "--max-model-len", type=int, help="maximum number of tokens of a text (default: the checkpoint's)"
+    )
     parser.add_argument("--max-in-flight", type=int, help="short for --limit in_flight=NUMBER")
-    parser.add_argument("--engines", type=_count, help="engines on this accelerator behind the port")
-    parser.add_argument("--api-servers", type=_count, help="processes of each engine that parse and answer")
+    parser.add_argument("--engines", type=_count, help="number of engines on this accelerator behind the port")
+    parser.add_argument("--api-servers", type=_count, help="number of API server processes of each engine")
     parser.add_argument(
         "--limit", action="append", default=[], metavar="NAME=VALUE", help="one of the limits on the plugin's page"
     )

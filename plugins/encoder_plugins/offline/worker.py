@@ -28,7 +28,7 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving import engine as adapter
 from encoder_plugins.serving import settings as serving_settings
-from encoder_plugins.serving.processor import Response
+from encoder_plugins.serving.processor import Prompt, Response
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 from encoder_plugins.serving.settings import Settings
 
@@ -192,6 +192,13 @@ class EngineLoop:
         self._budget.take(found, wait=wait)
         self._ready.put(Work(number, running, found))
 
+    def _rendered(self, prompt: Prompt) -> Any:
+        """Return a prompt as the engine takes it, its image made the model's pixels."""
+        if prompt.image is None:
+            return tokens_input(prompt.token_ids)
+        (given,) = self._engine.renderer.render_cmpl([adapter.unprocessed(prompt)])
+        return given
+
     def _guarded(self, number: int, function: Callable[..., None], *arguments: object) -> None:
         try:
             function(*arguments)
@@ -209,7 +216,7 @@ class EngineLoop:
             for position, prompt in enumerate(work.round.prompts):
                 name = f"{self._rounds}.{position}"
                 params = adapter.pooling_params(prompt, self._task)
-                given.append(self._engine.add_request(name, tokens_input(prompt.token_ids), params, lora_request=lora))
+                given.append(self._engine.add_request(name, self._rendered(prompt), params, lora_request=lora))
                 self._in_flight[name] = (work, position)
         except ValueError as error:
             self._engine.abort_request(given, internal=True)

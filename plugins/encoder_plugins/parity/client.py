@@ -71,7 +71,7 @@ def run(artifact: Path, target: Target) -> Verdict:
         parity: Parity = resolve(catalog.get(reference.plugin).parity)
         verdicts.require_finite(reference)
         tolerance = verdicts.tolerance_of(parity, target.dtype, target.thresholds)
-        recorded = len(reference.cases)
+        recorded = reference.cases
         reference = replace(reference, cases=tuple(plans.answerable(parity, reference.cases, target.limits)))
         findings = asyncio.run(measure(parity, reference, target))
     except (Unmeasurable, ValueError) as error:
@@ -86,10 +86,8 @@ def run(artifact: Path, target: Target) -> Verdict:
     for finding in findings:
         print(json.dumps(_logged(finding)))
     verdict = verdicts.judge(findings, tolerance, reference, target.binding)
-    message = verdict.message
-    if left_out := recorded - len(reference.cases):
-        message += f"; not sent because of the server's limits: {left_out} of {recorded} cases"
-    return replace(verdict, message=message, versions=asyncio.run(versions(target.url)))
+    verdict = verdicts.with_limits(verdict, recorded, reference.cases)
+    return replace(verdict, versions=asyncio.run(versions(target.url)))
 
 
 def report(verdict: Verdict, termination_log: Path | None) -> int:

@@ -22,6 +22,10 @@ BATCH = 8
 MAX_TEXTS = 256
 # the limit that a list of a request is held to, where it is not called like the list
 LISTS = {"input": "texts"}
+# fields that hold images, which no limit of characters counts
+IMAGES = frozenset({"image", "images"})
+# fields of a case whose value says what it tests; of the others it is whether they are set
+CHOICES = frozenset({"input_type", "measures"})
 # what a client adds to a body: the model's name
 ENVELOPE_BYTES = 512
 
@@ -78,6 +82,32 @@ def answerable(parity: Parity, cases: Sequence[Case], limits: Mapping[str, int])
     return [case for case in cases if within(parity.body([case], first), limits)]
 
 
+def lacking(recorded: Sequence[Case], sent: Sequence[Case]) -> str | None:
+    """Return why the cases that are sent are too few for a verdict; None if they are enough.
+
+    Half of the cases must be sent, and each kind that was recorded: a server whose limits let one short text through would
+    pass otherwise.
+
+    Args:
+        recorded: The cases of the artifact.
+        sent: Those of them that keep the server's limits.
+    """
+    share = f"the server's limits let {len(sent)} of {len(recorded)} cases through"
+    if 2 * len(sent) < len(recorded):
+        return f"{share}; at least half must be sent"
+    missing = set().union(*map(kinds, recorded)) - set().union(*map(kinds, sent))
+    return f"{share}, and none with {', '.join(sorted(missing))}" if missing else None
+
+
+def kinds(case: Case) -> frozenset[str]:
+    """Return what a case tests: each field that it sets, and the values of switches and choices."""
+    return frozenset(
+        f"{name} {json.dumps(value)}" if isinstance(value, bool) or name in CHOICES else name
+        for name, value in case.items()
+        if name != "id" and value is not None and value != []
+    )
+
+
 def within(body: Mapping[str, Any], limits: Mapping[str, int]) -> bool:
     """Return whether a request keeps the limits that can be seen in it; one that is not given bounds nothing.
 
@@ -102,8 +132,9 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
+        for name, part in value.items():
+            if name not in IMAGES:
+                yield from _texts(part)
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _texts(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from encoder_plugins.artifact.reference import Case, Reference, first_not_finite
 from encoder_plugins.errors import Unmeasurable, WrongAnswer
-from encoder_plugins.parity.plan import Batch
+from encoder_plugins.parity.plan import Batch, lacking
 from encoder_plugins.parity.protocol import Parity, Threshold, Tolerance
 
 Result = Literal["Passed", "Failed", "Inconclusive"]
@@ -200,6 +200,24 @@ def judge(
         cases=len(reference.cases),
         worst=_worst_cases(uncomparable, outside, measured, tolerance),
     )
+
+
+def with_limits(verdict: Verdict, recorded: Sequence[Case], sent: Sequence[Case]) -> Verdict:
+    """Return the verdict with what the server's limits left out; too few cases cannot pass, but they can fail.
+
+    Args:
+        verdict: Of the cases that were sent.
+        recorded: The cases of the artifact.
+        sent: Those of them that keep the server's limits.
+    """
+    if (lack := lacking(recorded, sent)) and verdict.result != "Failed":
+        # first, because a message that is too long is cut at its end
+        message = f"{lack}: raise the server's limits (spec.serving.limits of an EncoderModel); {verdict.message}"
+        return replace(verdict, result="Inconclusive", message=message)
+    if left_out := len(recorded) - len(sent):
+        message = f"{verdict.message}; not sent because of the server's limits: {left_out} of {len(recorded)} cases"
+        return replace(verdict, message=message)
+    return verdict
 
 
 def _violated(finding: Finding, tolerance: Tolerance) -> bool:

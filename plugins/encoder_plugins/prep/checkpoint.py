@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from encoder_plugins.plugin import Accelerator
+from encoder_plugins.parameters import Value
+from encoder_plugins.plugin import Accelerator, Plugin, resolve
 
 _BLOCK = 4096
 
@@ -137,6 +138,22 @@ class Checkpoint(Protocol):
         Raises:
             NotServable: This accelerator cannot run the checkpoint.
         """
+
+
+class Configurable(Checkpoint, Protocol):
+    """The checkpoint format of a plugin that declares parameters."""
+
+    def configured(self, parameters: Mapping[str, Value]) -> Checkpoint:
+        """Return the format with the user's parameters, which ``encoder_plugins.parameters.check`` has checked."""
+
+
+def configured(plugin: Plugin, parameters: Mapping[str, Value]) -> Checkpoint:
+    """Return a plugin's checkpoint format with the user's parameters; as it is declared where there are none."""
+    if not parameters:
+        declared: Checkpoint = resolve(plugin.checkpoint)
+        return declared
+    configurable: Configurable = resolve(plugin.checkpoint)
+    return configurable.configured(parameters)
 
 
 def link_files(folder: Path, target: Path) -> None:

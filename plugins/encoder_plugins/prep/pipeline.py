@@ -32,10 +32,11 @@ from encoder_plugins.artifact.staging import (
     require_space,
 )
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareError, Transient, Unsupported
+from encoder_plugins.parameters import Value, json_values
 from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep import checkpoint_files, checksums, reference_environment
-from encoder_plugins.prep.checkpoint import Checkpoint, Selection, SourceFile, link
+from encoder_plugins.prep.checkpoint import Checkpoint, Selection, SourceFile, configured, link
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 from encoder_plugins.prep.sources import base
@@ -57,6 +58,7 @@ class Record(Protocol):
         cases: Sequence[Case],
         *,
         trust_remote_code: bool,
+        parameters: Mapping[str, Value],
     ) -> Recording:
         """Return the outputs of every case."""
 
@@ -137,6 +139,7 @@ def _find(request: Request) -> Prepared | None:
         "auxiliary": _pins(request),
         "inputs": fingerprint(request.inputs),
         "trust_remote_code": request.trust_remote_code,
+        "parameters": json_values(request.parameters),
     }
     if found != wanted:
         different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
@@ -163,6 +166,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
         ],
         "inputs": manifest.source.get("inputs", ""),
         "trust_remote_code": manifest.source.get("trust_remote_code", False),
+        "parameters": manifest.source.get("parameters", {}),
     }
 
 
@@ -215,7 +219,7 @@ class _Preparation:
         self._staging = staging
         self._progress = progress
         self._record = record
-        self._format: Checkpoint = resolve(request.plugin.checkpoint)
+        self._format: Checkpoint = configured(request.plugin, request.parameters)
         if request.trust_remote_code and not self._format.runs_code:
             raise Unsupported(f"{request.plugin.name} never runs a checkpoint's own code: omit --trust-remote-code")
         self._published = staging.published
@@ -381,6 +385,7 @@ class _Preparation:
             self._auxiliary,
             parity.cases(self._published, request.inputs),
             trust_remote_code=request.trust_remote_code,
+            parameters=request.parameters,
         )
         reference.write(recording, self._staging.artifact)
         return recording.changed
@@ -418,6 +423,8 @@ class _Preparation:
             ]
         if self._request.trust_remote_code:
             described["trust_remote_code"] = True
+        if self._request.parameters:
+            described["parameters"] = json_values(self._request.parameters)
         if self._request.inputs:
             described["inputs"] = fingerprint(self._request.inputs)
         if changed:

@@ -13,7 +13,7 @@ from pathlib import Path
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep import recorder as exchange
-from encoder_plugins.prep.recorder import Recorder
+from encoder_plugins.prep.recorder import Configurable, Recorder
 
 IMPORTED = "imported.json"
 
@@ -23,6 +23,9 @@ def main(folder: Path) -> int:
     request = exchange.read_request(folder)
     try:
         recorder: Recorder = resolve(request["recorder"])
+        if parameters := request["parameters"]:
+            configurable: Configurable = resolve(request["recorder"])
+            recorder = configurable.configured(parameters)
         recording = recorder.record(
             Path(request["checkpoint"]),
             {name: Path(path) for name, path in request["auxiliary"].items()},

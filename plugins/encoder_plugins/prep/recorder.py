@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from encoder_plugins.artifact.reference import Arrays, Case, Recording
+from encoder_plugins.parameters import Value
 
 REQUEST = "request.json"
 CASES = "cases.json"
@@ -49,6 +50,13 @@ class Recorder(Protocol):
         """
 
 
+class Configurable(Recorder, Protocol):
+    """The recorder of a plugin that declares parameters."""
+
+    def configured(self, parameters: Mapping[str, Value]) -> Recorder:
+        """Return the recorder with the user's parameters; what it changes for them is in ``Recording.changed``."""
+
+
 def write_request(
     folder: Path,
     *,
@@ -57,6 +65,7 @@ def write_request(
     auxiliary: Mapping[str, Path],
     cases: Sequence[Case],
     trust_remote_code: bool,
+    parameters: Mapping[str, Value],
 ) -> None:
     """Write what the worker is to record."""
     request = {
@@ -65,6 +74,7 @@ def write_request(
         "auxiliary": {name: str(path) for name, path in auxiliary.items()},
         "cases": [dict(case) for case in cases],
         "trust_remote_code": trust_remote_code,
+        "parameters": dict(parameters),
     }
     (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
 

@@ -18,11 +18,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import encoder_plugins
 from encoder_plugins import errors
 from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.errors import PrepareError, Unsupported
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep import recorder as exchange
 
@@ -79,6 +81,7 @@ def record(
     cases: Sequence[Case],
     *,
     trust_remote_code: bool = False,
+    parameters: Mapping[str, Value] = MappingProxyType({}),
 ) -> Recording:
     """Run a plugin's recorder in its library's environment.
 
@@ -88,6 +91,7 @@ def record(
         auxiliary: Folders of the auxiliary repositories, by repository.
         cases: The inputs.
         trust_remote_code: Let the library run Python code of the checkpoint.
+        parameters: The user's parameters of the preparation.
 
     Raises:
         PrepareError: The recorder refused the checkpoint, or failed.
@@ -102,6 +106,7 @@ def record(
             auxiliary=auxiliary,
             cases=cases,
             trust_remote_code=trust_remote_code,
+            parameters=parameters,
         )
         command = [str(python(environment)), "-m", WORKER, str(folder)]
         finished = subprocess.run(

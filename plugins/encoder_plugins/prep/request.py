@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from encoder_plugins.artifact.cases import Inputs
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 
 
@@ -58,6 +60,7 @@ class Request:
         trust_remote_code: Take the repository's Python code, and let the original library run it.
         auxiliary: Further repositories; only their configuration and tokenizer are taken.
         inputs: The user's own cases, recorded beside the built-in ones.
+        parameters: The plugin's own parameters, as ``encoder_plugins.parameters.check`` returns them.
         stall_seconds: Without a byte for so long, the attempt ends.
     """
 
@@ -75,4 +78,5 @@ class Request:
     trust_remote_code: bool = False
     auxiliary: tuple[Auxiliary, ...] = ()
     inputs: Inputs = ()
+    parameters: Mapping[str, Value] = field(default_factory=dict)
     stall_seconds: float = 120.0

@@ -17,6 +17,7 @@ from torch import Tensor
 from vllm import PoolingParams
 from vllm.config import VllmConfig
 from vllm.engine.protocol import EngineClient
+from vllm.inputs import TokensPrompt
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 
@@ -46,6 +47,13 @@ def pooling_params(prompt: Prompt, task: Task) -> PoolingParams:
     """Return how vLLM is to pool ``prompt``."""
     extra = None if prompt.parameters is None else dict(prompt.parameters)
     return OwnParams(task=task, use_activation=prompt.use_activation, extra_kwargs=extra)
+
+
+def unprocessed(prompt: Prompt) -> TokensPrompt:
+    """Return a prompt as vLLM's renderer takes it: an image still has to become pixels of the model's size, and its tokens."""
+    if prompt.image is None:
+        return TokensPrompt(prompt_token_ids=prompt.token_ids)
+    return TokensPrompt(prompt_token_ids=prompt.token_ids, multi_modal_data={"image": prompt.image})
 
 
 def priority(tokens: int) -> int:
@@ -118,7 +126,7 @@ class AsyncEngine:
         """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine."""
         if not prompts:
             return []
-        tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        tokens = sum(prompt.tokens for prompt in prompts)
         self._count_tokens(tokens)
         rank = priority(tokens) if self._prioritised else 0
         adapter = None if lora is None else self._adapters[lora]
@@ -143,9 +151,11 @@ class AsyncEngine:
     async def _encode(self, prompt: Prompt, id_: str, adapter: LoRARequest | None, rank: int) -> Tensor:
         pooled: Tensor | None = None
         params = pooling_params(prompt, self._task)
-        async for output in self._client.encode(
-            tokens_input(prompt.token_ids), params, id_, lora_request=adapter, priority=rank
-        ):
+        given = tokens_input(prompt.token_ids)
+        if prompt.image is not None:
+            # in a thread of vLLM's
+            (given,) = await self._client.renderer.render_cmpl_async([unprocessed(prompt)])
+        async for output in self._client.encode(given, params, id_, lora_request=adapter, priority=rank):
             pooled = output.outputs.data
         assert pooled is not None
         return pooled

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import BadArgument
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep.checkpoint import Checkpoint, EngineSettings
-from encoder_plugins.serving import command, signals
+from encoder_plugins.serving import command, mps, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.host import Host, listen_address, this_host
 from encoder_plugins.serving.http import worker_counters
@@ -150,11 +151,19 @@ def run(service: Service, digest: str | None) -> int:
         os.execve(decided.commands[0][0], decided.commands[0], whole)
     assert decided.counters is not None
     shared = worker_counters.SharedCounters(decided.counters)
+    signals.exit_on_sigterm()
     try:
         # in one folder, the engines' metrics add up, whichever process answers
         with tempfile.TemporaryDirectory(prefix="encoder-metrics-") as metrics:
             whole["PROMETHEUS_MULTIPROC_DIR"] = metrics
-            return Supervisor(decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)).run()
+            shared_gpu: AbstractContextManager[Mapping[str, str]] = nullcontext({})
+            if service.accelerator == "nvidia":
+                shared_gpu = mps.shared_gpu(whole)
+            with shared_gpu as variables:
+                whole |= variables
+                return Supervisor(
+                    decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)
+                ).run()
     finally:
         Path(decided.counters.path).unlink(missing_ok=True)
 

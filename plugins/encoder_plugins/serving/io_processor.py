@@ -21,7 +21,7 @@ import msgspec
 from vllm import PoolingParams, PoolingRequestOutput
 from vllm.config import ModelConfig, VllmConfig
 from vllm.exceptions import VLLMValidationError
-from vllm.inputs import PromptType, TokensPrompt
+from vllm.inputs import PromptType
 from vllm.plugins.io_processors.interface import IOProcessor
 from vllm.renderers import BaseRenderer
 from vllm.tasks import PoolingTask
@@ -122,11 +122,14 @@ class EncoderIOProcessor(IOProcessor[Any, Any]):  # type: ignore[misc]
     def pre_process(self, prompt: Any, request_id: str | None = None, **kwargs: object) -> Sequence[PromptType]:
         """Return the prompts, and keep the coroutine that waits for their outputs (vLLM's second call)."""
         running: Running = self._processor.run(prompt, ENGINE)
-        found = advance(running)
+        try:
+            found = advance(running)
+        except InvalidRequest as error:
+            raise VLLMValidationError(str(error), parameter=error.param) from None
         prompts = found.prompts if isinstance(found, Round) else [_NOTHING]
         self._waiting.put(request_id, running if isinstance(found, Round) else found)
         _pooling.set(deque(engine.pooling_params(each, self._plugin.task) for each in prompts))
-        return [TokensPrompt(prompt_token_ids=each.token_ids) for each in prompts]
+        return [engine.unprocessed(each) for each in prompts]
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
         """Return the parameters of all prompts of a request (vLLM's third call).

@@ -15,6 +15,7 @@ from encoder_plugins.plugin import Route
 from encoder_plugins.serving.limits import RequestLimits
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
 Primitive: TypeAlias = "str | bytes | int | float | bool | Sequence[Primitive] | Mapping[str, Primitive] | None"
@@ -54,11 +55,21 @@ class Prompt:
         token_ids: At least one, and at most the context's ``max_model_len``.
         parameters: What the model and its pooler need beside them (``PoolingParams.extra_kwargs``).
         use_activation: Whether the pooler applies its activation; None leaves that to the pooler.
+        image: An RGB image, whose place is a single token of ``token_ids``; the engine puts as many there as the image has.
+            None for a prompt of text alone.
+        image_tokens: The tokens that the image has; 0 without one.
     """
 
     token_ids: list[int]
     parameters: Mapping[str, Primitive] | None = None
     use_activation: bool | None = None
+    image: Image | None = None
+    image_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the engine reads."""
+        return len(self.token_ids) + (0 if self.image is None else self.image_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Round:
     @property
     def tokens(self) -> int:
         """Tokens of all prompts."""
-        return sum(len(prompt.token_ids) for prompt in self.prompts)
+        return sum(prompt.tokens for prompt in self.prompts)
 
 
 class ManualEngine:

@@ -22,6 +22,11 @@ def end_on_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
+def exit_on_sigterm() -> None:
+    """End this process when SIGTERM comes, with all that it has begun to clean up, until another handler is set."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
 def hold_sigterm() -> None:
     """Keep SIGTERM pending: to be called before the process becomes another program, which starts without a handler."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -30,6 +35,10 @@ def hold_sigterm() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     # nothing has begun that would have to be finished
     os._exit(ENDED)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(ENDED)
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from encoder_checkpoints.sentence import WORDS
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(900),
@@ -26,25 +28,6 @@ pytestmark = [
 PLUGINS = ["deberta_gliner", "mmbert_gliner", "mt5_gliner"]
 # even numbers of heads, so that two ranks can share them
 ENCODERS: dict[str, dict[str, int]] = {"deberta_gliner": {"hidden_size": 128, "num_attention_heads": 4}}
-WORDS = [
-    "Ada",
-    "Lovelace",
-    "met",
-    "Charles",
-    "Babbage",
-    "in",
-    "London",
-    ",",
-    "and",
-    "wrote",
-    "notes",
-    "on",
-    "his",
-    "engine",
-    "for",
-    "Scientific",
-    "Memoirs",
-]
 LABELS = ["person", "city", "magazine", "machine"]
 # graphs of two sizes: nearly every step is padded, most of them by far
 GRAPHS = {"compilation_config": {"cudagraph_capture_sizes": [16, 4096]}, "max_num_batched_tokens": 4096}

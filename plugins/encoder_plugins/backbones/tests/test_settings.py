@@ -47,7 +47,7 @@ def config_class(model_type: str) -> Any:
 def test_readers_and_layouts_import_neither_vllm_nor_torch() -> None:
     layouts = [f"{layout.__module__}.{layout.__name__}" for _, layout in READERS.values()]
     names = [layout.rpartition(".")[0] for layout in layouts]
-    names += ["encoder_plugins.backbones.config_checks", "encoder_plugins.families.gliner.heads.span_layout"]
+    names += ["encoder_plugins.backbones.config_checks", "encoder_plugins.families.gliner.heads.layout"]
     code = (
         f"import sys, {', '.join(names)}\n"
         f"for layout in ({', '.join(layouts)}): layout({{}})\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +37,12 @@ class Running:
 
     Attributes:
         most_tokens: Tokens of the longest prompt of any of its models; None for those of the first one.
+        options: Further options of vLLM.
         engine: The engine; None before its first use, and after one that did not start.
     """
 
     most_tokens: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     engine: Any = None
 
 
@@ -87,6 +89,7 @@ class Served:
             # vLLM takes no fewer tokens than prompts
             max_num_batched_tokens=max(2 * max(most_tokens or 0, settings.batch_tokens), 512),
             gpu_memory_utilization=0.2,
+            **self.running.options,
         )
         return self.running.engine
 
@@ -139,31 +142,36 @@ def exchange(engine: Any, model: Path) -> None:
 
 def _exchange(worker: Any, model: str) -> None:
     from vllm.config import set_current_vllm_config
-    from vllm.transformers_utils.config import get_config
+    from vllm.transformers_utils.config import get_config, get_hf_text_config
 
     runner = worker.model_runner
     config = runner.vllm_config
     config.model_config.model = model
-    config.model_config.hf_config = config.model_config.hf_text_config = get_config(model, trust_remote_code=False)
+    config.model_config.hf_config = get_config(model, trust_remote_code=False)
+    config.model_config.hf_text_config = get_hf_text_config(config.model_config.hf_config)
     # the layers of the model before are registered by the same names
     layers = config.compilation_config.static_forward_context
     # what vLLM's attention on a CPU sets in its layers once, when an engine starts
     instructions = {name: layer.isa for name, layer in layers.items() if hasattr(layer, "isa")}
+    # and the memory that layers of a decoder keep keys and values in
+    caches = {name: layer.kv_cache for name, layer in layers.items() if hasattr(layer, "kv_cache")}
     layers.clear()
     with set_current_vllm_config(config):
         runner.load_model()
     for name, isa in instructions.items():
         layers[name].isa = isa
+    for name, cache in caches.items():
+        layers[name].kv_cache = cache
 
 
 def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
     """Let the engine pool the prompts of one round."""
     from vllm.v1.utils import tensor_data
 
-    from encoder_plugins.serving.engine import pooling_params
+    from encoder_plugins.serving.engine import pooling_params, unprocessed
 
     outputs = engine.encode(
-        [{"prompt_token_ids": prompt.token_ids} for prompt in step.prompts],
+        [unprocessed(prompt) for prompt in step.prompts],
         [pooling_params(prompt, plugin.task) for prompt in step.prompts],
         pooling_task=plugin.task,
         use_tqdm=False,
@@ -202,6 +210,7 @@ def start(name: str, dtype: str, folder: Path, published: Path, cases: Collectio
 def check(served: Served, mutants: Iterable[Mutant]) -> None:
     """Let every mistake be met, between two checks of the sound model."""
     sound = served.verdict(served.model)
+    print(f"{served.plugin.name} {served.dtype}: sound: {sound.result}: {sound.message}")
     assert sound.result == "Passed", sound.message
     passed = []
     for mutant in mutants:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -31,10 +32,14 @@ EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, ca
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     """An artifact with a reference of five cases."""
-    files = {artifact.CASES: json.dumps(CASES).encode(), artifact.EXPECTED: save(EXPECTED), artifact.ABOUT: b"{}"}
+    return prepare(tmp_path, CASES)
+
+
+def prepare(folder: Path, cases: list[dict[str, Any]]) -> Path:
+    files = {artifact.CASES: json.dumps(cases).encode(), artifact.EXPECTED: save(EXPECTED), artifact.ABOUT: b"{}"}
     for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
     entries = [
         artifact.FileEntry(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in files.items()
     ]
@@ -46,8 +51,8 @@ def prepared(tmp_path: Path) -> Path:
         source={"revision": "r"},
         files=tuple(sorted(entries)),
     )
-    (tmp_path / artifact.MANIFEST).write_bytes(manifest.encode())
-    return tmp_path
+    (folder / artifact.MANIFEST).write_bytes(manifest.encode())
+    return folder
 
 
 def served(answer: Answer) -> AbstractAsyncContextManager[str]:
@@ -139,7 +144,22 @@ async def test_a_check_keeps_the_limits_that_the_server_was_started_with(prepare
     # no case is left that such a server would answer: nothing was compared
     status, found = await verdict(prepared, small, "--limit", "characters_per_text=3")
     assert (status, found["result"], found["cases"]) == (2, "Inconclusive", 0)
-    assert "not sent because of the server's limits: 5 of 5 cases" in found["message"]
+    assert found["message"].startswith(
+        "the server's limits let 0 of 5 cases through; at least half must be sent: raise"
+    )
+
+
+async def test_limits_that_leave_too_few_cases_never_pass_and_hide_no_failure(prepared: Path) -> None:
+    async def wrong(data: dict[str, Any], count: int) -> web.StreamResponse:
+        return web.json_response({"data": {"embeddings": [[-1.0, 0.0]]}})
+
+    texts = ["text 0", "text 01", "text 02", "text 003", "text 004"]
+    prepare(prepared, [case | {"text": text} for case, text in zip(CASES, texts, strict=True)])
+    assert (await verdict(prepared, right, "--limit", "characters_per_text=7"))[1]["result"] == "Passed"
+    status, found = await verdict(prepared, right, "--limit", "characters_per_text=6")
+    assert (status, found["result"], found["cases"]) == (2, "Inconclusive", 1)
+    assert "let 1 of 5 cases through" in found["message"]
+    assert (await verdict(prepared, wrong, "--limit", "characters_per_text=6"))[1]["result"] == "Failed"
 
 
 @pytest.mark.parametrize("status_code", [500, 502, 504, 429, 408])
@@ -157,6 +177,48 @@ async def test_a_request_to_a_full_server_is_repeated(prepared: Path) -> None:
         return await right(data, count) if count % 2 else web.Response(status=503, headers={"Retry-After": "0"})
 
     assert (await verdict(prepared, full))[0] == 0
+
+
+async def test_a_full_server_is_left_alone_for_as_long_as_it_says(prepared: Path) -> None:
+    came: list[float] = []
+
+    async def full_once(data: dict[str, Any], count: int) -> web.StreamResponse:
+        came.append(time.monotonic())
+        return web.Response(status=503, headers={"Retry-After": "1"}) if count == 1 else await right(data, count)
+
+    assert (await verdict(prepared, full_once))[0] == 0
+    assert came[1] - came[0] >= 1
+
+
+@pytest.mark.parametrize("status_code", [201, 404, 422])
+async def test_right_content_under_another_status_is_a_wrong_answer(prepared: Path, status_code: int) -> None:
+    async def odd(data: dict[str, Any], count: int) -> web.StreamResponse:
+        response = await right(data, count)
+        response.set_status(status_code)
+        return response
+
+    status, found = await verdict(prepared, odd)
+    assert (status, found["result"]) == (1, "Failed")
+    assert f"answered {status_code}" in found["message"]
+
+
+async def test_of_a_long_error_the_message_has_the_beginning(prepared: Path) -> None:
+    async def wordy(data: dict[str, Any], count: int) -> web.StreamResponse:
+        return web.Response(status=500, text="why " * 5_000)
+
+    _, found = await verdict(prepared, wordy)
+    assert "answered 500: b'why why" in found["message"]
+    assert len(found["message"]) < 400
+
+
+def test_a_termination_log_that_cannot_be_written_is_reported_and_changes_no_verdict(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["parity", str(prepared), "http://127.0.0.1:9", "--name", "m", "--dtype", "float32"]
+    assert main([*command, "--termination-log", str(prepared)]) == 2
+    printed = capsys.readouterr()
+    assert str(prepared) in printed.err
+    assert json.loads(printed.out.splitlines()[-1])["result"] == "Inconclusive"
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("0", 0), ("3", 3), ("3600", 5), ("-1", 1), ("soon", 1), ("²", 1)])
@@ -222,12 +284,22 @@ async def test_only_the_later_passes_have_requests_at_the_same_time(prepared: Pa
         ({"body": b"[]"}, {}),
         ({"body": b"<html>"}, {}),
         ({"body": b'{"version": "0.32.0"}' + b" " * 5000}, {"vllm": "0.32.0"}),
+        # what follows the first 4 KiB is not read
+        ({"body": b" " * 5000 + b'{"version": "0.32.0"}'}, {}),
         ({"body": b'{"version": "0.32.0"}', "status": 404}, {}),
+        # the connection is closed before the response
+        (None, {}),
         ({"status": 302, "headers": {"Location": "/pooling"}}, {}),
     ],
 )
-async def test_versions_are_those_that_the_server_reports(response: dict[str, Any], expected: dict[str, str]) -> None:
+async def test_versions_are_those_that_the_server_reports(
+    response: dict[str, Any] | None, expected: dict[str, str]
+) -> None:
     async def version(request: web.Request) -> web.StreamResponse:
+        if response is None:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
         return web.Response(**response)
 
     application = web.Application()

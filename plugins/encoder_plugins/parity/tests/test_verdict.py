@@ -159,10 +159,63 @@ def test_requests_keep_the_limits_that_a_server_was_started_with() -> None:
     assert plans.plan(PARITY, CASES, {}) == plans.plan(PARITY, CASES)
 
 
+KINDS: list[dict[str, Any]] = [
+    {"id": "query", "input_type": "query", "text": "a", "documents": None, "normalize": None},
+    {"id": "document", "input_type": "document", "text": "b", "documents": [], "normalize": None},
+    {"id": "score", "input_type": "query", "text": "c", "documents": ["d"], "normalize": None},
+    {"id": "raw", "input_type": "query", "text": "e", "documents": None, "normalize": False},
+    {"id": "unit", "input_type": "query", "text": "f", "documents": None, "normalize": True},
+    {"id": "more", "input_type": "query", "text": "g", "documents": None, "normalize": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "why"),
+    [
+        ((), None),
+        (("query",), None),
+        # half is enough, but not of one kind
+        (("query", "more"), None),
+        (("document",), 'let 5 of 6 cases through, and none with input_type "document"'),
+        (("score",), "let 5 of 6 cases through, and none with documents"),
+        (("raw", "unit"), "let 4 of 6 cases through, and none with normalize false, normalize true"),
+        (("raw", "unit", "score"), "none with documents, normalize false, normalize true"),
+        (("query", "more", "raw", "unit"), "let 2 of 6 cases through; at least half must be sent"),
+        (tuple(case["id"] for case in KINDS), "let 0 of 6 cases through; at least half must be sent"),
+    ],
+)
+def test_half_of_the_cases_and_each_kind_must_be_sent(left_out: tuple[str, ...], why: str | None) -> None:
+    found = plans.lacking(KINDS, [case for case in KINDS if case["id"] not in left_out])
+    assert found is None if why is None else why in (found or "")
+
+
+def test_too_few_cases_cannot_pass_but_can_fail() -> None:
+    def limited(result: verdicts.Result, sent: int) -> tuple[str, str]:
+        verdict = verdicts.with_limits(Verdict(result=result, message="x" * 9_000), [CASES[0]] * 5, [CASES[0]] * sent)
+        # the reason stays when the message is cut
+        return verdict.result, json.loads(verdict.encode())["message"][:40]
+
+    assert limited("Passed", 3) == ("Passed", "x" * 40)
+    assert limited("Passed", 2) == ("Inconclusive", "the server's limits let 2 of 5 cases thr")
+    assert limited("Inconclusive", 2) == ("Inconclusive", "the server's limits let 2 of 5 cases thr")
+    assert limited("Failed", 2) == ("Failed", "x" * 40)
+    short = verdicts.with_limits(Verdict(result="Passed", message="fine"), [CASES[0]] * 5, [CASES[0]] * 4)
+    assert short.message == "fine; not sent because of the server's limits: 1 of 5 cases"
+
+
 def test_a_case_of_too_many_documents_is_left_out() -> None:
     body = {"data": {"query": "a", "documents": ["b"] * 5}}
     assert plans.within(body, {"documents": 5, "texts": 1})
     assert not plans.within(body, {"documents": 4})
+
+
+def test_texts_of_lists_count_for_the_limits_of_characters() -> None:
+    body = {"data": {"texts": ["four", "three"], "pairs": [{"query": "q", "documents": ["d"]}]}}
+    assert plans.within(body, {"characters": 11, "characters_per_text": 5})
+    assert not plans.within(body, {"characters": 10})
+    assert not plans.within(body, {"characters_per_text": 4})
+    # a body without any text keeps every limit of characters
+    assert plans.within({"data": {}}, {"characters": 0, "characters_per_text": 0})
 
 
 def test_the_shuffled_pass_gives_most_cases_other_neighbours() -> None:

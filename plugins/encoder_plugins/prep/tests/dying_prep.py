@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
@@ -25,6 +26,7 @@ def record(
     cases: Sequence[Case],
     *,
     trust_remote_code: bool = False,
+    parameters: Mapping[str, Value] | None = None,
 ) -> Recording:
     """Record nothing worth having."""
     return Recording(cases=[{"id": "one"}], outputs={"one": {"vector": np.zeros((1, 1), np.float32)}}, about={})

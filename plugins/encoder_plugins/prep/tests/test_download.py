@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_other_bytes_of_the_same_length_are_removed(tmp_path: Path, file: Source
         ({"size": -1}, None),
         ({"size": 5}, "has 4 bytes, expected 5"),
         ({"size": 3}, "has 4 bytes, expected 3"),
+        ({"size": 0}, "has 4 bytes, expected 0"),
         # `git hash-object` of the same bytes
         ({"size": 4, "git_sha1": "30d74d258442c7c65512eafab474568dd706c430"}, None),
         ({"size": 4, "git_sha1": "0" * 40}, "hashes to 30d74d25"),
@@ -214,9 +216,17 @@ def test_only_what_was_noted_with_its_tag_is_known_again(tmp_path: Path) -> None
     assert received.known(tagged) is None
     received.note(tagged, content)
     # a source that reports a hash needs no note
-    received.note(FILE, content)
-    assert received.known(FILE) == FILE
+    for named in (
+        FILE,
+        replace(tagged, sha256="0" * 64),
+        replace(tagged, git_sha1="0" * 40),
+        replace(tagged, tag=None),
+    ):
+        received.note(named, content)
+        assert received.known(named) == named
     with ledger.open("a") as stream:
+        # what is no entry takes no other one with it, and neither does a torn one
+        stream.write('[]\n"x"\n{"path": "weights"}\n{"path": ["weights"], "tag": "2", "sha256": "x"}\n')
         stream.write('{"path": "weights", "tag": "2", "sha')
     again = Received(ledger)
     assert again.known(other) is None
@@ -225,6 +235,6 @@ def test_only_what_was_noted_with_its_tag_is_known_again(tmp_path: Path) -> None
     assert (found.sha256, found.tag) == (SHA256, "1")
     again.note(other, content)
     assert Received(ledger).known(other) is not None
-    assert len([line for line in ledger.read_text().splitlines() if line.endswith("}")]) == 2
+    assert len([line for line in ledger.read_text().splitlines() if line.endswith("}")]) == 4
     both = [tagged, SourceFile(path="a", size=1, sha256="0" * 64)]
     assert again.digest(both) == again.digest(both[::-1]) != again.digest(both[:1])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from encoder_plugins import errors
@@ -84,11 +85,33 @@ def test_what_is_not_a_table_of_tensors_is_refused(tmp_path: Path, content: obje
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("content", [b"", b"no pickle"])
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(errors.PickleRefused):
+def _saved(folder: Path) -> bytes:
+    torch.save({"a": torch.ones(1000)}, folder / "whole.bin")
+    return (folder / "whole.bin").read_bytes()
+
+
+# what torch raises for each of them is another type of error
+@pytest.mark.parametrize(
+    "content", [lambda _: b"", lambda _: b"no pickle" * 1000, lambda folder: _saved(folder)[:2000], lambda _: b"PK\3\4"]
+)
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, content: Callable[[Path], bytes]) -> None:
+    (tmp_path / "x.bin").write_bytes(content(tmp_path))
+    with pytest.raises(errors.PickleRefused, match=r"x\.bin holds more than tensors, or is damaged") as caught:
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    assert len(str(caught.value)) < 300
+
+
+def test_one_file_gets_no_index_and_may_stand_beside_others(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1)}, tmp_path / "x.bin")
+    convert_folder({tmp_path / "x.bin": tmp_path / "model.safetensors"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "x.bin"]
+
+
+def test_an_error_of_safetensors_that_is_no_full_disk_stays_one(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1)}, tmp_path / "x.bin")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SafetensorError):
+        convert(tmp_path / "x.bin", tmp_path / "folder")
 
 
 def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.errors import PickleRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.families.gliner.cases import LABELS, TEXTS
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
 from encoder_plugins.families.gliner.parity import PARITY
 from encoder_plugins.families.gliner.tests.library import Library
@@ -45,6 +46,26 @@ def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Non
         [entity[name] for name in names] for entity in theirs
     ]
     np.testing.assert_allclose([entity["score"] for entity in ours], [entity["score"] for entity in theirs], atol=1e-5)
+
+
+def test_another_splitter_is_one_changed_field_of_the_reference(copied: Build, tmp_path: Path) -> None:
+    source, output = copied("mt5_gliner"), tmp_path / "key"
+    logits = Library(source).logits(TEXTS["scripts"], list(LABELS)).numpy()
+    change(source, words_splitter_type="stanza")
+    with pytest.raises(Unsupported, match=r'words_splitter_type is "stanza".*prepare\.parameters\.wordsSplitter'):
+        prepared("mt5_gliner", source, tmp_path / "refused", record=nothing)
+    result = prepared("mt5_gliner", source, output, parameters={"wordsSplitter": "whitespace"})
+    manifest = artifact.verify(output, result.digest)
+    assert manifest.source["published"] == artifact.tree_digest(source)
+    assert manifest.source["parameters"] == {"wordsSplitter": "whitespace"}
+    assert manifest.source["changed"] == {"gliner_config.json": {"words_splitter_type": "whitespace"}}
+    reference = references.read(output)
+    np.testing.assert_allclose(reference.expected["scripts"]["logits"], logits, atol=1e-5)
+    # the same artifact is found again, and is no other's
+    again = prepared("mt5_gliner", source, output, record=nothing, parameters={"wordsSplitter": "whitespace"})
+    assert again == result
+    with pytest.raises(Unsupported, match="parameters: "):
+        prepared("mt5_gliner", source, output, record=nothing)
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)

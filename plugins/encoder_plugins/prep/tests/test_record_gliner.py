@@ -83,3 +83,13 @@ def test_a_sentence_transformer_needs_no_further_repository(checkpoint: Path, pl
     )
     with pytest.raises(PrepareError, match="no auxiliary repository"):
         prepare(request, silent())
+
+
+def test_a_case_longer_than_the_encoders_positions_is_refused_with_the_field(tmp_path: Path) -> None:
+    from encoder_checkpoints import gliner
+
+    positions = {"position_biased_input": True, "max_position_embeddings": 128}
+    # the library itself would raise IndexError
+    source = gliner.build(tmp_path / "source", "deberta_gliner", encoder=positions)
+    with pytest.raises(Unsupported, match=r"tokens, and encoder_config\.max_position_embeddings is 128"):
+        prepared(source, tmp_path / "key")

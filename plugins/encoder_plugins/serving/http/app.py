@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -132,7 +132,8 @@ class Application:
             else:
                 await send_refusal(Refusal(405, f"{method} {path} is not served; use POST"), send)
         elif path == OPENAPI and method == "GET":
-            found = openapi.document(self._serving.plugin, self._serving.processor.schemas)
+            processor = self._serving.processor
+            found = openapi.document(self._serving.plugin, processor.schemas, asdict(processor.limits))
             await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
         elif path == "/health" and not self._serving.counters.complete():
             await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)

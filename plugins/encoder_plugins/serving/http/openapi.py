@@ -18,9 +18,13 @@ import msgspec
 from encoder_plugins import catalog
 from encoder_plugins.plugin import Plugin, Route, resolve
 from encoder_plugins.serving.http.admission import ErrorBody
+from encoder_plugins.serving.limits import defaults
 from encoder_plugins.serving.processor import Schema
 
 FOLDER = Path(__file__).parents[4] / "docs" / "openapi"
+
+LIMITS = "x-encoder-limits"
+"""The part of the document that holds the limits of this server; an extension, as the specification calls it."""
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
@@ -34,12 +38,13 @@ _ERRORS = {
 }
 
 
-def document(plugin: Plugin, schemas: Mapping[str, Schema]) -> dict[str, Any]:
+def document(plugin: Plugin, schemas: Mapping[str, Schema], limits: Mapping[str, int]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of ``plugin``.
 
     Args:
         plugin: The plugin.
         schemas: The types behind the ``schema`` of each of its routes.
+        limits: What one request may contain, by name; clients that split long lists read them.
     """
     kinds = [ErrorBody]
     for route in plugin.routes:
@@ -50,6 +55,7 @@ def document(plugin: Plugin, schemas: Mapping[str, Schema]) -> dict[str, Any]:
         "info": {"title": plugin.name, "summary": plugin.summary, "version": "1"},
         "paths": {route.path: {"post": _operation(route, schemas[route.schema])} for route in plugin.routes},
         "components": {"schemas": dict(sorted(components.items()))},
+        LIMITS: dict(sorted(limits.items())),
     }
 
 
@@ -77,7 +83,8 @@ def _json(kind: Any) -> dict[str, Any]:
 
 def rendered(plugin: Plugin) -> str:
     """Return the document of ``plugin`` as it is committed."""
-    return json.dumps(document(plugin, resolve(plugin.processor).schemas), indent=2, ensure_ascii=False) + "\n"
+    found = document(plugin, resolve(plugin.processor).schemas, defaults(plugin))
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

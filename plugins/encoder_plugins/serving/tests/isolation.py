@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from encoder_checkpoints.sentence import WORDS
 from encoder_plugins.artifact import reference
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.parity import verdict
@@ -32,25 +33,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KINDS, OF_EACH = (4, 2) if INTERPRETED else (8, 4)
 # requests that come a second time
 AGAIN = 5
-WORDS = [
-    "Ada",
-    "Lovelace",
-    "met",
-    "Charles",
-    "Babbage",
-    "in",
-    "London",
-    ",",
-    "and",
-    "wrote",
-    "notes",
-    "on",
-    "his",
-    "engine",
-    "for",
-    "Scientific",
-    "Memoirs",
-]
 # kinds of GLiNER requests that no parity case is: long beside short, many labels beside one, class probabilities, chunks, nothing found
 GLINER: Sequence[Mapping[str, Any]] = (
     {"text": " ".join(WORDS[:4]), "labels": ["person"], "threshold": 0.2, "return_class_probs": True},
@@ -68,6 +50,38 @@ GLINER: Sequence[Mapping[str, Any]] = (
     {
         "texts": ["Ada .", " ", " ".join(WORDS * 2)],
         "labels_per_text": [["city"], ["person"], ["person", "city", "date"]],
+    },
+    {"text": "in , and on", "labels": ["person"], "threshold": 1.0},
+)
+# of token-level models, too: spans of the client, groups of labels, candidates with ids, entities in chunks, and nothing found
+BY_WORD: Sequence[Mapping[str, Any]] = (
+    {
+        "text": " ".join(WORDS[:4]),
+        "labels": ["person", "city"],
+        "threshold": 0.0,
+        "input_spans": [[{"start": 0, "end": 12}, {"start": 0, "end": 3}]],
+    },
+    {
+        "text": " ".join(WORDS),
+        "labels": [f"kind {number}" for number in range(20)],
+        "threshold": 0.3,
+        "max_labels": 7,
+    },
+    {
+        "text": " ".join(WORDS * 8),
+        "labels": ["person", "city"],
+        "threshold": 0.3,
+        "overflow": "chunk",
+        "multi_label": True,
+    },
+    {
+        "texts": ["Ada .", " ", " ".join(WORDS * 2)],
+        "candidates_per_text": [
+            [{"id": "1", "label": "city"}],
+            [{"id": "2", "label": "person"}],
+            [{"id": "3", "label": "person"}, {"id": "4", "label": "city"}, {"id": "5", "label": "date"}],
+        ],
+        "flat_ner": False,
     },
     {"text": "in , and on", "labels": ["person"], "threshold": 1.0},
 )
@@ -150,7 +164,9 @@ def isolation(engine: Engine) -> dict[str, Any]:
     cases = [case for kind in kinds for case in kind]
     numbers = {case["id"]: number for number, case in enumerate(cases)}
     order = random.Random(SEED).sample(range(len(cases)), len(cases))
-    further = [{"data": data} for data in GLINER] if engine.reference.plugin.endswith("_gliner") else []
+    kind = engine.reference.plugin
+    requests = GLINER if kind.endswith("_gliner") else BY_WORD if kind.endswith("_gliner_rerank") else ()
+    further = [{"data": data} for data in requests]
 
     def body(*members: int) -> dict[str, Any]:
         found: dict[str, Any] = parity.body([cases[number] for number in members], engine.variant)

@@ -6,13 +6,15 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from encoder_plugins import catalog
-from encoder_plugins.serving.processor import Prompt
+from encoder_plugins.serving.processor import Prompt, ServingContext
+from encoder_plugins.serving.settings import Settings
 
 # importing vLLM warns a lot about itself
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -23,6 +25,7 @@ class FakeClient:
 
     def __init__(self, policy: str = "priority") -> None:
         self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(policy=policy))
+        self.renderer = SimpleNamespace(render_cmpl_async=self.render)
         self.requests: dict[str, dict[str, Any]] = {}
         self.running: set[str] = set()
         self.aborted: list[str] = []
@@ -40,6 +43,11 @@ class FakeClient:
         self.running.remove(request_id)
         yield SimpleNamespace(outputs=SimpleNamespace(data=prompt["prompt_token_ids"]))
 
+    async def render(self, prompts: Sequence[Any]) -> list[Any]:
+        return [
+            {"prompt_token_ids": [*each["prompt_token_ids"], *each["multi_modal_data"]["image"]]} for each in prompts
+        ]
+
     async def abort(self, ids: Sequence[str]) -> None:
         self.aborted += ids
         self.running -= set(ids)
@@ -55,6 +63,18 @@ def engine_of(client: FakeClient, **more: Any) -> Any:
 
 def prompts(count: int) -> list[Prompt]:
     return [Prompt(token_ids=[number], parameters={"words": b"w"}) for number in range(count)]
+
+
+async def test_an_image_is_rendered_and_its_tokens_count() -> None:
+    client = FakeClient()
+    client.open.set()
+    counted: list[int] = []
+    image: Any = [7, 7, 7, 7]
+    sent = [Prompt(token_ids=[1, 2]), Prompt(token_ids=[3, 4], image=image, image_tokens=5)]
+    found = await engine_of(client, count_tokens=counted.append).encode(sent)
+    assert found == [[1, 2], [3, 4, 7, 7, 7, 7]]
+    # its place is one of its tokens
+    assert counted == [2 + 6]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
@@ -150,6 +170,27 @@ def test_a_long_one_is_not_overtaken_for_ever(order: Any) -> None:
 
 def test_requests_of_one_length_keep_their_order(order: Any) -> None:
     assert order(10, 100) < order(11, 100)
+
+
+async def test_a_prompt_without_parameters_has_none() -> None:
+    client = FakeClient()
+    client.open.set()
+    await engine_of(client).encode([Prompt(token_ids=[1], use_activation=False)])
+    (request,) = client.requests.values()
+    assert (request["params"].extra_kwargs, request["params"].use_activation) == (None, False)
+
+
+@pytest.mark.parametrize(("served", "names"), [(None, ("/m",)), ("a", ("a",)), (["a", "b"], ("a", "b"))])
+def test_a_processor_knows_the_engines_names_length_and_dtype(served: Any, names: tuple[str, ...]) -> None:
+    from encoder_plugins.serving.engine import context_of
+
+    model = SimpleNamespace(model="/m", served_model_name=served, max_model_len=7, dtype="torch.bfloat16")
+    settings = Settings(plugin="deberta_gliner", limits={"texts": 3}, digest="d")
+    wanted: Any = SimpleNamespace(model_config=model)
+    expected = ServingContext(
+        model=Path("/m"), max_model_len=7, names=names, limits={"texts": 3}, dtype="bfloat16", digest="d"
+    )
+    assert context_of(wanted, settings) == expected
 
 
 @pytest.mark.parametrize("policy", ["priority", "fcfs"])

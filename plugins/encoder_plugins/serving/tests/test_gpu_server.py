@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from encoder_plugins.serving import mps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -96,6 +99,12 @@ def served(artifact: Path, *options: str) -> Iterator[Server]:
         process.wait()
 
 
+def daemons() -> int:
+    """The number of daemons through which engines of ours share the GPU."""
+    shown = subprocess.run(["pgrep", "-c", "-f", f"^(/.*/)?{mps.CONTROL} -d"], capture_output=True, text=True).stdout
+    return int(shown)
+
+
 def alike(found: Any, expected: Any) -> bool:
     """Whether two answers say the same; in other company, sums of 16-bit numbers are taken in another order."""
     if isinstance(expected, dict):
@@ -120,6 +129,8 @@ async def test_engines_that_share_a_gpu_lose_no_request_and_end_together(artifac
     with served(artifact, "--engines", "2") as server:
         expected = server.answer(data)
         assert len(server.family()) >= 4
+        # they run side by side where the driver came with its daemon
+        assert shutil.which(mps.CONTROL) is None or daemons() == 1
         answers: Counter[int] = Counter()
         stopping, enough = asyncio.Event(), asyncio.Event()
 
@@ -158,3 +169,4 @@ async def test_engines_that_share_a_gpu_lose_no_request_and_end_together(artifac
         while server.family() and time.monotonic() < end:
             await asyncio.sleep(0.1)
         assert server.family() == []
+        assert daemons() == 0

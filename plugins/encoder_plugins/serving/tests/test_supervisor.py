@@ -1,7 +1,9 @@
 """Several processes that look like one: started in turn, signalled together, ended together. Real processes, of some lines each."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ def listening(engines):
     if ready and engines == stop_before:
         os.kill(os.getpid(), signal.SIGTERM)
     return ready
-sys.exit(Supervisor(commands, {}, listening, stop_seconds=20).run())
+sys.exit(Supervisor(commands, {}, listening, stop_seconds=float(os.environ["STOP_SECONDS"])).run())
 """
 SERVE = """
 import signal, sys
@@ -57,13 +59,35 @@ while True:
     signal.pause()
 """
 DIE = "import sys; sys.exit(7)"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+# a child that no signal ends but the last one
+DEAF = """
+import os, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+print("deaf", sys.argv[2], flush=True)
+while True:
+    signal.pause()
+"""
+# a child that fails while it stops
+FAILING = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+print("failing", sys.argv[2], flush=True)
+while True:
+    signal.pause()
+"""
 NEVER = -1
 
 
-def supervise(folder: Path, *children: str, stop_before: int = NEVER) -> subprocess.Popen[str]:
+def supervise(
+    folder: Path, *children: str, stop_before: int = NEVER, stop_seconds: float = 20
+) -> subprocess.Popen[str]:
     """Start a supervisor; with `stop_before`, it receives SIGTERM in the moment before it starts that child."""
     command = [sys.executable, "-c", SUPERVISE, str(folder), str(stop_before), *children]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"STOP_SECONDS": str(stop_seconds)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for_line(process: subprocess.Popen[str], line: str) -> None:
@@ -117,3 +141,42 @@ def test_a_second_signal_is_forwarded_too(tmp_path: Path) -> None:
     wait_for_line(process, "received 1")
     process.terminate()
     assert finish(process) == (0, "")
+
+
+def test_one_that_a_signal_killed_makes_the_status_one(tmp_path: Path) -> None:
+    status, errors = finish(supervise(tmp_path, SERVE, KILLED))
+    assert status == 1
+    assert "ended with -9" in errors
+    # the others had their time to stop
+    assert (tmp_path / "stopped-0").exists()
+
+
+def test_one_that_does_not_stop_in_time_is_killed_and_the_status_says_so(tmp_path: Path) -> None:
+    process = supervise(tmp_path, SERVE, DEAF, stop_seconds=1)
+    wait_for_line(process, "deaf 1")
+    begin = time.monotonic()
+    process.terminate()
+    status, _ = finish(process)
+    assert status == 1
+    assert time.monotonic() - begin >= 1
+    deaf = int((tmp_path / "pid").read_text())
+    end = time.monotonic() + 10
+    while alive(deaf):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_one_that_ends_badly_after_the_signal_is_no_stop(tmp_path: Path) -> None:
+    process = supervise(tmp_path, SERVE, FAILING)
+    wait_for_line(process, "failing 1")
+    process.terminate()
+    assert finish(process)[0] == 1
+    assert (tmp_path / "stopped-0").exists()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 
@@ -56,9 +57,12 @@ async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
 
 
 async def test_the_openapi_document_describes_the_routes() -> None:
-    server = Server()
+    server = Server(in_flight=3)
     found = (await server.client.get("/openapi.json")).json()
     assert found["info"]["title"] == server.name
+    # the limits that this server was started with, which a client reads to split its requests
+    assert found["x-encoder-limits"] == asdict(server.processor.limits)
+    assert found["x-encoder-limits"]["in_flight"] == 3
     assert list(found["paths"]) == [POOLING.path, OTHER.path]
     operation = found["paths"][OTHER.path]["post"]
     assert operation["requestBody"]["content"]["application/json"]["schema"] == {"type": "integer"}

@@ -1,6 +1,8 @@
 """Processes that count as one, through a file: here several objects, in the cluster several processes."""
 
+import fcntl
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,35 @@ def test_one_too_many_is_refused(tmp_path: Path) -> None:
     # the name is gone by now, as for any process that starts too late
     with pytest.raises(FileNotFoundError):
         late.open()
+
+
+def test_more_processes_than_slots_are_refused_by_number(tmp_path: Path) -> None:
+    file = worker_counters.new(2, tmp_path)
+    assert isinstance(worker_counters.counters_of(file), SharedCounters)
+    # two numbers of four bytes for each process
+    assert Path(file.path).stat().st_size == 16
+    processes = [SharedCounters(file) for _ in range(3)]
+    # one that has not opened has nothing to publish, and takes nobody's slot
+    processes[2].publish(7)
+    assert processes[0].total() == 0
+    processes[0]._listening[0] = processes[0]._listening[1] = 1
+    with pytest.raises(RuntimeError, match="more than 2 server processes"):
+        processes[2].open()
+
+
+def test_slots_are_taken_one_after_the_other(tmp_path: Path) -> None:
+    file = worker_counters.new(2, tmp_path)
+    process = SharedCounters(file)
+    with open(file.path, "rb") as held, ThreadPoolExecutor(1) as pool:
+        # another process is choosing its slot
+        fcntl.flock(held, fcntl.LOCK_EX)
+        opening = pool.submit(process.open)
+        with pytest.raises(TimeoutError):
+            opening.result(0.3)
+        assert process.listening() == 0
+        fcntl.flock(held, fcntl.LOCK_UN)
+        opening.result(30)
+    assert process.listening() == 1
 
 
 def _count(path: str, processes: int, in_flight: int) -> None:

@@ -1,0 +1,117 @@
+"""The daemon of engines that share a GPU: a script stands in for NVIDIA's, and records how it was called. The real one: test_gpu_server."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from encoder_plugins.serving import mps, signals
+
+DAEMON = """#!/bin/sh
+# as the real one: -d starts it, and commands come on standard input
+if [ "$1" = -d ]; then
+  test -d "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
+  test -d "$CUDA_MPS_LOG_DIRECTORY" || exit 4
+  echo "start $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
+  sleep 60 &
+  echo $! > "$CALLS.pid"
+  exit ${STATUS:-0}
+fi
+read line
+echo "$line $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
+kill "$(cat "$CALLS.pid")"
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> dict[str, str]:
+    """The environment of a host that has the daemon."""
+    program = tmp_path / mps.CONTROL
+    program.write_text(DAEMON, encoding="utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that a process can use only where the daemon's folder is known to it."""
+    monkeypatch.setattr(mps, "PROBE", f"import os; assert os.path.isdir(os.environ['{mps.PIPES}'])")
+
+
+def calls(host: dict[str, str]) -> list[str]:
+    file = Path(host["CALLS"])
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_daemon_runs_for_as_long_as_the_engines(host: dict[str, str]) -> None:
+    with mps.shared_gpu(host) as variables:
+        pipes = variables[mps.PIPES]
+        assert variables.keys() == {mps.PIPES, mps.LOGS}
+        assert calls(host) == [f"start {pipes}"]
+        # nobody else of this machine may send work through it
+        assert stat.S_IMODE(Path(pipes).parent.stat().st_mode) == 0o700
+    assert calls(host) == [f"start {pipes}", f"quit {pipes}"]
+    assert not Path(pipes).parent.exists()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_it_ends_when_an_engine_fails(host: dict[str, str]) -> None:
+    with pytest.raises(RuntimeError, match="ill"), mps.shared_gpu(host):
+        raise RuntimeError("an engine is ill")
+    assert [line.split()[0] for line in calls(host)] == ["start", "quit"]
+
+
+def test_it_ends_with_a_server_that_is_stopped_while_it_starts(host: dict[str, str]) -> None:
+    script = """
+import os, signal
+from encoder_plugins.serving import mps, signals
+signals.exit_on_sigterm()
+mps.PROBE = "import os, signal, time; os.kill({}, signal.SIGTERM); time.sleep(60)".format(os.getpid())
+with mps.shared_gpu(os.environ):
+    raise AssertionError("the signal came before")
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=host, capture_output=True, text=True, timeout=30)
+    assert done.returncode == signals.ENDED, done.stderr
+    assert [line.split()[0] for line in calls(host)] == ["start", "quit"]
+
+
+def test_engines_take_turns_where_a_process_cannot_use_the_gpu_through_it(
+    host: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mps, "PROBE", "import sys; sys.exit('CUDA error 805')")
+    with mps.shared_gpu(host) as variables:
+        assert variables == {}
+        assert [line.split()[0] for line in calls(host)] == ["start", "quit"]
+    assert "CUDA error 805" in capfd.readouterr().err
+
+
+def test_the_probe_fails_where_there_is_no_gpu(host: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    with mps.shared_gpu(host) as variables:
+        assert variables == {}
+    assert "take turns" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("gpu")
+def test_engines_take_turns_where_it_does_not_start(host: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    with mps.shared_gpu(host | {"STATUS": "1"}) as variables:
+        assert variables == {}
+    assert "status 1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["/a/daemon/of/the/cluster", ""])
+def test_a_daemon_of_someone_else_is_left_alone(host: dict[str, str], given: str) -> None:
+    with mps.shared_gpu(host | {mps.PIPES: given}) as variables:
+        assert variables == {}
+    assert calls(host) == []
+
+
+def test_a_host_without_one_needs_none(host: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    with mps.shared_gpu(host | {"PATH": "/nowhere"}) as variables:
+        assert variables == {}
+    assert capfd.readouterr().err == ""
