@@ -1,0 +1,1 @@
+"""Releases: images and chart in a registry, with what is in them, where they come from, and signatures."""
