@@ -10,6 +10,9 @@ import sys
 COMMANDS = {
     "fuzz": "send a server what nobody should send",
     "gliner": "every way to serve a GLiNER checkpoint, in one table",
+    "gliner2": "GLiNER2 by the library and by ours, in one table",
+    "retrieval": "every way to serve a retriever's checkpoint, in one table",
+    "memory": "what long documents take of a GPU's memory",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",
     "step": "what a step of few GLiNER texts takes on a GPU, with and without its CUDA graphs",

@@ -320,12 +320,19 @@ class Maker:
         kind = schema.get("type")
         if kind == "object":
             required = set(schema.get("required", ()))
-            return {
+            others = schema.get("additionalProperties")
+            made: dict[str, Json] = {}
+            if isinstance(others, dict):
+                count = self._chance.choice((0, 1, 1, 2, 5))
+                made = {self._string()[:30]: self._of_schema(others, depth + 1) for _ in range(count)}
+            return made | {
                 name: self._of_schema(part, depth + 1)
                 for name, part in schema.get("properties", {}).items()
                 if self._chance.random() < (0.95 if name in required else 0.5)
             }
         if kind == "array":
+            if tuple_of := schema.get("prefixItems"):
+                return [self._of_schema(part, depth + 1) for part in tuple_of[: self._chance.choice((1, 2, 9, 9, 9))]]
             size = self._chance.choice((0, 1, 1, 2, 3, 8))
             return [self._of_schema(schema.get("items", {}), depth + 1) for _ in range(size)]
         if kind in ("integer", "number"):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
+import uvloop
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _ready(number: int) -> int:
 def _send(
     url: str, bodies: list[bytes], clients: int, number: int, start: float, warm: float, seconds: float
 ) -> tuple[list[float], int]:
-    return asyncio.run(send_all(url, bodies, clients, number, start, warm, seconds))
+    return uvloop.run(send_all(url, bodies, clients, number, start, warm, seconds))
 
 
 async def send_all(

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from encoder_bench import server
-from encoder_bench.peers import PROCESSOR, READY, Result
+from encoder_bench.cells import CELL, READY
+from encoder_bench.peers import PROCESSOR, Result
 from encoder_bench.workload import Shape
 
 
@@ -96,6 +98,61 @@ def measure_together(processes: Sequence[PeerProcess], shape: Shape) -> Result:
             "% slower the slowest process": round((fastest / slowest - 1) * 100, 1),
         },
     )
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], task: Mapping[str, Any], log: Path, environment: Mapping[str, str], seconds: float
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Start a process that reads its task, a line of JSON, and says that it is ready; gives what it then measures.
+
+    Args:
+        command: What runs it.
+        task: Its task.
+        log: Gets what it writes to standard error.
+        environment: Its environment variables.
+        seconds: In which it must be ready, and have measured.
+
+    Returns:
+        Its cells as they come; it begins to measure when the first is wanted.
+
+    Raises:
+        RuntimeError: It ended, or took too long; the message has the last line of its log.
+    """
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=written, text=True, env=environment
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    to, lines = process.stdin, process.stdout
+
+    def read(start: str) -> Iterator[str]:
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        try:
+            yield from (line for line in lines if line.startswith(start))
+        finally:
+            timer.cancel()
+        if status := process.wait():
+            raise RuntimeError(f"{command[-1]} ended with {status}: {last_line(log)}")
+
+    def cells() -> Iterator[dict[str, Any]]:
+        to.write("measure\n")
+        to.close()
+        for line in read(CELL):
+            yield json.loads(line.removeprefix(CELL))
+
+    try:
+        # one that has ended says in its log why
+        with contextlib.suppress(BrokenPipeError):
+            to.write(f"{json.dumps(task)}\n")
+            to.flush()
+        next(read(READY))
+        yield cells()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def last_line(log: Path) -> str:

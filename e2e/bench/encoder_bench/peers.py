@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from encoder_bench import workload
+from encoder_bench.cells import READY
 from encoder_bench.workload import THRESHOLD, Shape
 
 # of a request of ours
 TEXTS = 32
 PROCESSOR = "ms of processor time a text"
-READY = '{"ready": true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

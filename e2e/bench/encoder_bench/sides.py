@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import encoder_bench
 import encoder_plugins
@@ -36,6 +36,8 @@ SIDES = (
     "http",
     "http-1",
     "http-2",
+    "http-2x6",
+    "http-3x4",
     "before",
     "before-1",
     "before-2",
@@ -66,6 +68,7 @@ class Row:
 
 
 Measure = Callable[[Shape], Iterator[Row]]
+Side = TypeVar("Side")
 
 
 class Sides:
@@ -84,12 +87,13 @@ class Sides:
 
     def open(self, side: str) -> AbstractContextManager[Measure]:
         """Return what starts a side, and ends it."""
-        # behind the dash: engines of ours, processes of the library
-        kind, _, engines = side.partition("-")
+        # behind the dash: engines of ours, with the API servers of each, or processes of the library
+        kind, _, counts = side.partition("-")
         if kind == "factory":
             return self._factory()
+        engines, _, api_servers = counts.partition("x")
         if kind in ("http", "before"):
-            return self._http(kind, int(engines) if engines else None)
+            return self._http(kind, int(engines) if engines else None, int(api_servers) if api_servers else None)
         return self._process(kind, int(engines) if engines else None)
 
     def _environment(self, side: str) -> dict[str, str]:
@@ -115,7 +119,7 @@ class Sides:
             arguments=self._arguments,
         )
         command = [interpreter(kind), "-m", "encoder_bench.peers", kind, json.dumps(asdict(task))]
-        environment = self._environment(side) | {"PYTHONPATH": _path()}
+        environment = self._environment(side) | {"PYTHONPATH": package_path()}
         numbers = range((count or 1) if kind == "library" else 1)
         processes = [
             PeerProcess(side, command, self._folder / f"{side}-{number}.log", environment, given.cell_seconds)
@@ -131,15 +135,15 @@ class Sides:
             yield measure
 
     @contextlib.contextmanager
-    def _http(self, kind: str, engines: int | None) -> Iterator[Measure]:
+    def _http(self, kind: str, engines: int | None, api_servers: int | None) -> Iterator[Measure]:
         given = self._given
-        side = kind if engines is None else f"{kind}-{engines}"
+        side = "-".join([kind, *(str(count) for count in (engines, api_servers) if count)])
         arguments = ["--accelerator", "cpu" if given.device == "cpu" else "nvidia", "--dtype", given.dtype]
         arguments += ["--max-in-flight", "4096"]
         if engines is not None:
             arguments += ["--engines", str(engines)]
-        if given.api_servers:
-            arguments += ["--api-servers", str(given.api_servers)]
+        if api_servers or given.api_servers:
+            arguments += ["--api-servers", str(api_servers or given.api_servers)]
         if self._arguments:
             arguments += ["--", *self._arguments]
         log, environment, artifact = self._folder / f"{side}.log", self._environment(side), given.artifact
@@ -152,7 +156,7 @@ class Sides:
             def measure(shape: Shape) -> Iterator[Row]:
                 for way in given.clients:
                     clients, texts = map(int, way.split("x"))
-                    name = f"{'ours' if kind == 'http' else 'before'}, HTTP, {_engines(engines)}"
+                    name = f"{'ours' if kind == 'http' else 'before'}, HTTP, {_processes(engines, api_servers)}"
                     yield self._measured(name, at, shape, clients, texts)
 
             yield measure
@@ -208,14 +212,17 @@ def _entities(at: server.Server, texts: Sequence[str], more: Mapping[str, Any], 
     return total
 
 
-def _engines(count: int | None) -> str:
-    return "engines as `serve` chooses" if count is None else f"{count} engine{'s' * (count > 1)}"
+def _processes(engines: int | None, api_servers: int | None) -> str:
+    if engines is None:
+        return "engines as `serve` chooses"
+    each = f" with {api_servers} API servers" if api_servers else ""
+    return f"{engines} engine{'s' * (engines > 1)}{each}"
 
 
 @contextlib.contextmanager
-def together(managers: Mapping[str, AbstractContextManager[Measure]]) -> Iterator[dict[str, Measure | Exception]]:
+def together(managers: Mapping[str, AbstractContextManager[Side]]) -> Iterator[dict[str, Side | Exception]]:
     """Start sides at the same time, and end them so; gives how each measures, or why it did not start."""
-    found: dict[str, Measure | Exception] = {}
+    found: dict[str, Side | Exception] = {}
     with ThreadPoolExecutor(len(managers)) as pool:
         starting = {name: pool.submit(manager.__enter__) for name, manager in managers.items()}
         for name, future in starting.items():
@@ -237,7 +244,7 @@ def interpreter(kind: str) -> str:
     return str(reference_environment.python(reference_environment.provide("gliner")))
 
 
-def _path() -> str:
+def package_path() -> str:
     """Return where a side finds this package, and ours: the library's environment has neither."""
     packages = [encoder_bench.__file__, encoder_plugins.__file__]
     folders = [str(Path(str(file)).parents[1]) for file in packages]

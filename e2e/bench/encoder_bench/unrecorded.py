@@ -16,6 +16,7 @@ import numpy as np
 
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
@@ -33,6 +34,7 @@ def record(
     cases: Sequence[Case],
     *,
     trust_remote_code: bool = False,
+    parameters: Mapping[str, Value] | None = None,
 ) -> Recording:
     """Record one case whose output no library computed."""
     return Recording(
@@ -49,14 +51,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", default="tiny")
 
 
+def build(folder: Path, plugin: str, shape: str) -> Path:
+    """Write the checkpoint, and return its folder."""
+    from encoder_bench import retrieval_checkpoint
+    from encoder_checkpoints import gliner, gliner2
+
+    if plugin in retrieval_checkpoint.KINDS:
+        return retrieval_checkpoint.build(folder, plugin, shape)
+    if plugin == "deberta_gliner2":
+        return gliner2.build(folder, shape)
+    positions = {} if plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}
+    return gliner.build(folder, plugin, shape, encoder=positions, max_len=WORDS)
+
+
 def main(given: argparse.Namespace) -> int:
     """Build, prepare, and print how long each took."""
-    from encoder_checkpoints import gliner
-
     folder = given.folder.absolute()
     start = time.monotonic()
-    positions = {} if given.plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}
-    source = gliner.build(folder / "source", given.plugin, given.shape, encoder=positions, max_len=WORDS)
+    source = build(folder / "source", given.plugin, given.shape)
     built = time.monotonic()
     plugin = catalog.get(given.plugin)
     done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress(), record)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pydoc_data.topics import topics
 
+from tokenizers import Tokenizer
+
 LABELS = (
     *("person", "company", "city", "date", "team", "country", "river", "language", "product", "event"),
     *("law", "number", "time", "money", "title", "book", "film", "song", "animal", "plant"),
@@ -46,6 +48,19 @@ def texts(count: int, length: int, seed: int = 1) -> list[str]:
     chance, known = random.Random(seed * 1_000_003 + length), words()
     begins = [chance.randrange(len(known) - length) for _ in range(count)]
     return [" ".join(known[begin : begin + length]) for begin in begins]
+
+
+def texts_of_tokens(tokenizer: Tokenizer, count: int, tokens: int, seed: int = 1) -> list[str]:
+    """Return so many different texts, each of so many tokens without those that the tokenizer puts around it.
+
+    The tokens of a text that was cut inside a word may be one more or less.
+    """
+    found = []
+    # a word has at least one token
+    for text in texts(count, tokens, seed):
+        _, end = tokenizer.encode(text, add_special_tokens=False).offsets[tokens - 1]
+        found.append(text[:end].rstrip())
+    return found
 
 
 def labels(count: int) -> list[str]:

@@ -24,6 +24,8 @@ class Request(Data, frozen=True):
     text: str
     share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     inner: list[Inner] | None = None
+    named: dict[str, Inner] | None = None
+    pairs: list[tuple[str, str]] | None = None
 
 
 def maker(seed: int = 1) -> Maker:
@@ -75,6 +77,13 @@ def test_both_sides_of_the_schema_are_reached() -> None:
         assert verdicts[kind][False], kind
 
 
+def test_objects_of_any_names_and_tuples_are_filled() -> None:
+    made = [body.content for body in maker().bodies(3_000) if body.kind == "combined" and accepted(body.content)]
+    requests = [bodies.decode(content, Envelope[Request]).data for content in made]
+    assert any(request.named for request in requests)
+    assert any(request.pairs for request in requests)
+
+
 def test_each_field_is_found_wrong_somewhere() -> None:
     named: Counter[str] = Counter()
     for body in maker().bodies(3_000):
@@ -82,7 +91,16 @@ def test_each_field_is_found_wrong_somewhere() -> None:
             bodies.decode(body.content, Envelope[Request])
         except InvalidRequest as error:
             named[error.param] += 1
-    assert {"data", "data.text", "data.share", "data.inner", "data.inner[0].low", "model", "body"} <= set(named)
+    assert {
+        "data",
+        "data.text",
+        "data.share",
+        "data.inner",
+        "data.inner[0].low",
+        "data.pairs[0][0]",
+        "model",
+        "body",
+    } <= set(named)
 
 
 def test_some_are_larger_than_a_server_takes() -> None:
