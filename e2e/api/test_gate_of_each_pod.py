@@ -73,7 +73,7 @@ def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
         kind: (condition(live, kind)["status"], condition(live, kind)["reason"]) for kind in ("Verified", "Degraded")
     }
     assert reported == {"Verified": ("False", "ParityFailed"), "Degraded": ("True", "ParityFailed")}
-    assert "0.8123" in condition(live, "Verified")["message"]
+    assert "cosine 0.812 (" in condition(live, "Verified")["message"]
     first = live["status"]["activeRevision"]
     scene.patch({"parity": {"mode": "Disabled"}, "serving": {"maxModelLen": 64}})
     wait_for("the new revision", lambda: scene.model()["status"]["activeRevision"] != first, seconds=60)

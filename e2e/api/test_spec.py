@@ -89,6 +89,10 @@ BAD = [
 ]
 # refused by the API server with the sentence, by the operator with its own words
 BAD_FIELDS = [
+    (
+        {"prepare": {"parameters": {"wordsSplitter": "spacy"}}},
+        'prepare.parameters.wordsSplitter: Unsupported value: "spacy"',
+    ),
     ({"serving": GPU | {"limits": {"texts": 0}}}, "greater than or equal to 1"),
     ({"serving": GPU | {"args": ["--port=9"]}}, "reserved for the operator"),
     ({"serving": GPU | {"args": ["-tp=9"]}}, "reserved for the operator"),

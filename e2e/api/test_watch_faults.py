@@ -78,6 +78,30 @@ def test_a_watch_that_is_too_old_lists_again(
 
 
 @pytest.mark.fault(
+    "a list is read so slowly that the API server forgets its version (410)",
+    "nothing",
+    "the whole list is read at once",
+)
+def test_a_list_that_expires_between_two_pages_is_read_whole(
+    proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
+) -> None:
+    names = [f"m{number:02d}" for number in range(25)]
+    for name in names:
+        scene.apply_model(name)
+    proxy.fault = lambda method, path: Fault(410) if method == "PAGE" else None
+    behind.start(ENCODER_RESYNC_SECONDS="600")
+    behind.wait_ready()
+    for name in names:
+        scene.wait_current("Ready", name, seconds=120)
+    assert resources(proxy, "PAGE", 410, 0) >= {"encodermodels"}
+    # watches begin where the whole list ended
+    scene.patch_serving({"replicas": 2}, names[-1])
+    wait_for("the edit done", lambda: (scene.deployment(names[-1]) or {})["spec"]["replicas"] == 2, seconds=20)
+    assert not behind.dead
+    assert untraced(behind) == []
+
+
+@pytest.mark.fault(
     "a watch is silently dead (packets are dropped)",
     "nothing",
     "it is reconnected after 70 seconds, and delivers what was missed; the operator is not restarted",

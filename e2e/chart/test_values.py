@@ -18,6 +18,8 @@ IMAGE = {"repository": "elsewhere/image"}
 # each value with another one than its default, and the values without which it would have nothing to say
 OTHER: dict[str, tuple[Any, Body]] = {
     "imageRegistry": ("images.example.org/team", {}),
+    "nameOverride": ("vectors", {}),
+    "extraEnv": ([{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}], {}),
     "image.repository": ("elsewhere/operator", {}),
     "image.tag": ("other", {}),
     "image.digest": ("sha256:" + "1" * 64, {}),
@@ -126,8 +128,8 @@ def rendered(helm: Helm, values: str) -> list[Body]:
 
 def test_each_value_is_in_the_table_above() -> None:
     described = chart_reference.described((chart.CHART / "values.yaml").read_text())
-    # what Helm passes on to every part of a larger chart
-    assert {value.path for value in described} - {"global"} == set(OTHER)
+    # what Helm passes on to every part of a larger chart, and what only decides whether anything is rendered
+    assert {value.path for value in described} - {"global", "localImages"} == set(OTHER)
 
 
 @pytest.mark.parametrize("path", sorted(OTHER))
@@ -175,6 +177,8 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
+        ({"extraEnv": [{"name": "ENCODER_IMAGES", "value": "{}"}]}, "extraEnv"),
+        ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
@@ -213,6 +217,35 @@ def test_an_image_that_nobody_names_is_one_that_is_built_here(helm: Helm) -> Non
     named += [image for engines in images.engine.values() for image in engines.values()]
     built = [target.reference for target in targets.current() if target.name != targets.TESTS_ONLY]
     assert sorted(named) == sorted(built)
+
+
+def test_a_registry_is_enough_where_no_node_has_the_images(helm: Helm) -> None:
+    assert helm.render({"localImages": False, "imageRegistry": "images.example.org/team"})
+
+
+def test_another_name_is_in_names_and_selectors_but_not_in_the_image(helm: Helm) -> None:
+    objects = helm.render({"nameOverride": "vectors", "extraEnv": [{"name": "A", "value": "b"}], **ALL})
+    name = f"{chart.RELEASE}-vectors"
+    deployment = chart.find(objects, "Deployment", name)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    labels = {"app.kubernetes.io/name": "vectors", "app.kubernetes.io/instance": chart.RELEASE}
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert chart.find(objects, "PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"] == labels
+    assert container["image"].startswith("encoder-operator/operator:")
+    collector = chart.find(objects, "CronJob", f"{name}-gc")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    for environment in (container["env"], collector["containers"][0]["env"]):
+        names = [entry["name"] for entry in environment]
+        assert "A" in names
+        assert len(set(names)) == len(names)
+
+
+def test_the_upgrade_to_this_version_is_described() -> None:
+    versions = [
+        chart.PREVIOUS.stem.rpartition("-")[2],
+        yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["version"],
+    ]
+    page = (chart.ROOT / "docs" / "operations.md").read_text()
+    assert f"\n### From {versions[0]} to {versions[1]}\n" in page
 
 
 def test_the_model_of_the_test_reaches_it_word_for_word(helm: Helm) -> None:

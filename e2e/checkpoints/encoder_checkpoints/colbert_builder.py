@@ -112,12 +112,19 @@ def draw(module: torch.nn.Module, scale: float) -> None:
     """Draw weights that make neighbours, positions and projections count; the initial ones give rows that hardly differ."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            size = scale if parameter.ndim > 1 else 0.02
+            # a bias or the weight of a norm that is lost has to be seen through the rounding of bfloat16
+            size = scale if parameter.ndim > 1 else 0.2
             parameter.copy_(torch.randn_like(parameter) * size + float("norm.weight" in name.lower()))
 
 
 def byte_level_tokenizer(
-    texts: Iterable[str], specials: list[str], template: str, *, prefixes: tuple[str, ...] = PREFIXES, **named: str
+    texts: Iterable[str],
+    specials: list[str],
+    template: str,
+    *,
+    prefixes: tuple[str, ...] = PREFIXES,
+    vocabulary: int = VOCABULARY,
+    **named: str,
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level tokenizer.
 
@@ -126,6 +133,7 @@ def byte_level_tokenizer(
         specials: Its special tokens.
         template: What stands around a text, e.g. ``[CLS] $A [SEP]``.
         prefixes: Tokens that are added behind, as PyLate adds them.
+        vocabulary: Entries, without those added behind.
         named: Roles of special tokens, ``unk_token`` among them.
     """
     backend = Tokenizer(models.BPE(unk_token=named["unk_token"]))
@@ -133,7 +141,7 @@ def byte_level_tokenizer(
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -148,19 +156,22 @@ def byte_level_tokenizer(
     return tokenizer
 
 
-def word_piece_tokenizer(texts: Iterable[str], *, prefixes: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
+def word_piece_tokenizer(
+    texts: Iterable[str], *, prefixes: tuple[str, ...] = (), vocabulary: int = VOCABULARY
+) -> PreTrainedTokenizerFast:
     """Train a tokenizer of BERT's kind, which lower-cases and has entries that are not used, as Stanford's markers need them.
 
     Args:
         texts: What it is trained on.
         prefixes: Tokens that are added behind, as PyLate adds them.
+        vocabulary: Entries, without those added behind.
     """
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     unused = ["[unused0]", "[unused1]", "[unused2]"]
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=[*specials, *unused], show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=[*specials, *unused], show_progress=False)
     backend.train_from_iterator(texts, trainer)
     # a tokenizer of the same entries, to which those that are not used are no special tokens
     tokenizer = transformers.BertTokenizer(vocab=backend.get_vocab(), do_lower_case=True)

@@ -27,10 +27,12 @@ from encoder_checkpoints import vocabularies
 
 Weights = Literal["safetensors", "pickle"]
 
-PLUGINS = ("deberta_gliner", "mmbert_gliner", "mt5_gliner")
+PLUGINS = ("deberta_gliner", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
 LABELS = ("person", "company", "city", "date of birth", "sports team")
 # the logits of random spans and labels have this standard deviation, as those of trained checkpoints roughly have
 SPREAD = 2.0
+# of pairs of word and label, those that start, end, and are inside of an entity, with scores above 0.5
+WORD_SHARES = (0.4, 0.4, 0.6)
 # with weights beyond this, checkpoints are written in bfloat16
 LARGE_BYTES = 1 << 30
 
@@ -46,7 +48,7 @@ class Shape:
         hidden_size: GLiNER's own width.
         max_width: Words of the longest span.
         max_words: Words taken of a text.
-        share: How many of all pairs of span and label have a score above 0.5.
+        share: How many of all pairs of span and label have a score above 0.5; token-level models have `WORD_SHARES`.
     """
 
     encoder: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Family:
         tokenizer: Trains its tokenizer.
         added: Tokens that GLiNER adds, in order.
         shapes: Sizes by name; `tiny` is for every day, the others are true ones.
+        head: Fields of gliner_config.json that choose the head; none for spans.
     """
 
     base: str
@@ -75,6 +78,7 @@ class Family:
     tokenizer: Callable[[int], tuple[Tokenizer, dict[str, Any]]]
     added: tuple[str, ...]
     shapes: Mapping[str, Shape]
+    head: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _tiny(**encoder: Any) -> Shape:
@@ -178,6 +182,53 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 ),
             },
         ),
+        "modernbert_gliner_rerank": Family(
+            base="example/ettin",
+            encoder={
+                "model_type": "modernbert",
+                "attention_bias": False,
+                "mlp_bias": False,
+                "norm_bias": False,
+                "hidden_activation": "gelu",
+                "global_attn_every_n_layers": 3,
+                "global_rope_theta": 160_000.0,
+                "local_rope_theta": 160_000.0,
+                "local_attention": 128,
+                "max_position_embeddings": 8192,
+                "norm_eps": 1e-5,
+                "pad_token_id": 0,
+                "bos_token_id": 2,
+                "cls_token_id": 2,
+                "eos_token_id": 1,
+                "sep_token_id": 1,
+            },
+            tokenizer=vocabularies.mmbert,
+            added=("<<ENT>>", "<<SEP>>"),
+            shapes={
+                # windows of 32, so that short texts reach beyond them
+                "tiny": _tiny(
+                    hidden_size=96,
+                    num_attention_heads=3,
+                    num_hidden_layers=3,
+                    intermediate_size=96,
+                    local_attention=32,
+                    max_position_embeddings=2048,
+                    global_attn_every_n_layers=2,
+                ),
+                "small": Shape(
+                    encoder={
+                        "hidden_size": 512,
+                        "num_attention_heads": 8,
+                        "num_hidden_layers": 19,
+                        "intermediate_size": 768,
+                    },
+                    vocabulary=50_368,
+                    hidden_size=768,
+                    max_words=2048,
+                ),
+            },
+            head={"span_mode": "token_level"},
+        ),
         "mt5_gliner": Family(
             base="example/mt5",
             encoder={
@@ -270,10 +321,14 @@ def build(
             "class_token_index": tokenizer.token_to_id("<<ENT>>"),
             "vocab_size": rows,
             "encoder_config": {**encoder_config, "vocab_size": rows},
+            **family.head,
             **gliner_overrides,
         }
         model = _model(config, seed)
-        _calibrate(model, size.share if share is None else share)
+        if config.get("span_mode") == "token_level":
+            _calibrate_words(model, seed)
+        else:
+            _calibrate(model, size.share if share is None else share)
         _save(model, folder, weights, dtype)
         _publish_config(folder, family.base, keep_encoder=auxiliary is None)
         if auxiliary is not None:
@@ -341,9 +396,32 @@ def _calibrate(model: Any, share: float) -> None:
     label.bias[0] = abs(shift) ** 0.5
 
 
-def _captured(model: Any, span: torch.nn.Module, label: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what two layers give for some texts: spans `[spans, hidden]` and labels `[labels, hidden]`."""
-    seen: dict[torch.nn.Module, list[torch.Tensor]] = {span: [], label: []}
+@torch.no_grad()
+def _calibrate_words(model: Any, seed: int) -> None:
+    """Redraw, scale and shift the head of a token-level model: logits have the requested spread, and `WORD_SHARES` of them are above 0."""
+    head = model.model
+    scorer, last = head.scorer, head.scorer.out_mlp[3]
+    # as initialised, biases and the differences of labels outweigh those of words
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, parameter in (*head.rnn.named_parameters(), *scorer.named_parameters()):
+            if "bias" in name:
+                parameter.normal_(0.0, 0.1)
+            else:
+                parameter.normal_(0.0, 2.0 / parameter.shape[1] ** 0.5)
+    size = model.config.hidden_size
+    scorer.out_mlp[0].weight[:, size : 2 * size] *= 0.6
+    (seen,) = _captured(model, last)
+    factors = SPREAD / seen.std(0)
+    last.weight *= factors[:, None]
+    last.bias *= factors
+    scaled = seen * factors
+    last.bias -= torch.stack([torch.quantile(scaled[:, i], 1 - share) for i, share in enumerate(WORD_SHARES)])
+
+
+def _captured(model: Any, *layers: torch.nn.Module) -> list[torch.Tensor]:
+    """Return what layers give for some texts: `[rows, width]` each."""
+    seen: dict[torch.nn.Module, list[torch.Tensor]] = {layer: [] for layer in layers}
 
     def keep(module: torch.nn.Module, _: Any, output: torch.Tensor) -> None:
         seen[module].append(output.flatten(0, -2).float())
@@ -354,7 +432,7 @@ def _captured(model: Any, span: torch.nn.Module, label: torch.nn.Module) -> tupl
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.cat(seen[span]), torch.cat(seen[label])
+    return [torch.cat(seen[layer]) for layer in layers]
 
 
 def _save(model: Any, folder: Path, weights: Weights, dtype: str | None) -> None:

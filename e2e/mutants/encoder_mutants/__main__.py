@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_mutants import choice, mutants, pool, scores, table
@@ -21,14 +20,6 @@ from encoder_node.settings import cache_folder
 # tests that take this much longer than without a mutant, plus what a busy machine adds in seconds, are ended
 TIMES_LONGER, SECONDS_MORE = 3, 20.0
 BASELINE_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class Survivors:
-    """What is left of a module's mutants after a level of tests."""
-
-    run: int
-    mutants: list[Mutant]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,8 +73,9 @@ def _module(group: Group, module: str, equivalents: Sequence[Equivalent], option
         by_unit = len(chosen) - len(alive)
         by_all = None
         if options.level == "all":
-            if group.all:
-                alive = _level(workers, "all", table.files(group.all), module, original, alive)
+            tests = table.files(group.everything(module))
+            if tests and alive:
+                alive = _level(workers, "all", tests, module, original, alive)
             by_all = len(chosen) - len(alive)
     report = _report(module, original, alive)
     print(f"{module}: {len(chosen) - len(alive)} of {len(chosen)} killed; the others: {report}", flush=True)
@@ -95,6 +87,7 @@ def _level(
     workers: pool.Pool, level: str, tests: Sequence[str], module: str, original: str, alive: Sequence[Mutant]
 ) -> list[Mutant]:
     """Return the mutants that survive a level's tests."""
+    print(f"{module}: {level} tests without a mutant: {', '.join(tests)}", flush=True)
     (baseline,) = workers.run([Task("", "", tests, level, BASELINE_SECONDS, trace=module)])
     if baseline.status != "passed":
         raise SystemExit(f"{baseline.log}\n{module}: without any mutant, {baseline.by or 'a test'} {baseline.status}")
@@ -103,15 +96,17 @@ def _level(
     chosen = {mutant: choice.tests(original, mutant.line, baseline.traces) for mutant in alive}
     # a line that no test executes: whatever stands there survives
     survivors = {mutant for mutant, tests_of_it in chosen.items() if not tests_of_it}
+    for mutant in sorted(survivors, key=lambda mutant: mutant.line):
+        print(f"  {mutant}: no test executes the line", flush=True)
     run = [mutant for mutant in alive if mutant not in survivors]
     begin = time.monotonic()
     tasks = [Task(module, mutant.source(original), chosen[mutant], level, timeout) for mutant in run]
     for number, (mutant, outcome) in enumerate(zip(run, workers.run(tasks), strict=True), 1):
-        if outcome.status == "passed":
+        survived = outcome.status == "passed"
+        if survived:
             survivors.add(mutant)
-            print(f"  survived: line {mutant.line}, {mutant.operator}: {mutant.text}", flush=True)
-        if number % 50 == 0:
-            print(f"  {number} of {len(run)}, {time.monotonic() - begin:.0f} s", flush=True)
+        what = "survived" if survived else f"{outcome.status}: {outcome.by}".removesuffix(": ")
+        print(f"  {number} of {len(run)}, {time.monotonic() - begin:.0f} s: {mutant}: {what}", flush=True)
     return [mutant for mutant in alive if mutant in survivors]
 
 

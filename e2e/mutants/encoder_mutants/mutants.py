@@ -33,6 +33,9 @@ class Mutant:
     line: int
     text: str
 
+    def __str__(self) -> str:
+        return f"line {self.line}, {self.operator}: {self.text}"
+
     def source(self, original: str) -> str:
         """Return the changed source."""
         changed = mutate_code(original, OPERATORS[self.operator](), self.occurrence)

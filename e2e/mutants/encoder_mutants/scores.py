@@ -29,7 +29,9 @@ They are made with [cosmic-ray](https://cosmic-ray.readthedocs.io). Which tests 
 `e2e/mutants/encoder_mutants/modules.toml`, together with the mutants that no test can notice and why.
 
 The goals are at least 85 % by unit tests and at least 95 % by all tests: unit tests first, and what survives them is run against the engine
-tests and the scenarios on an API server (`LEVEL=all`).
+tests and the scenarios on an API server (`LEVEL=all`). A scenario takes tens of seconds, and runs the operator in a process of its own, so
+that nothing shows which lines it executes: the table names the scenarios of a module one by one. Each mutant's outcome is printed when it
+is known, with the test that failed. A machine that is busy with other work makes scenarios fail for reasons of their own: see which test it was.
 """
 COLUMNS = "| module | mutants | killed by unit tests | killed by all tests |\n|---|---:|---:|---:|\n"
 

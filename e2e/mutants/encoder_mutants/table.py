@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 TABLE = Path(__file__).with_name("modules.toml")
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,9 @@ class Group(_Strict):
         name: As it stands in the table of scores.
         modules: Paths below the root of the repository.
         unit: Paths or patterns of the unit tests' files; those marked engine, cluster, gpu or soak are left out.
-        all: Paths or patterns of what else tests them: engine tests, and scenarios on an API server.
+        all: Paths or patterns of what else tests them: engine tests, and scenarios on an API server. `path::test` is a single one.
+        scenarios: What a module has instead of `all`. A scenario runs the operator in a process of its own, so that the lines of a
+            mutant cannot choose between them, and each takes tens of seconds.
         preload: Modules of other projects that the tests import; they are imported once for all mutants.
         merged: False while the modules are on a branch of their own.
     """
@@ -33,8 +35,13 @@ class Group(_Strict):
     modules: tuple[str, ...]
     unit: tuple[str, ...]
     all: tuple[str, ...] = ()
+    scenarios: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     preload: tuple[str, ...] = ()
     merged: bool = True
+
+    def everything(self, module: str) -> tuple[str, ...]:
+        """Return what `LEVEL=all` runs against a module's survivors."""
+        return self.scenarios.get(module, self.all)
 
 
 class Equivalent(_Strict):
@@ -65,17 +72,18 @@ def read(table: Path = TABLE) -> tuple[list[Group], list[Equivalent]]:
 
 
 def files(patterns: Sequence[str], root: Path = ROOT) -> list[str]:
-    """Return the files that patterns name, each once, below the root.
+    """Return the files that patterns name, and the single tests, each once, below the root.
 
     Raises:
         FileNotFoundError: A pattern names none.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        paths = sorted(root.glob(pattern))
+        file, separator, test = pattern.partition("::")
+        paths = sorted(root.glob(file))
         if not paths:
             raise FileNotFoundError(f"{pattern}: no such file; {TABLE.name} names it")
-        found |= dict.fromkeys(str(path.relative_to(root)) for path in paths)
+        found |= dict.fromkeys(f"{path.relative_to(root)}{separator}{test}" for path in paths)
     return list(found)
 
 

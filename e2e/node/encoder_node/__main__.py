@@ -1,4 +1,4 @@
-"""The commands: `python -m encoder_node build | up | down | status | load | kubeconfig | run`."""
+"""The commands: `python -m encoder_node check | build | up | down | status | load | kubeconfig | run`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from encoder_node import cluster as clusters
+from encoder_node import prerequisites
 from encoder_node.errors import NodeError
 
 
@@ -18,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="encoder_node", description="A Kubernetes cluster to test on.")
     commands = top.add_subparsers(dest="command", required=True)
     for name, text in (
+        ("check", "say what this machine lacks; exit code 1 if anything"),
         ("build", "make what the cluster is made of"),
         ("up", "start the cluster, or verify it"),
         ("down", "end the cluster; leave nothing but caches"),
@@ -36,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
 def execute(cluster: clusters.Cluster, options: argparse.Namespace) -> int:
     """Does what the command line says and returns the exit code."""
     match options.command:
+        case "check":
+            prerequisites.ensure(clusters.missing(), install=False)
         case "build":
             cluster.build()
         case "up":

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from encoder_node import kind, node
+from encoder_node import kind, node, prerequisites
 from encoder_node import settings as settings_module
+from encoder_node.prerequisites import Missing
+from encoder_node.programs import Programs
 from encoder_node.status import Status
 
 
@@ -76,6 +78,15 @@ def docker_answers() -> bool:
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0
+
+
+def missing(settings: settings_module.Settings | None = None) -> list[Missing]:
+    """Returns what this machine lacks for a cluster, and what nothing here installs: Debian's packages are installed when they are needed."""
+    if docker_answers():
+        return kind.missing_programs()
+    chosen = settings if settings is not None else settings_module.load()
+    go = [] if Programs(chosen).built else prerequisites.missing_go()
+    return [*prerequisites.missing_system(chosen.paths.cache), *go]
 
 
 def detect(settings: settings_module.Settings | None = None) -> Cluster:

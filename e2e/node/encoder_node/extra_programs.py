@@ -20,6 +20,10 @@ _HELM = "helm.sh/helm/v3"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _VERSITYGW = "github.com/versity/versitygw"
 _TRAEFIK = "github.com/traefik/traefik/v3"
+_ACTIONLINT = "github.com/rhysd/actionlint"
+_ORAS = "oras.land/oras"
+_COSIGN = "github.com/sigstore/cosign/v3"
+_DISTRIBUTION = "github.com/distribution/distribution/v3"
 _DEVICE_DRIVER = f"{programs.KUBERNETES}/test/e2e/dra/test-driver"
 
 EXTRAS = {
@@ -36,6 +40,18 @@ EXTRAS = {
         (_DEVICE_DRIVER,),
         programs.KUBERNETES,
         name="dra-test-driver",
+    ),
+    "actionlint": Step("actionlint", "actionlint", (f"{_ACTIONLINT}/cmd/actionlint",), _ACTIONLINT),
+    # what `make release` pushes, attaches and signs with, and a registry that its test pushes to
+    "oras": Step("oras", "oras", (f"{_ORAS}/cmd/oras",), _ORAS),
+    "cosign": Step("cosign", "cosign", (f"{_COSIGN}/cmd/cosign",), _COSIGN),
+    "registry": Step(
+        "distribution registry",
+        "registry",
+        (".",),
+        _DISTRIBUTION,
+        (f"{_DISTRIBUTION}/version.version",),
+        name="registry",
     ),
 }
 
@@ -63,8 +79,9 @@ def program(name: str, settings: Settings | None = None) -> Path:
 def fingerprint(step: Step) -> str:
     """Returns what distinguishes one build of a program from another."""
     digest = hashlib.sha256(repr((step, step.tags)).encode())
-    for file in ("go.mod", "go.sum"):
-        digest.update((TOOLS / step.module / file).read_bytes())
+    folder = TOOLS / step.module
+    for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

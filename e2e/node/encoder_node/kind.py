@@ -55,6 +55,11 @@ def folders_command() -> list[str]:
     return ["sh", "-c", 'mkdir -p "$@" && chmod 0777 "$@"', "-"]
 
 
+def missing_programs() -> list[prerequisites.Missing]:
+    """Returns the programs that kind's cluster needs and that are not on the PATH."""
+    return [prerequisites.Missing(name) for name in ("kind", *PROGRAMS) if shutil.which(name) is None]
+
+
 class KindCluster:
     """The cluster on machines with Docker."""
 
@@ -88,8 +93,7 @@ class KindCluster:
         Raises:
             MissingPrerequisiteError: kind, kubectl or helm is not here.
         """
-        wanted = [prerequisites.Missing(name) for name in ("kind", *PROGRAMS) if shutil.which(name) is None]
-        prerequisites.ensure(wanted, install=False)
+        prerequisites.ensure(missing_programs(), install=False)
         self.bin_dir.mkdir(parents=True, exist_ok=True)
         for name in PROGRAMS:
             link = self.bin_dir / name

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -144,13 +144,16 @@ def write_archive(layout: Path, reference: str, image: Image, layers: Sequence[D
                 archive.addfile(_entry(f"blobs/{blob.digest.replace(':', '/')}", blob.size), source)
 
 
-def write_layout(layout: Path, layer: Path, environment: Sequence[str]) -> str:
+def write_layout(
+    layout: Path, layer: Path, environment: Sequence[str], settings: Mapping[str, Any] | None = None
+) -> str:
     """Makes a layout with one image of one layer, and returns the manifest's digest.
 
     Args:
         layout: A folder that does not exist yet.
         layer: An uncompressed archive; it is moved into the layout.
         environment: The image's environment, `NAME=value`.
+        settings: The image's user, entry point and so on, in place of a shell.
     """
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -167,7 +170,7 @@ def write_layout(layout: Path, layer: Path, environment: Sequence[str]) -> str:
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": list(environment), "Cmd": ["bash"]},
+        "config": {**({"Cmd": ["bash"]} if settings is None else settings), "Env": list(environment)},
         "rootfs": {"type": "layers", "diff_ids": [digest]},
     }
     manifest = {

@@ -41,7 +41,7 @@ def running(
     """
     buckets, log = folder / "buckets", folder / "log"
     buckets.mkdir(parents=True, exist_ok=True)
-    port = port or _free_port(host)
+    port = port or free_port(host)
     command = [str(extra_programs.program("versitygw")), "--port", f"{host}:{port}", *options, "posix"]
     if versions:
         (folder / "versions").mkdir(exist_ok=True)
@@ -65,7 +65,8 @@ def running(
             process.terminate()
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """Return a port of this address that nothing listens on."""
     with socket.socket() as free:
         free.bind((host, 0))
         port: int = free.getsockname()[1]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from encoder_platform import manifests, plane
@@ -81,7 +81,7 @@ async def _measure(found: Plane, operator: OperatorProcess, sizes: list[int], mi
             await _bare(found, bulk, size)
         operator.start()
         operator.wait_ready()
-        await _at_once(bulk, at_once)
+        await _at_once(bulk, operator, at_once)
 
 
 async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float) -> None:
@@ -93,30 +93,33 @@ async def _ours(bulk: Bulk, operator: OperatorProcess, size: int, minutes: float
     begun = time.monotonic()
     operator.start()
     await _settled(operator, size)
-    took, used = _last_look(operator) - begun, _processor(operator.process.pid)
+    took, used = _last_reconcile(operator) - begun, _processor(operator.process.pid)
     print(
-        f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({used:.1f} s of a processor, {_looks(operator):.0f} looks)"
+        f"  {'cold start to all reconciled':42s} {took:7.1f} s    ({used:.1f} s of a processor, {_reconciles(operator):.0f} reconciles)"
     )
     print(f"  {'writes at the first start, at the second':42s} {repaired:7.0f}, {_writes(operator):.0f}")
     print(f"  {'resident':42s} {operator.resident():7.1f} MiB  (highest {_highest(operator.process.pid):.1f})")
-    await _edits(bulk, size)
+    await _edits(bulk, operator, size)
     if minutes:
         await asyncio.sleep(10)
         before, since = _writes(operator), time.monotonic()
-        await asyncio.sleep(minutes * 60)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(operator.watch_for_its_end(), minutes * 60)
         idle = (time.monotonic() - since) / 60
         print(f"  {f'writes in {idle:.1f} idle minutes':42s} {_writes(operator) - before:7.0f}")
         print(f"  {'resident after them':42s} {operator.resident():7.1f} MiB")
     operator.stop()
 
 
-async def _edits(bulk: Bulk, size: int) -> None:
+async def _edits(bulk: Bulk, operator: OperatorProcess, size: int) -> None:
     def shown(live: dict[str, object], generation: int) -> bool:
         status = live.get("status") or {}
         return bool(status.get("observedGeneration") == generation)  # type: ignore[attr-defined]
 
     root = f"{MODELS[0]}/namespaces/{NAMESPACE}/{MODELS[1]}"
-    times = await _latencies(bulk, root, size, lambda i: {"spec": {"serving": {"replicas": 2 + i % 2}}}, shown)
+    times = await _latencies(
+        bulk, root, size, lambda i: {"spec": {"serving": {"replicas": 2 + i % 2}}}, shown, operator
+    )
     print(f"  {'edit -> status, p50 / p99 / highest':42s} {_spread(times)}", flush=True)
 
 
@@ -126,8 +129,9 @@ async def _latencies(
     size: int,
     change: Callable[[int], object],
     shown: Callable[[dict[str, object], int], bool],
+    operator: OperatorProcess | None = None,
 ) -> list[float]:
-    """Edit one model after the other, and time until a watch shows the answer."""
+    """Edit one model after the other, and time until a watch shows the answer; fail if the operator that gives it ends."""
     times: list[float] = []
     waiting: dict[str, tuple[int, asyncio.Event]] = {}
 
@@ -138,7 +142,9 @@ async def _latencies(
             if seen is not None and shown(live, generation):
                 seen.set()
 
-    watching = asyncio.create_task(watch())
+    watching = [asyncio.create_task(watch())]
+    if operator is not None:
+        watching.append(asyncio.create_task(operator.watch_for_its_end()))
     await asyncio.sleep(1)
     for i in range(EDITS):
         name, seen = f"m{i * 7919 % size:05d}", asyncio.Event()
@@ -148,11 +154,12 @@ async def _latencies(
         waiting[name] = (found["metadata"]["generation"], seen)
         live = await bulk.send("GET", f"{root}/{name}")
         if not shown(live, found["metadata"]["generation"]):
-            await _until(seen, watching, seconds=60)
+            await _until(seen, *watching, seconds=60)
         times.append(time.monotonic() - begun)
         del waiting[name]
         await asyncio.sleep(0.05)
-    watching.cancel()
+    for task in watching:
+        task.cancel()
     return times
 
 
@@ -192,7 +199,7 @@ async def _bare(found: Plane, bulk: Bulk, size: int) -> None:
         print(f"  {'bare Kopf: edit -> touched':42s} {_spread(times)}", flush=True)
 
 
-async def _at_once(bulk: Bulk, number: int) -> None:
+async def _at_once(bulk: Bulk, operator: OperatorProcess, number: int) -> None:
     """Create many at once, and watch how many prep Jobs there are at any time; each ends when it is seen."""
     running: set[str] = set()
     started: set[str] = set()
@@ -229,7 +236,7 @@ async def _at_once(bulk: Bulk, number: int) -> None:
             if len(shown) == number:
                 all_shown.set()
 
-    watching = [asyncio.create_task(watch()) for watch in (jobs, models)]
+    watching = [asyncio.create_task(watch()) for watch in (jobs, models, operator.watch_for_its_end)]
     await asyncio.sleep(1)
     begun = time.monotonic()
     bodies = [manifests.encoder_model(f"n{i:04d}", NEW, revision=f"{i:040x}") for i in range(number)]
@@ -261,7 +268,7 @@ async def _end_job(bulk: Bulk, job: dict[str, object]) -> None:
 
 
 async def _until(happened: asyncio.Event, *watching: asyncio.Task[None], seconds: float = 1800) -> None:
-    """Wait for the events of a watch; one that ends before they have come is an error."""
+    """Wait for the events of a watch; a watch, or an operator, that ends before they have come is an error."""
     waiting = asyncio.create_task(happened.wait())
     done, _ = await asyncio.wait((waiting, *watching), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -277,20 +284,21 @@ async def _settled(operator: OperatorProcess, size: int) -> None:
     quiet, last = 0.0, -1.0
     while time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        looks = _looks(operator)
-        quiet = quiet + 0.5 if looks == last else 0.0
-        if looks != last:
-            last = looks
+        operator.check_alive()
+        reconciles = _reconciles(operator)
+        quiet = quiet + 0.5 if reconciles == last else 0.0
+        if reconciles != last:
+            last = reconciles
             _LAST_LOOK[operator.process.pid] = time.monotonic()
-        if looks >= size and quiet >= 5:
+        if reconciles >= size and quiet >= 5:
             return
-    raise AssertionError(f"the operator does not come to rest: {last:.0f} looks")
+    raise AssertionError(f"the operator does not come to rest: {last:.0f} reconciles")
 
 
 _LAST_LOOK: dict[int, float] = {}
 
 
-def _last_look(operator: OperatorProcess) -> float:
+def _last_reconcile(operator: OperatorProcess) -> float:
     return _LAST_LOOK[operator.process.pid]
 
 
@@ -301,7 +309,7 @@ def _sum(operator: OperatorProcess, pattern: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE))
 
 
-def _looks(operator: OperatorProcess) -> float:
+def _reconciles(operator: OperatorProcess) -> float:
     return _sum(operator, r"encoder_reconcile_total\{.*\}")
 
 

@@ -42,9 +42,13 @@ class Helm:
     def run(self, *arguments: str, values: Body | None = None, seconds: float = 120) -> str:
         """Run it with values of its own; returns what it prints.
 
+        The chart of the checkout has the images of the node, unless the values set where they are.
+
         Raises:
             HelmError: It has refused.
         """
+        if str(CHART) in arguments:
+            values = {"localImages": True} | (values or {})
         with _file(values) as options:
             command = [str(self.program), *arguments, *options]
             done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=seconds)

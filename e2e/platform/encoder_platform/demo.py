@@ -55,7 +55,9 @@ def run() -> None:
     known = menu()
     if wanted not in known:
         raise SystemExit(f"no MODEL is called {wanted!r}; there is: {', '.join(known)}")
-    platform = install.bring_up()
+    plugin = "sentence_transformer" if wanted == MINILM else wanted
+    # the images of other plugins are most of what a first run would build
+    platform = install.bring_up([plugin])
     kube, clock = platform.kube, progress.Clock()
     choice = _choice(wanted, platform)
     _apply(kube, choice, platform.images["e2e"])

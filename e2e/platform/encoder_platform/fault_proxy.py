@@ -39,7 +39,8 @@ class FaultProxy:
     """Passes requests on.
 
     Attributes:
-        fault: called with each request (its method, which is WATCH for a watch, and its path); None lets it pass.
+        fault: called with each request (its method, which is WATCH for a watch and PAGE for a list's later pages, and its path);
+            None lets it pass.
         requests: each request and its answer: method, path, status.
         held: what waits.
         url: its address.
@@ -85,7 +86,7 @@ class FaultProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         watch = "watch" in request.query
-        method = "WATCH" if watch else request.method
+        method = "WATCH" if watch else "PAGE" if "continue" in request.query else request.method
         # before anything else: where the sender has gone meanwhile it can't be read any more
         body = await request.read() or None
         fault = self.fault(method, request.path)

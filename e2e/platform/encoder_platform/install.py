@@ -3,7 +3,7 @@
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ import yaml
 
 from encoder_node import cluster as clusters
 from encoder_node import images as image_store
-from encoder_node import progress
+from encoder_node import progress, targets
+from encoder_node.targets import Target
 from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube
@@ -40,12 +41,16 @@ class Platform:
     other_revision: str
 
 
-def bring_up() -> Platform:
-    """Bring up what is missing, saying so line by line, and return what there is."""
+def bring_up(plugins: Collection[str] | None = None) -> Platform:
+    """Bring up what is missing, saying so line by line, and return what there is.
+
+    Args:
+        plugins: Those whose images are needed; all without it.
+    """
     cluster = clusters.detect()
     cluster.build()
     cluster.up()
-    images = image_store.provide(cluster)
+    images = image_store.provide(cluster, None if plugins is None else needed_images(targets.current(), plugins))
     kube = Kube(cluster.kubeconfig(), cluster.bin_dir / "kubectl")
     clock = progress.Clock()
     install_chart(kube, images)
@@ -55,6 +60,13 @@ def bring_up() -> Platform:
     progress.say("operator", "encoder-operator Available", clock.seconds())
     first, second = hub_revisions(kube)
     return Platform(cluster, kube, images, first, second)
+
+
+def needed_images(all_targets: Iterable[Target], plugins: Collection[str]) -> list[Target]:
+    """Return the images that a cluster without GPUs needs to serve models of some plugins, and those of operator and tests. Pure."""
+    names = {"operator", targets.TESTS_ONLY}
+    names |= {name for plugin in plugins for name in (f"engine-{plugin}-cpu", f"prep-{plugin}")}
+    return [target for target in all_targets if target.name in names]
 
 
 def install_chart(kube: Kube, images: Mapping[str, str], **more: object) -> None:
@@ -77,6 +89,7 @@ def chart_values(images: Mapping[str, str]) -> Body:
     plugins = sorted(name.removeprefix("prep-") for name in images if name.startswith("prep-"))
     digest = {name: reference.split("@")[1] for name, reference in images.items()}
     return {
+        "localImages": True,
         "image": {"digest": digest["operator"]},
         "engines": {"cpu": {p: {"digest": digest[f"engine-{p}-cpu"]} for p in plugins}},
         "preps": {p: {"digest": digest[f"prep-{p}"]} for p in plugins},

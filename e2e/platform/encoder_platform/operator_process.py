@@ -1,5 +1,6 @@
 """The operator as a process on this machine: the chart's settings and the chart's own account, against whichever API server."""
 
+import asyncio
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from encoder_platform.kube import DEPLOYMENT, Kube
 NAME = NAMESPACE = "encoder-operator"
 # Kopf imports the official client and structlog imports rich where they are, as for these tests and not in the operator's image
 _AS_IN_THE_IMAGE = "import sys; sys.modules.update(kubernetes=None, rich=None)"
+_LAST_LINES = 20
 # a clock that is so many seconds wrong, for every part of the operator that reads the time of day
 _CLOCK_WRONG_BY = "ENCODER_TEST_CLOCK_WRONG_BY"
 _CLOCK = f"""
@@ -73,6 +75,18 @@ class OperatorProcess:
         """Whether it is not running."""
         return self._process is None or self._process.poll() is not None
 
+    def check_alive(self) -> None:
+        """Fail with the last lines of its log if it has ended, for a measurement whose folder is then removed."""
+        if self.dead:
+            last = "\n".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+            raise AssertionError(f"the operator ended with {self.process.returncode}; its log ends with\n{last}")
+
+    async def watch_for_its_end(self) -> None:
+        """Fail, as `check_alive` does, as soon as it ends; until then, wait."""
+        while True:
+            self.check_alive()
+            await asyncio.sleep(0.5)
+
     def kill(self) -> None:
         """End it with SIGKILL."""
         self.process.kill()
@@ -121,7 +135,7 @@ class OperatorProcess:
         """Wait until it says that it is ready: as the leader it watches, as a stand-by it waits for the lease."""
 
         def ready() -> bool:
-            assert not self.dead, f"the operator ended with {self.process.returncode}; see {self.log}"
+            self.check_alive()
             return self.port is not None and self.get("readyz")[0] == 200
 
         wait_for("the operator ready", ready, seconds=seconds, every=0.05)

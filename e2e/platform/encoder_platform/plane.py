@@ -47,7 +47,7 @@ def running(folder: Path, *, controllers: bool = True, values: tuple[str, ...] =
 def apply_chart(kube: Kube, *values: str) -> None:
     """Apply what `helm template` renders: the CRD, the RBAC and the admission policy are the real ones."""
     kube.apply(manifests.namespace(OPERATOR_NAMESPACE))
-    options = [part for value in values for part in ("--set", value)]
+    options = [part for value in ("localImages=true", *values) for part in ("--set", value)]
     command = ["template", "encoder-operator", str(CHART), "--namespace", OPERATOR_NAMESPACE, "--no-hooks", *options]
     helm = kube.kubectl.with_name("helm")
     rendered = subprocess.run([str(helm), *command], capture_output=True, text=True, timeout=60)

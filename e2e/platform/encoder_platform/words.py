@@ -63,6 +63,7 @@ COVERED: Sequence[str] = (
     "images/**/*.md",
     "images/**/*.py",
     "images/**/Dockerfile",
+    "images/release/**/*.py",
     "Makefile",
 )
 # what is about these words

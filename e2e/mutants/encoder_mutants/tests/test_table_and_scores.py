@@ -19,6 +19,10 @@ def test_every_path_of_the_table_exists() -> None:
         if group.merged:
             assert [module for module in group.modules if not (table.ROOT / module).is_file()] == []
             assert table.files(group.unit + group.all)
+            assert set(group.scenarios) <= set(group.modules)
+            for tests in group.scenarios.values():
+                names = [test.partition("::") for test in table.files(tests)]
+                assert [name for path, _, name in names if f"def {name}" not in (table.ROOT / path).read_text()] == []
     for equivalent in equivalents:
         found = mutants.mutants((table.ROOT / equivalent.module).read_text())
         assert (equivalent.line, equivalent.operator) in {(mutant.text, mutant.operator) for mutant in found}
@@ -27,6 +31,15 @@ def test_every_path_of_the_table_exists() -> None:
 def test_a_pattern_that_names_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no-such"):
         table.files(["no-such-*.py"], tmp_path)
+
+
+def test_a_module_may_have_scenarios_of_its_own_of_which_single_tests_are_named(tmp_path: Path) -> None:
+    group = Group(
+        name="G", modules=("a.py", "b.py"), unit=("u",), all=("x.py",), scenarios={"b.py": ("t_*.py::test_one",)}
+    )
+    assert group.everything("a.py") == ("x.py",)
+    (tmp_path / "t_1.py").touch()
+    assert table.files(group.everything("b.py"), tmp_path) == ["t_1.py::test_one"]
 
 
 def test_modules_are_selected_by_group_path_or_its_end() -> None:
