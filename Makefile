@@ -5,7 +5,7 @@ SHELL := bash
 export UV_PYTHON_PREFERENCE ?= system
 # vLLM's imports take half as long the second time; where bytecode is never written there is no second time
 unexport PYTHONDONTWRITEBYTECODE
-EXTRAS := --extra operator --extra serving-cpu --extra prep
+EXTRAS := --extra operator --extra serving-cpu --extra prep --extra client
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
 RUN := .venv/bin/
@@ -16,14 +16,29 @@ TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
-.PHONY: help setup lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images bench-pooling bench-start bench-operator bench-gliner bench-kernels clean
+.PHONY: help setup docs platform prerequisites lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.synced ## make the virtual environment from uv.lock
 
-.venv/.synced: pyproject.toml uv.lock
+docs: ## build the documentation as a site in site/; a broken link is an error
+	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@NO_MKDOCS_2_WARNING=1 $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/site/requirements.lock \
+	  mkdocs build --strict --site-dir "$(or $(SITE),site)"
+
+# in the shell: a Python that is too old cannot read our modules, and a resolver's error says nothing of platforms
+platform:
+	@found="$$(uname -s) $$(uname -m)"; test "$$found" = "Linux x86_64" || { \
+	  echo "this machine is $$found, and vLLM's engines for CPUs are published for Linux x86_64 only; docs/install.md says what runs elsewhere" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+	  echo "Python 3.11 to 3.13 is required as python3 (found $$(python3 --version 2>/dev/null || echo none))" >&2; exit 1; }
+
+prerequisites: platform
+	@PYTHONPATH=e2e/node python3 -m encoder_node check
+
+.venv/.synced: pyproject.toml uv.lock | platform
 	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
 	@$(UV) sync --frozen --quiet $(EXTRAS)
 	@touch $@
@@ -31,6 +46,16 @@ setup: .venv/.synced ## make the virtual environment from uv.lock
 lock: ## resolve dependencies again: uv.lock, and requirements.lock of each reference library (LIBRARY=one: of that library only)
 	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
 	@$(if $(LIBRARY),,$(UV) lock)
+	@# the operator runs on more platforms than the engines, which uv.lock is for: the same versions, with the files of every platform
+	@if [ -z "$(LIBRARY)" ]; then \
+	  versions=$$(mktemp); trap 'rm -f "$$versions"' EXIT; \
+	  $(UV) export --quiet --frozen --no-dev --no-emit-project --no-header --no-annotate --no-hashes --extra operator \
+	    | sed 's/ ;.*//' > "$$versions"; \
+	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --universal --python-version 3.11 \
+	    --extra operator --constraint "$$versions" --output-file images/operator/requirements.lock pyproject.toml; \
+	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --universal --python-version 3.11 \
+	    --output-file docs/site/requirements.lock docs/site/requirements.in; \
+	fi
 	@# where a library allows vLLM's torch, it gets the same files: uv links them instead of copying, and an image holds them once
 	@shared=$$(mktemp); trap 'rm -f "$$shared"' EXIT; \
 	$(UV) export --quiet --frozen --no-dev --no-emit-project --no-header --no-annotate --no-hashes --extra serving-cpu \
@@ -38,8 +63,9 @@ lock: ## resolve dependencies again: uv.lock, and requirements.lock of each refe
 	for library in $(or $(LIBRARY),$(REFERENCE_LIBRARIES)); do \
 	  folder=images/reference/$$library; constraint=; \
 	  if grep -qxF "$$(grep '^torch==' "$$shared")" $$folder/requirements.in; then constraint="--constraint $$shared"; fi; \
+	  override=; if [ -f $$folder/overrides.txt ]; then override="--override $$folder/overrides.txt"; fi; \
 	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 \
-	    --python-platform x86_64-unknown-linux-gnu $$constraint \
+	    --python-platform x86_64-unknown-linux-gnu $$constraint $$override \
 	    --output-file $$folder/requirements.lock $$folder/requirements.in; \
 	done
 
@@ -71,14 +97,14 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
 	$(RUN)python -m encoder_mutants --page $(CHECK)
 
-e2e: setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
+e2e: prerequisites setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
 
-e2e-node: setup ## the half of it that runs pods
+e2e-node: prerequisites setup ## the half of it that runs pods
 	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
 
 # each process has an API server of its own, and waits for two thirds of its time
-e2e-api: setup ## the half of it that needs an API server, an S3 server, or Helm
+e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 server, or Helm
 	$(TOGETHER) 3 --dist worksteal e2e/api e2e/chart plugins/encoder_plugins/prep/tests/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
@@ -87,14 +113,17 @@ soak: setup ## what takes longer than CI has time for
 mutants: setup ## change one expression at a time and see whether a test fails; writes docs/mutants.md (ONLY=a module or group, LEVEL=all, LIMIT=number, SEED=number)
 	$(RUN)python -m encoder_mutants $(ONLY) $(if $(LEVEL),--level $(LEVEL)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED))
 
-tools: setup ## build the cluster's programs and the images, without a cluster
+tools: prerequisites setup ## build the cluster's programs and the images, without a cluster
 	@$(RUN)python -m encoder_node build
 	@$(RUN)python -m encoder_node.images
 
-images: setup ## build every image of the catalogue and put it on the cluster
+images: prerequisites setup ## build every image of the catalogue and put it on the cluster
 	@$(RUN)python -m encoder_platform images
 
-demo: setup ## a cluster, the operator, an EncoderModel, and its answer (MODEL=deberta_gliner, or another plugin)
+release: setup ## push images and chart with digests, SBOM and provenance: REGISTRY=host/path VERSION=x.y.z (KEY=cosign key, ONLY=images, MAINTAINER, SOURCE_URL; docs/releasing.md)
+	@REGISTRY="$(REGISTRY)" VERSION="$(VERSION)" KEY="$(KEY)" ONLY="$(ONLY)" MAINTAINER="$(MAINTAINER)" SOURCE_URL="$(SOURCE_URL)" BUILDER="$(BUILDER)" $(RUN)python -m encoder_release
+
+demo: prerequisites setup ## a cluster, the operator, an EncoderModel, and its answer (MODEL=deberta_gliner, or another plugin)
 	@$(RUN)python -m encoder_platform demo
 
 demo-down: setup ## end the demo's cluster; nothing of it stays but caches
@@ -118,6 +147,11 @@ bench-gliner: setup ## the GLiNER plugins against the library on this machine's 
 	@for plugin in deberta_gliner mmbert_gliner mt5_gliner; do \
 	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
 	  $(RUN)python -m encoder_bench gliner "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --words 64 --texts 128; done
+
+bench-retrieval: setup ## the retrieval plugins against sentence-transformers and vLLM's own classes on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+	@for plugin in moderncolbert lfm2_colbert colbert embeddinggemma; do \
+	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
+	  $(RUN)python -m encoder_bench retrieval "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --tokens 32 256 --texts 128 --documents 128; done
 
 bench-kernels: setup ## every kernel against its reference, torch.compile and its peers (needs an NVIDIA GPU)
 	$(RUN)python -m encoder_kernels.bench
