@@ -117,7 +117,7 @@ class BuildKit:
         command = [str(self.programs / "buildctl"), "--addr", self.address, "debug", "workers"]
         try:
             return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
-        except subprocess.TimeoutExpired:  # a machine that is busy with tests: asked again until `running` gives up
+        except subprocess.TimeoutExpired:  # a machine that is busy with tests: `running` tries until its time is over
             return False
 
 
