@@ -110,10 +110,14 @@ def test_answers_are_those_of_the_library(server: Server, published: Path, polic
 
 
 def test_long_texts_are_read_in_chunks_as_by_the_library(server: Server, published: Path) -> None:
-    text = " ".join(TEXTS[:1] + TEXTS[3:]) * 6
-    answer = server.answer(text=text, schema=SCHEMA, overflow="chunk")
+    text = " ".join(TEXTS[:1] + TEXTS[3:]) * 3
+    # of hundreds of overlapping spans some score alike to six digits, and which of two is first is then a matter of the processor
+    name, employer, kind = SCHEMA["structures"]["career"]["fields"]
+    schema = {**SCHEMA, "structures": {"career": {"fields": [name, {**employer, "threshold": 0.95}, kind]}}}
+    answer = server.answer(text=text, schema=schema, overflow="chunk")
     assert answer["chunks"] > 1
-    assert_same(answer, expected(published, text, SCHEMA, chunks=True), SCHEMA)
+    assert sum(len(record["employer"]) for record in answer["structures"]["career"]) > 50
+    assert_same(answer, expected(published, text, schema, chunks=True), schema)
 
 
 async def test_clients_get_their_own_answers(server: Server, published: Path) -> None:
