@@ -105,6 +105,7 @@ class AsyncEngine:
         *,
         adapters: Mapping[str, LoRARequest] | None = None,
         count_tokens: Callable[[int], None] = lambda _: None,
+        trace_headers: Callable[[], Mapping[str, str] | None] = lambda: None,
     ) -> None:
         """Use a running engine.
 
@@ -114,12 +115,14 @@ class AsyncEngine:
             threads: Where work that takes long is done.
             adapters: vLLM's requests for the adapters that were loaded, by name.
             count_tokens: Called with the number of tokens that the engine is given.
+            trace_headers: Called for each request: its position in a trace, for the engine's own spans; None outside of one.
         """
         self._client = client
         self._task = plugin.task
         self._threads = threads
         self._adapters = adapters or {}
         self._count_tokens = count_tokens
+        self._trace_headers = trace_headers
         self._prioritised = client.vllm_config.scheduler_config.policy == "priority"
 
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
@@ -133,7 +136,8 @@ class AsyncEngine:
         # a client cannot guess another's, and vLLM distinguishes requests of one id only by a suffix of its own
         prefix = secrets.token_hex(8)
         ids = [f"{prefix}-{number}" for number in range(len(prompts))]
-        each = [self._encode(prompt, id_, adapter, rank) for prompt, id_ in zip(prompts, ids, strict=True)]
+        options = {"lora_request": adapter, "priority": rank, "trace_headers": self._trace_headers()}
+        each = [self._encode(prompt, id_, options) for prompt, id_ in zip(prompts, ids, strict=True)]
         try:
             if len(each) == 1:
                 return [await each[0]]
@@ -148,14 +152,14 @@ class AsyncEngine:
             await self._client.abort(ids)
             raise
 
-    async def _encode(self, prompt: Prompt, id_: str, adapter: LoRARequest | None, rank: int) -> Tensor:
+    async def _encode(self, prompt: Prompt, id_: str, options: Mapping[str, Any]) -> Tensor:
         pooled: Tensor | None = None
         params = pooling_params(prompt, self._task)
         given = tokens_input(prompt.token_ids)
         if prompt.image is not None:
             # in a thread of vLLM's
             (given,) = await self._client.renderer.render_cmpl_async([unprocessed(prompt)])
-        async for output in self._client.encode(given, params, id_, lora_request=adapter, priority=rank):
+        async for output in self._client.encode(given, params, id_, **options):
             pooled = output.outputs.data
         assert pooled is not None
         return pooled

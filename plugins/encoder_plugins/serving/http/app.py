@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -43,6 +43,7 @@ from encoder_plugins.serving.http.admission import (
     send_response,
 )
 from encoder_plugins.serving.http.metrics import Counts
+from encoder_plugins.serving.http.tracing import Tracing
 from encoder_plugins.serving.processor import Engine, Processor, Response
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Serving:
         counts: The counters of its requests.
         counters: What all processes behind the port have in flight.
         engine_died: Returns whether the engine has died.
+        tracing: The spans of its requests.
     """
 
     plugin: Plugin
@@ -87,6 +89,7 @@ class Serving:
     counts: Counts
     counters: worker_counters.WorkerCounters
     engine_died: Callable[[], bool]
+    tracing: Tracing = field(default_factory=Tracing)
 
 
 class Application:
@@ -206,15 +209,19 @@ class Application:
         counts = self._serving.counts
         counts.request()
         headers = {"connection": "close"} if self._drain.stopping else {}
-        try:
-            response = await self._respond(self._routes[scope["path"]], scope, receive)
-        except Refusal as refusal:
-            counts.rejected(refusal.status)
-            await send_refusal(refusal, _with_headers(send, headers))
-        except ClientDisconnected:
-            counts.cancelled()
-        else:
-            await send_response(send, 200, response.body, response.media_type, {**response.headers, **headers})
+        with self._serving.tracing.request(scope) as outcome:
+            try:
+                response = await self._respond(self._routes[scope["path"]], scope, receive)
+            except Refusal as refusal:
+                counts.rejected(refusal.status)
+                outcome.answered(refusal.status)
+                await send_refusal(refusal, _with_headers(send, headers))
+            except ClientDisconnected:
+                counts.cancelled()
+                outcome.cancelled()
+            else:
+                outcome.answered(200, response.prompt_tokens)
+                await send_response(send, 200, response.body, response.media_type, {**response.headers, **headers})
 
     async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
         limits = self._serving.processor.limits
@@ -308,13 +315,19 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
     adapters = dict(app.state.openai_serving_models.lora_requests)
     plugin, processor = engine.build_from(client.vllm_config, given, frozenset(adapters))
     counts = Counts(plugin.name, processor.limits.in_flight)
+    traces = client.vllm_config.observability_config.otlp_traces_endpoint
+    tracing = Tracing(plugin.name, enabled=traces is not None)
+    asynchronous = engine.AsyncEngine(
+        client, plugin, threads, adapters=adapters, count_tokens=counts.tokens, trace_headers=tracing.headers
+    )
     return Serving(
         plugin=plugin,
         processor=processor,
-        engine=engine.AsyncEngine(client, plugin, threads, adapters=adapters, count_tokens=counts.tokens),
+        engine=asynchronous,
         counts=counts,
         counters=worker_counters.counters_of(given.counters),
         engine_died=lambda: client.errored,
+        tracing=tracing,
     )
 
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from encoder_plugins.serving.tests.servers import JSON, Server, minilm, running
+from encoder_plugins.serving.tests.trace_collector import Collector, attributes, collecting
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -35,11 +36,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(prepared: Path) -> Iterator[Server]:
-    arguments = ["--limit", "header_seconds=2", "--limit", "body_seconds=3"]
-    vllm = ["--api-key", "secret", "--allowed-origins", '["http://page"]']
-    with running(prepared, *arguments, "--", *vllm) as started:
+def collector() -> Iterator[Collector]:
+    with collecting() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def server(prepared: Path, collector: Collector) -> Iterator[Server]:
+    arguments = ["--limit", "header_seconds=2", "--limit", "body_seconds=3"]
+    vllm = ["--api-key", "secret", "--allowed-origins", '["http://page"]', "--otlp-traces-endpoint", collector.url]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        with running(prepared, *arguments, "--", *vllm) as started:
+            yield started
 
 
 def resident_bytes(server: Server) -> int:
@@ -152,6 +162,23 @@ def test_what_vllm_guards_by_key_is_guarded_here_too(server: Server) -> None:
     assert server.post(body, "/v1/embeddings", authorization="Bearer another").status_code == 401
     assert server.post(body, "/v1/embeddings", authorization="Bearer secret").status_code == 200
     assert server.post({"data": {"text": "a"}}).status_code == 200
+
+
+def test_a_request_and_its_prompts_are_spans_of_the_callers_trace(server: Server, collector: Collector) -> None:
+    trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    texts = ["a", "two words", "and three words"]
+    answer = server.post({"data": {"texts": texts}}, traceparent=f"00-{trace}-{caller}-01")
+    assert answer.status_code == 200
+    spans = collector.trace(trace, 1 + len(texts))
+    (ours,) = (span for span in spans if span.name == "POST /pooling")
+    assert ours.parent_span_id.hex() == caller
+    found = attributes(ours)
+    assert (found["url.path"], found["http.response.status_code"]) == ("/pooling", 200)
+    prompts = [span for span in spans if span is not ours]
+    assert {(span.name, span.parent_span_id) for span in prompts} == {("llm_request", ours.span_id)}
+    # each with its class and separator tokens
+    assert sorted(attributes(span)["gen_ai.usage.prompt_tokens"] for span in prompts) == [3, 4, 5]
+    assert found["encoder.prompt_tokens"] == 3 + 4 + 5
 
 
 def test_a_browser_may_send_requests_from_an_allowed_origin(server: Server) -> None:

@@ -18,6 +18,7 @@ from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Route
 from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
 from encoder_plugins.serving.http.app import Application, Serving
 from encoder_plugins.serving.http.metrics import Counts
+from encoder_plugins.serving.http.tracing import Tracing
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 from encoder_plugins.serving.limits import RequestLimits
 from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema
@@ -89,7 +90,7 @@ class Counters(SingleProcess):
 class Server:
     """An application with given limits, and a client in front of it."""
 
-    def __init__(self, counters: Any = None, **limits: int) -> None:
+    def __init__(self, counters: Any = None, tracing: Tracing | None = None, **limits: int) -> None:
         values = {limit.name: limit.default for limit in REQUEST_LIMITS} | limits
         self.processor = FakeProcessor(RequestLimits(**values))
         self.engine = FakeEngine()
@@ -109,6 +110,7 @@ class Server:
                 counts=counts,
                 counters=self.counters,
                 engine_died=lambda: self.died,
+                tracing=tracing or Tracing(),
             ),
         )
         transport = httpx.ASGITransport(app=self.application)
@@ -135,6 +137,18 @@ class Server:
         headers = [(b"content-type", b"application/json")]
         await self.application({"type": "http", "path": path, "method": "POST", "headers": headers}, receive, send)
         return sent
+
+    async def disconnected(self, content: bytes = b"hello") -> list[Message]:
+        """Send a request, and close the connection when the engine has it."""
+        messages = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+        async def receive() -> Message:
+            if (message := next(messages, None)) is not None:
+                return message
+            await self.engine.waiting.acquire()
+            return {"type": "http.disconnect"}
+
+        return await self.raw(receive)
 
     def counted(self) -> dict[str, float]:
         """The page's numbers of this server, without their prefix."""

@@ -198,24 +198,11 @@ async def test_a_request_that_has_ended_is_no_longer_in_flight(body: bytes) -> N
     assert (server.counters.total(), server.counted().get("in_flight", 0)) == (0, 0)
 
 
-async def disconnected(server: Server, content: bytes = b"hello") -> list[Message]:
-    """Send a request, and close the connection when the engine has it."""
-    messages = iter([{"type": "http.request", "body": content, "more_body": False}])
-
-    async def receive() -> Message:
-        if (message := next(messages, None)) is not None:
-            return message
-        await server.engine.waiting.acquire()
-        return {"type": "http.disconnect"}
-
-    return await server.raw(receive)
-
-
 async def test_a_client_that_disconnects_ends_its_work() -> None:
     server = Server()
     server.engine.open.clear()
     for _ in range(300):
-        assert await disconnected(server) == []
+        assert await server.disconnected() == []
     assert (server.engine.encoding, server.counters.total()) == (0, 0)
     assert server.counted() == {"requests_total": 300, "cancelled_total": 300, "in_flight_limit": 128}
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
