@@ -213,6 +213,7 @@ async def test_a_preparation_is_measured_once() -> None:
         harness.jobs()
         harness.deployment()
     assert harness.condition("Ready") == ("True", "Ready")
+    assert (number(), sum_(), made()) == (1, 90, PREPARED["bytes"])
     # another revision of the same artifact has prepared nothing
     harness.change(maxModelLen=64)
     await harness.settle()
