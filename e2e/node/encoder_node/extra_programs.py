@@ -21,6 +21,7 @@ _PROMETHEUS = "github.com/prometheus/prometheus"
 _VERSITYGW = "github.com/versity/versitygw"
 _TRAEFIK = "github.com/traefik/traefik/v3"
 _ACTIONLINT = "github.com/rhysd/actionlint"
+_LUA = "github.com/yuin/gopher-lua"
 _ORAS = "oras.land/oras"
 _COSIGN = "github.com/sigstore/cosign/v3"
 _DISTRIBUTION = "github.com/distribution/distribution/v3"
@@ -42,6 +43,8 @@ EXTRAS = {
         name="dra-test-driver",
     ),
     "actionlint": Step("actionlint", "actionlint", (f"{_ACTIONLINT}/cmd/actionlint",), _ACTIONLINT),
+    # the Lua in which Argo CD runs checks of health
+    "glua": Step("GopherLua", "glua", (f"{_LUA}/cmd/glua",), _LUA),
     # what `make release` pushes, attaches and signs with, and a registry that its test pushes to
     "oras": Step("oras", "oras", (f"{_ORAS}/cmd/oras",), _ORAS),
     "cosign": Step("cosign", "cosign", (f"{_COSIGN}/cmd/cosign",), _COSIGN),

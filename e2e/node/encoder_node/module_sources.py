@@ -31,6 +31,11 @@ PROMETHEUS_OPERATOR = Source(
 GATEWAY_API = Source("sigs.k8s.io/gateway-api", "v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ=")
 """Its CustomResourceDefinitions are in config/crd/standard."""
 
+INFERENCE_EXTENSION = Source(
+    "sigs.k8s.io/gateway-api-inference-extension", "v1.5.0", "h1:w9Awt60cmI1vM7Y6N81h8wDCBP0WkmxpdI7GKY0v070="
+)
+"""Its CustomResourceDefinitions are in config/crd/bases."""
+
 KEDA = Source("github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=")
 """Its CustomResourceDefinitions are in config/crd/bases."""
 

@@ -67,6 +67,7 @@ PAGES = (
     "security.md",
     "api-versions.md",
     "autoscaling.md",
+    "integrations.md",
     "recipes.md",
     "faults.md",
     "field.md",

@@ -142,7 +142,7 @@ def test_scores_are_the_cosines_of_the_library(server: Server) -> None:
 
 
 @pytest.mark.soak
-def test_components_of_langchain_and_haystack_work(server: Server) -> None:
+def test_components_of_langchain_llama_index_and_haystack_work(server: Server) -> None:
     script = Path(__file__).with_name("framework_clients.py")
     command = ["uv", "run", "--quiet", "--frozen", "--script", str(script), server.url, TEXTS[0], *TEXTS[1:5]]
     environment = {**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "false", "VIRTUAL_ENV": ""}
@@ -150,7 +150,7 @@ def test_components_of_langchain_and_haystack_work(server: Server) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     expected = vectors(server, texts=TEXTS[1:5])
-    for name in ("langchain_embeddings", "haystack_embeddings"):
+    for name in ("langchain_embeddings", "llama_index_embeddings", "haystack_embeddings"):
         np.testing.assert_allclose(np.array(found[name], np.float32), expected, atol=1e-6)
     (ranking,) = server.answer(query=TEXTS[0], documents=TEXTS[1:5], top_k=2)["results"]
     assert [text for text, _ in found["langchain_reranked"]] == [TEXTS[1 + place] for place in ranking["indices"]]
