@@ -65,7 +65,7 @@ class Tracing:
 
     @contextmanager
     def request(self, scope: Scope) -> Iterator[Outcome]:
-        """Have a span for as long as the block runs, which may be told the request's outcome."""
+        """Have a span for as long as the block runs; the block reports the outcome of the request to what it gets."""
         if self._tracer is None:
             yield Outcome(None)
             return
