@@ -7,7 +7,7 @@ weights (or by separate projections); the result depends on weights only, so it 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,11 @@ class DebertaV2Attention(nn.Module):
         )
         own = settings.relative and not settings.share_keys
         self.pos_key_proj = self._projection(
-            "pos_key_proj", quant_config, prefix, wanted=own and settings.content_to_position
+            "pos_key_proj",
+            quant_config,
+            prefix,
+            wanted=own and settings.content_to_position,
+            bias=settings.biased_keys,
         )
         self.pos_query_proj = self._projection(
             "pos_query_proj", quant_config, prefix, wanted=own and settings.position_to_content
@@ -99,12 +103,13 @@ class DebertaV2Attention(nn.Module):
         )
         self.LayerNorm = LayerNorm(settings.hidden_size, settings.epsilon)
 
-    def _projection(self, name: str, quant_config: Any, prefix: str, *, wanted: bool) -> ColumnParallelLinear | None:
+    def _projection(
+        self, name: str, quant_config: Any, prefix: str, *, wanted: bool, bias: bool = True
+    ) -> ColumnParallelLinear | None:
         if not wanted:
             return None
-        return ColumnParallelLinear(
-            self.settings.hidden_size, self.settings.hidden_size, quant_config=quant_config, prefix=f"{prefix}.{name}"
-        )
+        size = self.settings.hidden_size
+        return ColumnParallelLinear(size, size, bias=bias, quant_config=quant_config, prefix=f"{prefix}.{name}")
 
     def position_tables(self, relative: Tensor) -> PositionTables:
         """Project `[rows, hidden]` relative embeddings to position keys and queries of this rank's heads."""
@@ -170,11 +175,22 @@ class RelativeTable(nn.Module):
 
 @support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "inputs_embeds": 0})
 class DebertaV2Encoder(nn.Module):
-    """The encoder: `[tokens]` ids of a packed batch in, `[tokens, hidden]` out."""
+    """The encoder: `[tokens]` ids of a packed batch in, `[tokens, hidden]` out.
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+    Args:
+        vllm_config: The engine's configuration.
+        prefix: The encoder's name in the model.
+        config: The encoder's own configuration; by default the engine's model's.
+
+    Attributes:
+        settings_class: What reads the configuration.
+    """
+
+    settings_class: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         super().__init__()
-        settings = Settings.read(vllm_config.model_config.hf_config)
+        settings = self.settings_class.read(vllm_config.model_config.hf_config if config is None else config)
         quant_config = vllm_config.quant_config
         self.embeddings = DebertaV2Embeddings(settings, prefix=f"{prefix}.embeddings")
         self.relative = RelativeTable(settings)

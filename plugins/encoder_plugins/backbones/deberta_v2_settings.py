@@ -58,6 +58,7 @@ class Settings:
         buckets: Buckets of the logarithmic index; 0 for the linear one.
         max_distance: Where the logarithmic index ends.
         norm_relative: Whether the relative embeddings are layer-normed.
+        biased_keys: Whether the projections to keys and to position keys have biases; those of v1 have none.
     """
 
     hidden_size: int
@@ -79,6 +80,7 @@ class Settings:
     buckets: int
     max_distance: int
     norm_relative: bool
+    biased_keys: bool = True
 
     @classmethod
     def read(cls, config: Any) -> Settings:
@@ -97,7 +99,7 @@ class Settings:
         max_distance = fields.integer("max_relative_positions", least=-1)
         buckets = max(fields.integer("position_buckets", least=-1, default=-1), 0)
         relative = fields.flag("relative_attention")
-        terms = _terms(fields)
+        named = terms(fields)
         settings = cls(
             hidden_size=fields.integer("hidden_size"),
             embedding_size=fields.integer("embedding_size", default=fields.integer("hidden_size")),
@@ -110,9 +112,9 @@ class Settings:
             activation=fields.choice("hidden_act", ACTIVATIONS),
             epsilon=fields.epsilon("layer_norm_eps"),
             relative=relative,
-            content_to_position=relative and "c2p" in terms,
-            position_to_content=relative and "p2c" in terms,
-            terms=1 + len(terms),
+            content_to_position=relative and "c2p" in named,
+            position_to_content=relative and "p2c" in named,
+            terms=1 + len(named),
             share_keys=fields.flag("share_att_key"),
             span=buckets or (positions if max_distance < 1 else max_distance),
             buckets=buckets,
@@ -132,15 +134,16 @@ class Settings:
         return self.hidden_size // self.heads
 
 
-def _terms(fields: ConfigFields) -> set[str]:
+def terms(fields: ConfigFields) -> set[str]:
+    """Return the terms of positions that a configuration names; raises UnsupportedConfig for one that is unknown."""
     named = fields.get("pos_att_type") or []
     words = named.lower().split("|") if isinstance(named, str) else named
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise fields.refuse("pos_att_type", "it must be a list of c2p and p2c")
-    terms = {word.strip() for word in words} - {""}
-    if unknown := terms - {"c2p", "p2c"}:
+    found = {word.strip() for word in words} - {""}
+    if unknown := found - {"c2p", "p2c"}:
         raise fields.refuse("pos_att_type", f"{sorted(unknown)} is not one of c2p, p2c")
-    return terms
+    return found
 
 
 def _norms(fields: ConfigFields) -> list[str]:
@@ -154,14 +157,20 @@ def _norms(fields: ConfigFields) -> list[str]:
 def layout(config: Any) -> CheckpointLayout:
     """Return the tensors of transformers' ``DebertaV2Model``; raises UnsupportedConfig as ``Settings.read`` does."""
     settings = Settings.read(config)
+    return CheckpointLayout(shapes=_shapes(settings), slot=slot, ignored=ignored_embeddings(settings))
+
+
+def ignored_embeddings(settings: Settings) -> dict[str, str]:
+    """Return the tensors beside those of a model, with the reason why nothing reads them."""
     ignored = {"embeddings.position_ids": "a buffer that counts from 0, saved by transformers before 4.31"}
     if not settings.positions:
         ignored["embeddings.position_embeddings.weight"] = "used in pretraining only; position_biased_input is false"
-    return CheckpointLayout(shapes=_shapes(settings), slot=slot, ignored=ignored)
+    return ignored
 
 
-def _shapes(settings: Settings) -> dict[str, Shape]:
-    hidden, inner = settings.hidden_size, settings.intermediate_size
+def embedding_shapes(settings: Settings) -> dict[str, Shape]:
+    """Return the tensors of a model outside its layers."""
+    hidden = settings.hidden_size
     shapes: dict[str, Shape] = {
         "embeddings.word_embeddings.weight": (settings.vocabulary, settings.embedding_size),
         **norm("embeddings.LayerNorm", hidden),
@@ -176,6 +185,12 @@ def _shapes(settings: Settings) -> dict[str, Shape]:
         shapes["encoder.rel_embeddings.weight"] = (2 * settings.span, hidden)
     if settings.norm_relative:
         shapes |= norm("encoder.LayerNorm", hidden)
+    return shapes
+
+
+def _shapes(settings: Settings) -> dict[str, Shape]:
+    hidden, inner = settings.hidden_size, settings.intermediate_size
+    shapes = embedding_shapes(settings)
     projections = ["query_proj", "key_proj", "value_proj"]
     if settings.relative and not settings.share_keys:
         projections += ["pos_key_proj"] * settings.content_to_position
