@@ -27,12 +27,14 @@ from encoder_checkpoints import vocabularies
 
 Weights = Literal["safetensors", "pickle"]
 
-PLUGINS = ("deberta_gliner", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
+PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
 LABELS = ("person", "company", "city", "date of birth", "sports team")
 # the logits of random spans and labels have this standard deviation, as those of trained checkpoints roughly have
 SPREAD = 2.0
 # of pairs of word and label, those that start, end, and are inside of an entity, with scores above 0.5
 WORD_SHARES = (0.4, 0.4, 0.6)
+# the tokenizer of labels has fewer entries, so that it cannot be taken for the other one
+LABEL_ENTRIES_LESS = 100
 # with weights beyond this, checkpoints are written in bfloat16
 LARGE_BYTES = 1 << 30
 
@@ -71,6 +73,7 @@ class Family:
         added: Tokens that GLiNER adds, in order.
         shapes: Sizes by name; `tiny` is for every day, the others are true ones.
         head: Fields of gliner_config.json that choose the head; none for spans.
+        labels: What the encoder of labels has differently from that of texts, where there is one. Its tokenizer is of the same kind.
     """
 
     base: str
@@ -79,6 +82,7 @@ class Family:
     added: tuple[str, ...]
     shapes: Mapping[str, Shape]
     head: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] | None = None
 
 
 def _tiny(**encoder: Any) -> Shape:
@@ -135,6 +139,54 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                     vocabulary=128_001,
                 ),
             },
+        ),
+        "deberta_gliner_linker": Family(
+            base="example/deberta",
+            encoder={
+                "model_type": "deberta",
+                "hidden_act": "gelu",
+                "layer_norm_eps": 1e-7,
+                "max_position_embeddings": 512,
+                "max_relative_positions": -1,
+                "pos_att_type": ["c2p", "p2c"],
+                "position_biased_input": False,
+                "relative_attention": True,
+                "type_vocab_size": 0,
+                "pad_token_id": 0,
+            },
+            tokenizer=vocabularies.deberta_v1,
+            added=(),
+            shapes={
+                # few distances, so that short texts reach beyond them
+                "tiny": Shape(
+                    encoder={
+                        "hidden_size": 96,
+                        "num_attention_heads": 3,
+                        "num_hidden_layers": 3,
+                        "intermediate_size": 160,
+                        "max_relative_positions": 24,
+                    },
+                    vocabulary=2000,
+                    hidden_size=96,
+                    max_width=6,
+                    max_words=120,
+                ),
+                "large": Shape(
+                    encoder={
+                        "hidden_size": 1024,
+                        "num_attention_heads": 16,
+                        "num_hidden_layers": 24,
+                        "intermediate_size": 4096,
+                    },
+                    vocabulary=50_265,
+                    hidden_size=768,
+                    max_width=100,
+                    max_words=512,
+                ),
+            },
+            head={"span_mode": "token_level"},
+            # of other sizes, so that no part can be taken for the other encoder's
+            labels={"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "max_relative_positions": 8},
         ),
         "mmbert_gliner": Family(
             base="example/mmbert",
@@ -322,9 +374,23 @@ def build(
             "vocab_size": rows,
             "encoder_config": {**encoder_config, "vocab_size": rows},
             **family.head,
-            **gliner_overrides,
         }
-        model = _model(config, seed)
+        if family.labels is not None:
+            names, described = family.tokenizer(size.vocabulary - LABEL_ENTRIES_LESS)
+            labels = Path(temporary) / "labels"
+            vocabularies.write(labels, names, described)
+            config |= {
+                # nothing is added to these tokenizers, and the encoder's configuration has the rows
+                "class_token_index": -1,
+                "vocab_size": -1,
+                "labels_encoder": str(labels),
+                "labels_encoder_config": {
+                    **encoder_config,
+                    **(family.labels if shape == "tiny" else {}),
+                    "vocab_size": size.vocabulary - LABEL_ENTRIES_LESS,
+                },
+            }
+        model = _model({**config, **gliner_overrides}, seed)
         if config.get("span_mode") == "token_level":
             _calibrate_words(model, seed)
         else:
@@ -345,8 +411,10 @@ def _model(config: Mapping[str, Any], seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = GLiNER.from_config(json.loads(json.dumps(config)), backbone_from_pretrained=False)
-        encoder = model.model.token_rep_layer.bert_layer.model
-        _draw(encoder)
+        layer = model.model.token_rep_layer
+        _draw(layer.bert_layer.model)
+        if hasattr(layer, "labels_encoder"):
+            _draw(layer.labels_encoder.model)
     return model.eval()
 
 
@@ -446,6 +514,8 @@ def _publish_config(folder: Path, base: str, *, keep_encoder: bool) -> None:
     path = folder / "gliner_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["model_name"] = base
+    if config.get("labels_encoder") is not None:
+        config["labels_encoder"] = f"{base}-labels"
     if not keep_encoder:
         config["encoder_config"] = None
         # the library adds its tokens only where these are open

@@ -81,6 +81,35 @@ def deberta(size: int) -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, about
 
 
+def deberta_v1(size: int) -> tuple[Tokenizer, dict[str, Any]]:
+    """Train DeBERTa v1's kind, which is GPT-2's: BPE over bytes, words with a space in front, `[CLS] text [SEP]`."""
+    specials = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    learned = json.loads(_byte_bpe(tuple(specials), _learned(size)))["model"]
+    vocabulary = learned["vocab"]
+    for filler in _fillers(size - len(vocabulary)):
+        vocabulary[filler] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[tuple(pair) for pair in learned["merges"]]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_prefix_space": True,
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+        "model_max_length": 1_000_000_000_000_000,
+    }
+    return tokenizer, about
+
+
 def mmbert(size: int) -> tuple[Tokenizer, dict[str, Any]]:
     """Train mmBERT's kind, which is Gemma's: BPE with byte fallback, spaces as ▁ without one in front, `<bos> text <eos>`."""
     specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
@@ -189,6 +218,24 @@ def _train_unigram(specials: tuple[str, ...], unknown: str, pieces: int) -> Toke
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     trainer = trainers.UnigramTrainer(
         vocab_size=pieces, special_tokens=list(specials), unk_token=unknown, max_piece_length=12, show_progress=False
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    return tokenizer
+
+
+@cache
+def _byte_bpe(specials: tuple[str, ...], pieces: int) -> str:
+    return _trained_once(f"byte bpe {specials} {pieces}", lambda: _train_byte_bpe(specials, pieces))
+
+
+def _train_byte_bpe(specials: tuple[str, ...], pieces: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=pieces,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
     return tokenizer

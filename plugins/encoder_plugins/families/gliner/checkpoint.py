@@ -49,6 +49,12 @@ _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     }
 )
 
+_HINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "labels_encoder": "Bi-encoders with span_mode token_level on DeBERTa are served by the plugin deberta_gliner_linker"
+    }
+)
+
 _SPAN_MODES: Mapping[Head, str] = MappingProxyType({"span": "markerV0", "token": "token_level"})
 
 
@@ -68,6 +74,7 @@ class EncoderSpec:
         relative: Whether positions are relative only, so that the served context is ours to choose.
         vllm_attention: Whether the encoder uses vLLM's own attention, which has kernels for some head sizes only.
         changes: Fields that config.json has differently from the encoder's own configuration.
+        labels: Whether labels have an encoder of their own, of the same kind.
     """
 
     plugin: str
@@ -80,6 +87,7 @@ class EncoderSpec:
     relative: bool
     vllm_attention: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
+    labels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +154,7 @@ def parse(values: dict[str, Any]) -> Settings:
     """Check the object of a gliner_config.json; raises as ``read``. Defaults are the library's."""
     for name, accepted in _SINGLE.items():
         if name in values and values[name] not in accepted:
-            hint = words.advice(values[name]) if name == "words_splitter_type" else None
+            hint = words.advice(values[name]) if name == "words_splitter_type" else _HINTS.get(name)
             error = refusal(CONFIG, name, values[name], accepted)
             raise Unsupported(f"{error}. {hint}") if hint else error
     head: Head = "token" if values.get("span_mode") == _SPAN_MODES["token"] else "span"
@@ -280,7 +288,12 @@ def _other_plugin(model_type: object, head: Head) -> str:
     for plugin in catalog.plugins().values():
         if plugin.reference_library == "gliner":
             spec = getattr(resolve(plugin.checkpoint), "spec", None)
-            if isinstance(spec, EncoderSpec) and spec.model_type == model_type and head in spec.heads:
+            if (
+                isinstance(spec, EncoderSpec)
+                and spec.model_type == model_type
+                and head in spec.heads
+                and not spec.labels
+            ):
                 return f"; the plugin {plugin.name} serves this one"
     return ""
 

@@ -11,9 +11,26 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 KEY = "gliner"
+# the folder with the tokenizer of labels, where they have an encoder of their own: of a published checkpoint, and of an artifact's model
+LABELS_TOKENIZER = "labels_tokenizer"
 
 Head = Literal["span", "token"]
 """Which layers score: every span up to a width, or words, of which spans are made by their scores as start, end and inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelEncoder:
+    """The encoder that a bi-encoder has for its labels.
+
+    Attributes:
+        config: Its configuration, as the object of a config.json of transformers [labels_encoder_config].
+        projection: Whether a linear layer leads from its width to GLiNER's.
+        max_tokens: Tokens of the longest label.
+    """
+
+    config: Mapping[str, Any]
+    projection: bool
+    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +49,22 @@ class GlinerConfig:
         lstm_layers: Layers of the LSTM over words; 0 for none [num_rnn_layers].
         projection: Whether a linear layer leads from the encoder's width to ``hidden_size``.
         head: What scores [span_mode: markerV0 or token_level]. Artifacts of earlier versions have spans.
+        label_encoder: The encoder of labels; None where labels stand before the text, behind class tokens. With it the tokens
+            named above mean nothing, and the LSTM has weights that the library never applies.
     """
 
     hidden_size: int
     max_width: int
     max_words: int
-    class_token: str
-    class_token_id: int
-    separator_token: str
-    separator_token_id: int
-    embed_class_token: bool
+    class_token: str = ""
+    class_token_id: int = -1
+    separator_token: str = ""
+    separator_token_id: int = -1
+    embed_class_token: bool = True
     lstm_layers: int
     projection: bool
     head: Head = "span"
+    label_encoder: LabelEncoder | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what goes under ``gliner`` in config.json."""
@@ -53,4 +73,5 @@ class GlinerConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GlinerConfig:
         """Read what ``to_dict`` wrote; raises TypeError where a field is missing or unknown."""
-        return cls(**values)
+        labels = values.get("label_encoder")
+        return cls(**{**values, "label_encoder": None if labels is None else LabelEncoder(**labels)})

@@ -61,7 +61,10 @@ def convert(
     settings = checkpoint.read(folder, changes)
     encoder = checkpoint.encoder_config(settings, auxiliary, spec)
     with quiet():
-        tokenizer = _tokenizer(settings, checkpoint.tokenizer_folder(settings, folder, auxiliary))
+        tokenizer = text_tokenizer(checkpoint.tokenizer_folder(settings, folder, auxiliary))
+        if settings.adds_tokens:
+            added = [checkpoint.FLERT, settings.class_token, settings.separator_token]
+            tokenizer.add_tokens(added, special_tokens=True)
         header = read_header(folder, WEIGHTS, missing="the library loads weights of no other name")
         rows = _rows(settings, header, len(tokenizer))
         complete = read_encoder(spec, settings, {**encoder, "vocab_size": rows})
@@ -69,7 +72,7 @@ def convert(
         layout = expected_layout(spec, complete, gliner)
         require(layout, header)
         write_tokenizer(tokenizer, target)
-        write_json(target / "config.json", _served_config(spec, complete, gliner))
+        write_json(target / "config.json", served_config(spec, complete, gliner))
         write_weights(folder / WEIGHTS, target / WEIGHTS, layout, header)
 
 
@@ -87,7 +90,18 @@ def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, An
     Raises:
         Unsupported: A field has an impossible value, or one that the engine does not compute.
     """
-    where = f"{CONFIG}: encoder_config"
+    complete = complete_config(spec, encoder, f"{CONFIG}: encoder_config")
+    positions = getattr(complete, "max_position_embeddings", None)
+    absolute = not spec.relative or getattr(complete, "position_biased_input", False)
+    if absolute and positions is not None and positions < settings.max_words:
+        raise Unsupported(
+            f"{CONFIG}: max_len is {settings.max_words} words, and encoder_config.max_position_embeddings only {positions}"
+        )
+    return complete
+
+
+def complete_config(spec: EncoderSpec, encoder: Mapping[str, Any], where: str) -> Any:
+    """Return the same without regard to texts; ``where`` is the configuration's place in the checkpoint."""
     try:
         complete = CONFIG_MAPPING[spec.model_type](**json.loads(json.dumps(dict(encoder))))
         found = resolve(spec.settings).read(complete)
@@ -101,12 +115,6 @@ def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, An
             # its validation of configurations has errors of its own, which name the field
             raise Unsupported(f"{where}: {' '.join(str(error).split())}"[:500]) from error
         raise
-    positions = getattr(complete, "max_position_embeddings", None)
-    absolute = not spec.relative or getattr(complete, "position_biased_input", False)
-    if absolute and positions is not None and positions < settings.max_words:
-        raise Unsupported(
-            f"{CONFIG}: max_len is {settings.max_words} words, and encoder_config.max_position_embeddings only {positions}"
-        )
     return complete
 
 
@@ -115,8 +123,19 @@ def expected_layout(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> An
     return head_layouts.layout(resolve(spec.layout)(encoder), encoder.hidden_size, gliner)
 
 
-def _tokenizer(settings: Settings, folder: Path) -> Any:
-    """Load the tokenizer as the library does, and add GLiNER's tokens where the library adds them."""
+def text_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of texts as the library does."""
+    tokenizer = fast_tokenizer(folder)
+    # as the library: only where the tokenizer defines them, since assigning rebuilds the template of special tokens
+    if hasattr(tokenizer, "add_bos_token") and tokenizer.bos_token_id is not None:
+        tokenizer.add_bos_token = True
+    if hasattr(tokenizer, "add_eos_token") and tokenizer.eos_token_id is not None:
+        tokenizer.add_eos_token = True
+    return tokenizer
+
+
+def fast_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer as it is; raises Unsupported if that fails, or if it has no fast form."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:
@@ -124,13 +143,6 @@ def _tokenizer(settings: Settings, folder: Path) -> Any:
         raise Unsupported(f"the tokenizer cannot be loaded: {type(error).__name__}: {error}"[:500]) from error
     if not getattr(tokenizer, "is_fast", False):
         raise Unsupported("the tokenizer has no fast form, which prompts are built with")
-    # as the library: only where the tokenizer defines them, since assigning rebuilds the template of special tokens
-    if hasattr(tokenizer, "add_bos_token") and tokenizer.bos_token_id is not None:
-        tokenizer.add_bos_token = True
-    if hasattr(tokenizer, "add_eos_token") and tokenizer.eos_token_id is not None:
-        tokenizer.add_eos_token = True
-    if settings.adds_tokens:
-        tokenizer.add_tokens([checkpoint.FLERT, settings.class_token, settings.separator_token], special_tokens=True)
     return tokenizer
 
 
@@ -210,7 +222,7 @@ def _some(names: set[str]) -> str:
     return f"{', '.join(ordered[:_NAMED])}{more} {'is' if len(ordered) == 1 else 'are'}"
 
 
-def _served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dict[str, Any]:
+def served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dict[str, Any]:
     """Return config.json: the encoder's own with every default spelled out, our architecture, and the head."""
     served: dict[str, Any] = encoder.to_dict()
     if served.get("max_relative_positions") == -1:
@@ -223,8 +235,14 @@ def _served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dic
     return {**served, **spec.changes, "architectures": [spec.architecture], KEY: gliner.to_dict()}
 
 
-def write_tokenizer(tokenizer: Any, target: Path) -> None:
-    """Write the tokenizer so that every loader gets these very steps, and none that a class adds."""
+def write_tokenizer(tokenizer: Any, target: Path, *, of_words: bool = True) -> None:
+    """Write the tokenizer so that every loader gets these very steps, and none that a class adds.
+
+    Args:
+        tokenizer: As the library loads it.
+        target: The folder to write to.
+        of_words: Whether it gets words, as for texts; whole strings otherwise, as for labels.
+    """
     # what the last call before publishing left behind
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
@@ -240,7 +258,7 @@ def write_tokenizer(tokenizer: Any, target: Path) -> None:
     write_json(path, about)
     again = AutoTokenizer.from_pretrained(target, local_files_only=True)
     words = [*PROBE, "a", *tokenizer.all_special_tokens]
-    before, after = (one(words, is_split_into_words=True)["input_ids"] for one in (tokenizer, again))
+    before, after = (one(words, is_split_into_words=of_words)["input_ids"] for one in (tokenizer, again))
     if before != after:
         raise Unsupported("the tokenizer changes when it is written in its fast form")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
@@ -22,6 +23,7 @@ class GlinerCheckpoint:
     """GLiNER checkpoints on one encoder; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
 
     runs_code = False
+    folders: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, spec: EncoderSpec, parameters: Mapping[str, Value] = MappingProxyType({})) -> None:
         self.spec = spec
@@ -49,7 +51,7 @@ class GlinerCheckpoint:
             raise Unsupported(
                 f"the checkpoint has weights as ONNX only ({onnx[0]}); needed is {checkpoint.WEIGHTS}, or pytorch_model.bin"
             )
-        return select_folders(list(listing), [""])
+        return select_folders(list(listing), self.folders)
 
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
         """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""

@@ -29,3 +29,12 @@ TOKEN_LIMITS = (
         description="Pairs of a span and a label that one request's scores permit, before those that overlap are dropped.",
     ),
 )
+
+LINKING_LIMITS = (
+    *TOKEN_LIMITS,
+    Limit(
+        name="label_tokens",
+        default=50_000,
+        description="Tokens of all different labels of one request: what encoding them costs when none of them is in the cache.",
+    ),
+)

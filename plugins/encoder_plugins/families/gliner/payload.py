@@ -30,15 +30,17 @@ class Item:
     Attributes:
         words: `[words]` int32: the position of each word's first token; -1 for a word whose tokens were cut off, which is a
             row of zeros in the library.
-        labels: `[labels]` int32: the position of each label's class token.
+        labels: `[labels]` int32: the position of each label's class token; with ``runs``, which of them is the label.
         threshold: Candidates are those with a probability above it.
         classes: How many of a candidate span's best classes come along; 0 for none.
+        runs: The token ids of labels that have an encoder of their own, of all texts of the prompt: int32, little-endian.
     """
 
     words: NDArray[np.int32]
     labels: NDArray[np.int32]
     threshold: float
     classes: int = 0
+    runs: tuple[bytes, ...] = ()
 
 
 Positions = Sequence[int] | NDArray[np.int32]
@@ -82,8 +84,24 @@ def decode(extra: Mapping[str, Any] | None) -> list[Item] | None:
     if not extra or "words" not in extra:
         return None
     words, labels = (_split(extra, name, f"{name[:-1]}_counts") for name in ("words", "labels"))
-    threshold, classes = float(extra["threshold"]), int(extra["classes"])
-    return [Item(*pair, threshold, classes) for pair in zip(words, labels, strict=True)]
+    threshold, classes, runs = float(extra["threshold"]), int(extra["classes"]), _runs(extra)
+    return [Item(*pair, threshold, classes, runs) for pair in zip(words, labels, strict=True)]
+
+
+def encode_runs(runs: Sequence[bytes]) -> dict[str, Any]:
+    """Return what a prompt whose labels have an encoder of their own has in its ``extra_kwargs`` beside the rest."""
+    lengths = np.asarray([len(run) // _POSITION.itemsize for run in runs], _POSITION)
+    return {"label_runs": b"".join(runs), "label_run_tokens": lengths.tobytes()}
+
+
+def _runs(extra: Mapping[str, Any]) -> tuple[bytes, ...]:
+    if "label_runs" not in extra:
+        return ()
+    tokens = extra["label_runs"]
+    ends = np.cumsum(np.frombuffer(extra["label_run_tokens"], _POSITION).astype(np.int64) * _POSITION.itemsize)
+    if not len(ends) or ends[-1] != len(tokens) or (np.diff(ends, prepend=0) <= 0).any():
+        raise ValueError(f"label_run_tokens do not add up to {len(tokens)} bytes")
+    return tuple(tokens[begin:end] for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False))
 
 
 def _split(extra: Mapping[str, Any], name: str, counts: str) -> list[NDArray[np.int32]]:

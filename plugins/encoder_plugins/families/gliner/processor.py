@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from encoder_plugins.families.gliner.answers import Candidates, PreparedText
 from encoder_plugins.families.gliner.chunks import Chunk
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.decode_words import TooManySpans
+from encoder_plugins.families.gliner.label_runs import BiPromptBuilder
 from encoder_plugins.families.gliner.payload import Item
 from encoder_plugins.families.gliner.prompt import BuiltPrompt, LabelProblem, Labels, PromptBuilder, Tokens
 from encoder_plugins.families.gliner.request import (
@@ -108,9 +109,14 @@ class GlinerProcessor:
         self._config = read_config(context.model)
         self._by_word = self._config.head == "token"
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
-        self._builder = PromptBuilder(tokenizer, self._config, tokenizer_limit=tokenizer_limit)
+        self._builder = self.builder(context.model, tokenizer, tokenizer_limit)
         self._engine_limit = context.max_model_len
         self._most_tokens = min(context.max_model_len, tokenizer_limit or context.max_model_len)
+
+    def builder(self, folder: Path, tokenizer: Tokenizer, limit: int | None) -> PromptBuilder | BiPromptBuilder:
+        """Return what makes the prompts of the model in ``folder``; its tokenizer cuts them off at ``limit``."""
+        del folder
+        return PromptBuilder(tokenizer, self._config, tokenizer_limit=limit)
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and make its prompts."""
@@ -329,16 +335,32 @@ class GlinerProcessor:
 
 def _part(data: EntityRequest, built: BuiltPrompt, labels: Labels) -> Part:
     classes = min(request.CLASS_PROBABILITIES, len(labels.positions)) if request.wants_class_probs(data) else 0
-    return Part(built.tokens, Item(built.words, labels.positions, data.threshold, classes))
+    return Part(built.tokens, Item(built.words, labels.positions, data.threshold, classes, labels.runs))
 
 
 def _prompt(parts: Sequence[Part]) -> Prompt:
-    if len(parts) == 1:
-        item = parts[0].item
+    items, runs = _shared_runs([part.item for part in parts])
+    if len(items) == 1:
+        item = items[0]
         parameters = payload.encode(item.words, item.labels, item.threshold, item.classes)
     else:
-        parameters = payload.encode_texts([part.item for part in parts], [len(part.tokens) for part in parts])
+        parameters = payload.encode_texts(items, [len(part.tokens) for part in parts])
+    if runs:
+        parameters |= payload.encode_runs(runs)
     return Prompt(token_ids=[*chain.from_iterable(part.tokens for part in parts)], parameters=parameters)
+
+
+def _shared_runs(items: list[Item]) -> tuple[list[Item], tuple[bytes, ...]]:
+    """Return the texts of a prompt, whose labels are numbers of the runs beside them, each there once."""
+    runs = items[0].runs
+    if all(item.runs is runs for item in items):
+        return items, runs
+    numbers: dict[bytes, int] = {}
+    shared = [
+        replace(item, labels=np.array([numbers.setdefault(run, len(numbers)) for run in item.runs], np.int32))
+        for item in items
+    ]
+    return shared, tuple(numbers)
 
 
 def pack(parts: Sequence[Part], most_tokens: int) -> list[int]:

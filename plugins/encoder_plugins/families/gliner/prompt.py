@@ -44,11 +44,13 @@ class Labels:
 
     Attributes:
         tokens: Its token ids, with what the tokenizer puts first.
-        positions: `[labels]`: where each label's class token is.
+        positions: `[labels]`: where each label's class token is; with ``runs``, which of them is the label.
+        runs: The token ids of labels that have an encoder of their own: int32, little-endian.
     """
 
     tokens: Tokens
     positions: Positions
+    runs: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,56 +119,24 @@ class WordTokens:
             self._old, self._young = young, {}
 
 
-class PromptBuilder:
-    """Makes the prompts of one checkpoint. For several threads at once."""
+class WordPrompts:
+    """Makes prompts of words, behind what precedes them. For several threads at once."""
 
-    def __init__(self, tokenizer: Tokenizer, config: GlinerConfig, *, tokenizer_limit: int | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, tokenizer_limit: int | None = None) -> None:
         """Take the library's tokenizer; ``tokenizer_limit`` is where it cuts a prompt off, None for never.
 
         Raises:
-            ValueError: The tokenizer does not fit the configuration, or can't be used word by word.
+            ValueError: The tokenizer can't be used word by word.
         """
-        own = Tokenizer.from_str(tokenizer.to_str())
-        own.no_padding()
-        own.no_truncation()
+        own = plain(tokenizer)
         self.limit = tokenizer_limit
         self.word_tokens = WordTokens(own)
-        self._separator = self._single(config.separator_token, config.separator_token_id)
-        self._class = self._single(config.class_token, config.class_token_id)
-        if splitter.split(config.class_token) == [config.class_token]:
-            raise ValueError(f"the class token {config.class_token!r} is a word: texts would hold it as one")
-        self._first, self._last = _around(own)
-        self._markers, self._unknown = _markers(own, config)
-        self._labels: dict[tuple[str, ...], Labels] = {}
+        self.first, self._last = _around(own)
 
     @property
     def behind(self) -> int:
         """The number of tokens that the tokenizer puts behind a prompt."""
         return len(self._last)
-
-    def labels(self, labels: tuple[str, ...]) -> Labels:
-        """Return the part of a prompt that holds ``labels``, which are different from each other.
-
-        Raises:
-            LabelProblem: One of them has no tokens, or holds a marker.
-        """
-        if (known := self._labels.get(labels)) is not None:
-            return known
-        pieces = self.word_tokens(labels)
-        for position, (label, piece) in enumerate(zip(labels, pieces, strict=True)):
-            self._check(position, label, piece)
-        tokens = [*self._first]
-        positions = []
-        for piece in pieces:
-            positions.append(len(tokens))
-            tokens += (self._class, *piece)
-        tokens.append(self._separator)
-        made = Labels(tuple(tokens), np.array(positions, np.int32))
-        if sum(map(len, labels)) <= _CACHED_LABEL_LIST_CHARACTERS:
-            if len(self._labels) >= _CACHED_LABEL_LISTS:
-                self._labels = {}
-            self._labels[labels] = made
-        return made
 
     def build(self, labels: Labels, pieces: Sequence[Tokens]) -> BuiltPrompt:
         """Return the prompt of words whose tokens are ``pieces``, cut off where the library's tokenizer would."""
@@ -190,6 +160,48 @@ class PromptBuilder:
         tokens += self._last
         return BuiltPrompt(tokens, words, cut)
 
+
+class PromptBuilder(WordPrompts):
+    """Makes the prompts of one checkpoint, with labels in front of the words. For several threads at once."""
+
+    def __init__(self, tokenizer: Tokenizer, config: GlinerConfig, *, tokenizer_limit: int | None = None) -> None:
+        """Take the library's tokenizer; ``tokenizer_limit`` is where it cuts a prompt off, None for never.
+
+        Raises:
+            ValueError: The tokenizer does not fit the configuration, or can't be used word by word.
+        """
+        super().__init__(tokenizer, tokenizer_limit=tokenizer_limit)
+        self._separator = self._single(config.separator_token, config.separator_token_id)
+        self._class = self._single(config.class_token, config.class_token_id)
+        if splitter.split(config.class_token) == [config.class_token]:
+            raise ValueError(f"the class token {config.class_token!r} is a word: texts would hold it as one")
+        self._markers, self._unknown = _markers(tokenizer, config)
+        self._labels: dict[tuple[str, ...], Labels] = {}
+
+    def labels(self, labels: tuple[str, ...]) -> Labels:
+        """Return the part of a prompt that holds ``labels``, which are different from each other.
+
+        Raises:
+            LabelProblem: One of them has no tokens, or holds a marker.
+        """
+        if (known := self._labels.get(labels)) is not None:
+            return known
+        pieces = self.word_tokens(labels)
+        for position, (label, piece) in enumerate(zip(labels, pieces, strict=True)):
+            self._check(position, label, piece)
+        tokens = [*self.first]
+        positions = []
+        for piece in pieces:
+            positions.append(len(tokens))
+            tokens += (self._class, *piece)
+        tokens.append(self._separator)
+        made = Labels(tuple(tokens), np.array(positions, np.int32))
+        if sum(map(len, labels)) <= _CACHED_LABEL_LIST_CHARACTERS:
+            if len(self._labels) >= _CACHED_LABEL_LISTS:
+                self._labels = {}
+            self._labels[labels] = made
+        return made
+
     def _single(self, token: str, expected: int) -> int:
         (tokens,) = self.word_tokens.tokenize([token])
         if tokens != (expected,):
@@ -204,6 +216,14 @@ class PromptBuilder:
             marker = self._unknown
         if marker is not None:
             raise LabelProblem(position, f"the label {label!r} holds {marker!r}, which means something to the model")
+
+
+def plain(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that neither pads nor cuts."""
+    own = Tokenizer.from_str(tokenizer.to_str())
+    own.no_padding()
+    own.no_truncation()
+    return own
 
 
 def _around(tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:

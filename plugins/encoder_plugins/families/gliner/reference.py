@@ -27,6 +27,7 @@ from safetensors import safe_open
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner.cases import answered, different
+from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.families.gliner.parameters import changes
 from encoder_plugins.parameters import Value
 
@@ -108,17 +109,18 @@ def offline(
     config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
     read = {name: value for name, value in changes.items() if config.get(name) != value}
     shown = dict(read)
-    if config.get("encoder_config") is None or not (checkpoint / "tokenizer_config.json").is_file():
-        name = config.get("model_name", "microsoft/deberta-v3-small")
-        names = list(auxiliary)
-        if name not in names and len(names) != 1:
+    names = list(auxiliary)
+    for field, needed in _named(checkpoint, config).items():
+        # a single repository can only be the one of an encoder that has no other
+        alone = len(names) == 1 and config.get("labels_encoder") is None
+        if needed not in names and not alone:
             raise SourceFileNotFound(
-                f"the checkpoint names the repository {name}, which is not among the auxiliary ones"
+                f"the checkpoint names the repository {needed}, which is not among the auxiliary ones"
             )
-        chosen = name if name in names else names[0]
-        read["model_name"] = str(auxiliary[chosen])
+        chosen = needed if needed in names else names[0]
+        read[field] = str(auxiliary[chosen])
         # the folder is another one each time; its number among the auxiliary repositories is not
-        shown["model_name"] = f"auxiliary/{names.index(chosen)}"
+        shown[field] = f"auxiliary/{names.index(chosen)}"
     if not read:
         yield checkpoint, {}
         return
@@ -129,6 +131,18 @@ def offline(
                 os.symlink(path.resolve(), folder / path.name)
         (folder / CONFIG).write_text(json.dumps({**config, **read}), encoding="utf-8")
         yield folder, {CONFIG: shown}
+
+
+def _named(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the repositories that a checkpoint leaves something in, by the field that names them."""
+    found: dict[str, str] = {}
+    if config.get("encoder_config") is None or not (checkpoint / "tokenizer_config.json").is_file():
+        found["model_name"] = config.get("model_name", "microsoft/deberta-v3-small")
+    labels = config.get("labels_encoder")
+    tokenizer = checkpoint / LABELS_TOKENIZER / "tokenizer_config.json"
+    if labels is not None and (config.get("labels_encoder_config") is None or not tokenizer.is_file()):
+        found["labels_encoder"] = labels
+    return found
 
 
 def load(folder: Path) -> Any:

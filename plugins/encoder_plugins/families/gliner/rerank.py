@@ -28,7 +28,7 @@ class Candidate(Data, frozen=True):
     label: Annotated[str, Meta(description="The label, in your own words.")]
 
 
-class RerankRequest(EntityRequest, frozen=True):
+class CandidatesRequest(EntityRequest, frozen=True):
     """Texts, the labels or candidates of entities to find in them, and how to choose among what is found."""
 
     candidates_per_text: Annotated[
@@ -38,6 +38,11 @@ class RerankRequest(EntityRequest, frozen=True):
             " list are different from each other."
         ),
     ] = None
+
+
+class RerankRequest(CandidatesRequest, frozen=True):
+    """Texts, the labels or candidates of entities to find in them, and how to choose among what is found."""
+
     max_labels: Annotated[
         Count | None,
         Meta(
@@ -47,11 +52,11 @@ class RerankRequest(EntityRequest, frozen=True):
     ] = None
 
 
-class RerankProcessor(GlinerProcessor):
+class CandidatesProcessor(GlinerProcessor):
     """Serves the entities of one token-level GLiNER checkpoint, and candidates with ids."""
 
-    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(Envelope[RerankRequest], SingleBody, Body)}
-    envelope: ClassVar[Any] = Envelope[RerankRequest]
+    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(Envelope[CandidatesRequest], SingleBody, Body)}
+    envelope: ClassVar[Any] = Envelope[CandidatesRequest]
 
     def label_lists(self, data: EntityRequest, texts: int) -> list[tuple[str, ...]]:
         """Return each text's labels, those of its candidates if it has any."""
@@ -111,13 +116,6 @@ class RerankProcessor(GlinerProcessor):
         """Return the field of the labels or candidates of a text."""
         return super().labels_path(data, text) if _candidates(data) is None else f"data.candidates_per_text[{text}]"
 
-    def groups(self, data: EntityRequest, names: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
-        """Return the labels of a text that are read with it at once, in order."""
-        most = data.max_labels if isinstance(data, RerankRequest) else None
-        if most is None or len(names) <= most:
-            return [names]
-        return [names[first : first + most] for first in range(0, len(names), most)]
-
     def named(self, data: EntityRequest, position: int, entities: list[Entity]) -> list[Entity]:
         """Return the entities of a text with the ids of their candidates."""
         lists = _candidates(data)
@@ -127,5 +125,19 @@ class RerankProcessor(GlinerProcessor):
         return [msgspec.structs.replace(entity, id=ids[entity.label]) for entity in entities]
 
 
+class RerankProcessor(CandidatesProcessor):
+    """Serves the same, and reads many labels in groups."""
+
+    schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(Envelope[RerankRequest], SingleBody, Body)}
+    envelope: ClassVar[Any] = Envelope[RerankRequest]
+
+    def groups(self, data: EntityRequest, names: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+        """Return the labels of a text that are read with it at once, in order."""
+        most = data.max_labels if isinstance(data, RerankRequest) else None
+        if most is None or len(names) <= most:
+            return [names]
+        return [names[first : first + most] for first in range(0, len(names), most)]
+
+
 def _candidates(data: EntityRequest) -> list[list[Candidate]] | None:
-    return data.candidates_per_text if isinstance(data, RerankRequest) else None
+    return data.candidates_per_text if isinstance(data, CandidatesRequest) else None

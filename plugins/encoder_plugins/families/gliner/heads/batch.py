@@ -27,6 +27,7 @@ class Batch:
 
     Attributes:
         rows: Their words and labels.
+        items: `[texts]` what each text wants.
         requests: `[texts]` the request of each text.
         first_words: `[texts]` words of the texts before it in the same request.
         order: `[texts]` int32: the texts, those with most words first.
@@ -35,6 +36,7 @@ class Batch:
     """
 
     rows: RowPlan
+    items: list[Item]
     requests: list[int]
     first_words: list[int]
     order: NDArray[np.int32]
@@ -70,6 +72,7 @@ class Batch:
         chosen = rows.texts.tolist()
         return cls(
             rows=rows,
+            items=[items[text] for text in chosen],
             requests=[owners[text] for text in chosen],
             first_words=[first_words[text] for text in chosen],
             order=np.argsort(-rows.groups["words"].counts, kind="stable").astype(np.int32),

@@ -179,9 +179,7 @@ class LabelVectors(nn.Module):
         offsets = torch.arange(0, total + 1, length, dtype=torch.int32, device=like.device)
         metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, length, total))
         # the model runner's own pass is over when a pooler runs; the shapes here are not those that it compiled
-        with set_forward_context(
-            metadata, self._vllm_config, num_tokens=total, slot_mapping={}, skip_compiled=True
-        ):
+        with set_forward_context(metadata, self._vllm_config, num_tokens=total, slot_mapping={}, skip_compiled=True):
             hidden = self.encoder(ids, positions)
         mean = hidden.view(count, length, -1).float().mean(1).to(like.dtype)
         return mean if self.projection is None else self.projection(mean)

@@ -14,6 +14,7 @@ numbers of each pair. Only pairs whose score as "inside" reaches the text's thre
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows, to_host
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
-from encoder_plugins.families.gliner.heads.token_head import TokenHead
+from encoder_plugins.families.gliner.heads.token_head import Factors, TokenHead
 from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, TOKEN_LOGITS
 
 # pairs that are scored at once: 100 MB of inner rows in bfloat16, for a head of width 768
@@ -52,27 +53,67 @@ class GlinerTokenPooler(GlinerPooler):
     def _answer(self, hidden: Tensor, batch: Batch) -> list[Rows]:
         """Return the scored words of each text that is answered."""
         labels = batch.rows.groups["labels"].counts
-        ends = np.cumsum(batch.rows.groups["words"].counts * labels.astype(np.int64))
-        offsets = np.concatenate(([0], ends)).astype(np.int32)
+        offsets = pair_offsets(batch.rows.groups["words"].counts, labels)
         rows = DeviceRows(batch.rows, hidden.device, order=batch.order, thresholds=batch.thresholds, pairs=offsets)
         vectors = rows.split(self.head.project(rows.gather(hidden)))
         factors = self.head(vectors["words"], vectors["labels"], rows.offsets["words"], rows.extra["order"])
-        pair_offsets = rows.extra["pairs"]
-        logits = hidden.new_empty(int(offsets[-1]), 3, dtype=torch.float32)
-        wanted = hidden.new_empty(len(logits), dtype=torch.bool)
-        for begin in range(0, len(logits), self.tile):
-            tile = slice(begin, begin + self.tile)
-            pairs = torch.arange(begin, min(begin + self.tile, len(logits)), dtype=torch.int32, device=hidden.device)
-            text = torch.searchsorted(pair_offsets[1:], pairs, right=True)
-            first_label = rows.offsets["labels"][text]
-            of_text = rows.offsets["labels"][text + 1] - first_label
-            within = pairs - pair_offsets[text]
-            words = rows.offsets["words"][text] + within // of_text
-            logits[tile] = self.head.score(factors, words, first_label + within % of_text)
-            wanted[tile] = logits[tile, 2] >= rows.extra["thresholds"][text]
-        found = wanted.nonzero()[:, 0]
-        numbers, values = to_host(found, logits[found])
+        pairs = Pairs(
+            int(offsets[-1]),
+            rows.extra["pairs"],
+            rows.offsets["words"],
+            rows.offsets["labels"],
+            rows.extra["thresholds"],
+        )
+        numbers, values = scored(self.head, factors, pairs, self.tile)
         return tables(numbers, values, offsets, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """All pairs of a word and a label of the texts of a batch.
+
+    Attributes:
+        count: How many there are.
+        offsets: `[texts + 1]` int32: each text's first pair, and the end of the last.
+        words: `[texts + 1]` int32: each text's first word, and the end of the last.
+        labels: `[texts + 1]` int32: each text's first label, and the end of the last.
+        thresholds: `[texts]` float32: the logit as inside from which on a pair is wanted.
+        rows: `[labels]` int32: the row of each label among the factors; None where they are in this order.
+    """
+
+    count: int
+    offsets: Tensor
+    words: Tensor
+    labels: Tensor
+    thresholds: Tensor
+    rows: Tensor | None = None
+
+
+def pair_offsets(words: NDArray[np.int32], labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return `[texts + 1]`: the number of each text's first pair, and the end of the last, for counts `[texts]`."""
+    return np.concatenate(([0], np.cumsum(words * labels.astype(np.int64)))).astype(np.int32)
+
+
+def scored(head: TokenHead, factors: Factors, pairs: Pairs, size: int) -> tuple[NDArray[np.int64], Rows]:
+    """Return the numbers of the pairs that are wanted, ascending, and their logits `[pairs, 3]`; ``size`` are scored at once."""
+    device = pairs.offsets.device
+    logits = torch.empty(pairs.count, 3, dtype=torch.float32, device=device)
+    wanted = torch.empty(pairs.count, dtype=torch.bool, device=device)
+    for begin in range(0, pairs.count, size):
+        tile = slice(begin, begin + size)
+        numbers = torch.arange(begin, min(begin + size, pairs.count), dtype=torch.int32, device=device)
+        text = torch.searchsorted(pairs.offsets[1:], numbers, right=True)
+        first_label = pairs.labels[text]
+        of_text = pairs.labels[text + 1] - first_label
+        within = numbers - pairs.offsets[text]
+        labels = first_label + within % of_text
+        if pairs.rows is not None:
+            labels = pairs.rows[labels]
+        logits[tile] = head.score(factors, pairs.words[text] + within // of_text, labels)
+        wanted[tile] = logits[tile, 2] >= pairs.thresholds[text]
+    found = wanted.nonzero()[:, 0]
+    on_host, values = to_host(found, logits[found])
+    return on_host, values
 
 
 def tables(

@@ -46,7 +46,11 @@ class TokenHead(WordHead):
             offsets: `[texts + 1]` int32: where each text's words begin, and the end of the last.
             order: `[texts]` int32: the texts, those with most words first.
         """
-        tokens, token_factor = self.token_in(self.read(words, offsets, order)).chunk(2, dim=-1)
+        return self.factors(self.read(words, offsets, order), labels)
+
+    def factors(self, words: Tensor, labels: Tensor) -> Factors:
+        """Return the same for words behind the LSTM, `[words, size]`, and labels `[labels, size]`."""
+        tokens, token_factor = self.token_in(words).chunk(2, dim=-1)
         names, name_factor = self.label_in(labels).chunk(2, dim=-1)
         of_word, of_label = self.inner.weight[:, : 2 * self.size].chunk(2, dim=1)
         return Factors(

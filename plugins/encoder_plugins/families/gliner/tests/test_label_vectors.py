@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import socket
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,9 @@ with warnings.catch_warnings():
     from transformers import DebertaConfig, DebertaModel
 
     from encoder_plugins.backbones import deberta_v1, deberta_v1_settings
-    from encoder_plugins.backbones.tests.conftest import make, randomize
+    from encoder_plugins.backbones.tests.conftest import join_group, make, randomize
     from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors, VectorCache
 
-pytest_plugins = ["encoder_plugins.backbones.tests.conftest"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 VOCABULARY, HIDDEN, SIZE, MOST = 211, 96, 64, 200
@@ -64,7 +65,23 @@ def test_what_was_used_last_is_kept_and_encoded_once() -> None:
 
 
 @pytest.fixture(scope="module")
-def labels(world: None) -> tuple[LabelVectors, Any]:
+def group() -> Iterator[None]:
+    """A group of one process, as vLLM's layers want one, unless another test's is there."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    if torch.distributed.is_initialized():
+        yield
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    join_group(1, 0, port)
+    yield
+    cleanup_dist_env_and_memory()
+
+
+@pytest.fixture(scope="module")
+def labels(group: None) -> tuple[LabelVectors, Any]:
     """An encoder of labels with a projection, and transformers' of the same weights."""
     config = DebertaConfig(
         vocab_size=VOCABULARY,

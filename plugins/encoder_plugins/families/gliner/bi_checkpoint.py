@@ -1,0 +1,127 @@
+"""The checkpoint format of GLiNER's bi-encoders: one encoder for texts, and one of the same kind for labels.
+
+What a single encoder's checkpoint has as well is read by ``checkpoint`` and ``format``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
+from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner.checkpoint import CONFIG, ENCODER_CONFIG, TOKENIZER_CONFIG, EncoderSpec, Settings
+from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
+from encoder_plugins.families.gliner.format import GlinerCheckpoint
+from encoder_plugins.parameters import Value
+from encoder_plugins.prep.checkpoint_json import read_object, refusal, shown
+
+_MODEL_TYPES = (None, "gliner", "gliner_bi_encoder", "gliner_bi_encoder_token")
+# what is the label encoder's, and the other formats refuse
+_LABELS = ("labels_encoder", "labels_encoder_config")
+
+
+@dataclass(frozen=True, slots=True)
+class BiSettings:
+    """gliner_config.json of a bi-encoder, checked.
+
+    Attributes:
+        text: What it has in common with other checkpoints.
+        labels: The configuration of the label encoder; None where it is in another repository.
+        labels_base: The repository that the label encoder came from.
+    """
+
+    text: Settings
+    labels: Mapping[str, Any] | None
+    labels_base: str
+
+
+def read(folder: Path, changes: Mapping[str, Any] = MappingProxyType({})) -> BiSettings:
+    """Read and check gliner_config.json in ``folder``; arguments and errors as in ``checkpoint.read``."""
+    values = {**read_object(folder, CONFIG), **changes}
+    base, labels = values.get("labels_encoder"), values.get("labels_encoder_config")
+    if base is None:
+        raise Unsupported(
+            f"{CONFIG}: labels_encoder is null: labels stand before the text; the other GLiNER plugins serve such checkpoints"
+        )
+    if not isinstance(base, str) or not base:
+        raise Unsupported(f"{CONFIG}: labels_encoder is {shown(base)}; expected the name of a repository")
+    if labels is not None and not isinstance(labels, dict):
+        raise refusal(CONFIG, "labels_encoder_config", labels, ("an object", None))
+    if values.get("model_type") not in _MODEL_TYPES:
+        raise refusal(CONFIG, "model_type", values["model_type"], _MODEL_TYPES)
+    rest = {name: value for name, value in values.items() if name not in {*_LABELS, "model_type"}}
+    return BiSettings(checkpoint.parse(rest), labels, base)
+
+
+def labels_config(settings: BiSettings, auxiliary: Mapping[str, Path], spec: EncoderSpec) -> dict[str, Any]:
+    """Return the label encoder's own configuration, checked.
+
+    Raises:
+        SourceFileNotFound: It is in a repository that is not among ``auxiliary``.
+        Unsupported: It is of another family, or a field has a value that is not served.
+    """
+    if settings.labels is not None:
+        where, found = f"{CONFIG}: labels_encoder_config", dict(settings.labels)
+        # as the library takes it
+        found.setdefault("model_type", "deberta-v2")
+    else:
+        folder = _labels_folder(settings, auxiliary, "no labels_encoder_config")
+        where, found = f"{settings.labels_base}: {ENCODER_CONFIG}", read_object(folder, ENCODER_CONFIG)
+    if found.get("model_type") != spec.model_type:
+        raise Unsupported(
+            f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.model_type)}"
+        )
+    if found.get("auto_map"):
+        raise RemoteCodeRefused(f"{where} has an auto_map, which names code of a repository; such code is never run")
+    for name in ("_attn_implementation", "attn_implementation"):
+        found.pop(name, None)
+    return found
+
+
+def labels_tokenizer_folder(settings: BiSettings, folder: Path, auxiliary: Mapping[str, Path]) -> Path:
+    """Return the folder that the library takes the tokenizer of labels from: the checkpoint's own, if it has one."""
+    if (folder / LABELS_TOKENIZER / TOKENIZER_CONFIG).is_file():
+        return folder / LABELS_TOKENIZER
+    return _labels_folder(settings, auxiliary, f"no {LABELS_TOKENIZER}/{TOKENIZER_CONFIG}")
+
+
+def _labels_folder(settings: BiSettings, auxiliary: Mapping[str, Path], reason: str) -> Path:
+    """Return the folder of the label encoder's repository; raises SourceFileNotFound where it is not there."""
+    if settings.labels_base in auxiliary:
+        return auxiliary[settings.labels_base]
+    base = settings.labels_base
+    raise SourceFileNotFound(
+        f"the checkpoint has {reason}, and names the repository {base} for it: pin that one as well, with"
+        f" source.auxiliary: [{{repo: {base}, revision: <commit>}}], or --auxiliary {base}@<commit>"
+    )
+
+
+class GlinerBiCheckpoint(GlinerCheckpoint):
+    """GLiNER's bi-encoders; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
+
+    folders: ClassVar[tuple[str, ...]] = ("", LABELS_TOKENIZER)
+
+    def configured(self, parameters: Mapping[str, Value]) -> GlinerBiCheckpoint:
+        """Return the same format for checkpoints whose configuration the user's parameters change."""
+        return GlinerBiCheckpoint(self.spec, parameters)
+
+    def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
+        """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
+        from encoder_plugins.families.gliner import bi_conversion, conversion
+
+        settings = read(folder, self._changes)
+        encoder = checkpoint.encoder_config(settings.text, auxiliary, self.spec)
+        checkpoint.tokenizer_folder(settings.text, folder, auxiliary)
+        conversion.read_encoder(self.spec, settings.text, encoder)
+        bi_conversion.read_label_encoder(self.spec, labels_config(settings, auxiliary, self.spec))
+        labels_tokenizer_folder(settings, folder, auxiliary)
+
+    def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+        """Write the artifact's model folder from the checkpoint in ``folder``."""
+        from encoder_plugins.families.gliner import bi_conversion
+
+        bi_conversion.convert(self.spec, folder, auxiliary, target, self._changes)

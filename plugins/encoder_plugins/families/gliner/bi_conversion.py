@@ -1,0 +1,100 @@
+"""Convert a checkpoint of GLiNER's bi-encoders into the model folder of an artifact; what others have as well is in ``conversion``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.gliner import bi_checkpoint, checkpoint, conversion
+from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec
+from encoder_plugins.families.gliner.config import LABELS_TOKENIZER, GlinerConfig, LabelEncoder
+from encoder_plugins.families.gliner.heads import layout
+from encoder_plugins.plugin import resolve
+from encoder_plugins.prep.tensor_file import Header, read_header
+
+# tokens of the longest label that is served; the library takes any number
+MAX_LABEL_TOKENS = 512
+
+
+def convert(
+    spec: EncoderSpec,
+    folder: Path,
+    auxiliary: Mapping[str, Path],
+    target: Path,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write the model folder of an artifact; arguments and errors as in ``conversion.convert``."""
+    settings = bi_checkpoint.read(folder, changes)
+    encoder = checkpoint.encoder_config(settings.text, auxiliary, spec)
+    labels = bi_checkpoint.labels_config(settings, auxiliary, spec)
+    with conversion.quiet():
+        tokenizer = conversion.text_tokenizer(checkpoint.tokenizer_folder(settings.text, folder, auxiliary))
+        # the library loads this one as it is
+        labels_tokenizer = conversion.fast_tokenizer(bi_checkpoint.labels_tokenizer_folder(settings, folder, auxiliary))
+        header = read_header(folder, WEIGHTS, missing="the library loads weights of no other name")
+        rows = _rows(header, layout.ENCODER, tokenizer, "the tokenizer")
+        label_rows = _rows(header, layout.LABEL_ENCODER, labels_tokenizer, "the tokenizer of labels")
+        complete = conversion.read_encoder(spec, settings.text, {**encoder, "vocab_size": rows})
+        label_encoder = read_label_encoder(spec, {**labels, "vocab_size": label_rows})
+        size = settings.text.hidden_size
+        gliner = GlinerConfig(
+            hidden_size=size,
+            max_width=settings.text.max_width,
+            max_words=settings.text.max_words,
+            lstm_layers=settings.text.lstm_layers,
+            projection=size != complete.hidden_size,
+            head=settings.text.head,
+            label_encoder=LabelEncoder(
+                config=_plain(label_encoder),
+                projection=size != label_encoder.hidden_size,
+                max_tokens=_max_tokens(label_encoder, labels_tokenizer),
+            ),
+        )
+        own = resolve(spec.layout)
+        expected = layout.bi_layout(
+            own(complete), complete.hidden_size, own(label_encoder), label_encoder.hidden_size, gliner
+        )
+        conversion.require(expected, header)
+        conversion.write_tokenizer(tokenizer, target)
+        (target / LABELS_TOKENIZER).mkdir()
+        conversion.write_tokenizer(labels_tokenizer, target / LABELS_TOKENIZER, of_words=False)
+        conversion.write_json(target / "config.json", conversion.served_config(spec, complete, gliner))
+        conversion.write_weights(folder / WEIGHTS, target / WEIGHTS, expected, header)
+
+
+def read_label_encoder(spec: EncoderSpec, labels: Mapping[str, Any]) -> Any:
+    """Return the label encoder's configuration with transformers' defaults, read by the engine's own function.
+
+    Raises:
+        Unsupported: A field has an impossible value, or one that the engine does not compute.
+    """
+    return conversion.complete_config(spec, labels, f"{CONFIG}: labels_encoder_config")
+
+
+def _plain(label_encoder: Any) -> dict[str, Any]:
+    """Return the object of a configuration without what is not the model's."""
+    values: dict[str, Any] = label_encoder.to_dict()
+    for name in ("dtype", "torch_dtype", "_name_or_path", "_attn_implementation", "architectures"):
+        values.pop(name, None)
+    return values
+
+
+def _max_tokens(label_encoder: Any, tokenizer: Any) -> int:
+    """Return the tokens of the longest label."""
+    limits = [MAX_LABEL_TOKENS, tokenizer.model_max_length]
+    if getattr(label_encoder, "position_biased_input", False):
+        limits.append(label_encoder.max_position_embeddings)
+    return int(min(limits))
+
+
+def _rows(header: Header, prefix: str, tokenizer: Any, name: str) -> int:
+    """Return the rows of an encoder's embedding, in which each of its tokenizer's ids must have one."""
+    for tensor, shape in header.shapes.items():
+        if tensor.startswith(prefix) and tensor.endswith(conversion.EMBEDDINGS):
+            if (largest := max(tokenizer.get_vocab().values())) >= shape[0]:
+                raise Unsupported(f"{name} has ids up to {largest}, and {tensor} only {shape[0]} rows")
+            return int(shape[0])
+    raise Unsupported(f"{WEIGHTS}: the tensor of word embeddings below {prefix} is missing")

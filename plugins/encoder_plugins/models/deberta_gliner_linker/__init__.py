@@ -1,0 +1,25 @@
+"""Token-level GLiNER bi-encoders on DeBERTa: labels have an encoder of their own."""
+
+from encoder_plugins.families.gliner.limits import LINKING_LIMITS
+from encoder_plugins.families.gliner.parameters import PARAMETERS
+from encoder_plugins.plugin import Plugin
+
+PLUGIN = Plugin(
+    name="deberta_gliner_linker",
+    summary="Zero-shot entity recognition and linking to many candidates by token-level GLiNER bi-encoders on DeBERTa.",
+    # scored words, a row each: vLLM's GPU runner knows no task of ours
+    task="token_classify",
+    processor="encoder_plugins.families.gliner.linking:LinkingProcessor",
+    checkpoint="encoder_plugins.models.deberta_gliner_linker.checkpoint:CHECKPOINT",
+    recorder="encoder_plugins.families.gliner.reference:RECORDER",
+    parity="encoder_plugins.families.gliner.parity:PARITY",
+    prep_version=1,
+    reference_library="gliner",
+    dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
+    limits=LINKING_LIMITS,
+    parameters=PARAMETERS,
+    example_model="knowledgator/gliner-linker-large-v1.0",
+    architectures={
+        "DebertaGlinerLinkerModel": "encoder_plugins.models.deberta_gliner_linker.model:DebertaGlinerLinkerModel"
+    },
+)
