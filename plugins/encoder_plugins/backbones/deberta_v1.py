@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig
-from vllm.model_executor.utils import set_weight_attrs
 
 from encoder_plugins.backbones import deberta_v1_settings, deberta_v2
 from encoder_plugins.backbones.deberta_v1_settings import BY_HEAD
@@ -32,11 +31,10 @@ class DebertaV1Encoder(deberta_v2.DebertaV2Encoder):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix, config=config)
-        for layer in self.layers:
-            projection = layer.attention.qkv_proj
+        for attention in (module for module in self.modules() if isinstance(module, deberta_v2.DebertaV2Attention)):
             # a checkpoint has no bias of keys, and nothing else fills it
-            projection.bias.data.zero_()
-            _load_by_head(projection.weight, layer.attention.settings.heads)
+            attention.qkv_proj.bias.data.zero_()
+            _load_by_head(attention.qkv_proj.weight, attention.settings.heads)
 
 
 def _load_by_head(weight: nn.Parameter, heads: int) -> None:
@@ -51,9 +49,5 @@ def _load_by_head(weight: nn.Parameter, heads: int) -> None:
         for name, rows in zip("qkv", tensor.view(heads, 3, -1, tensor.shape[1]).unbind(1), strict=True):
             load(parameter, rows.flatten(0, 1), name)
 
-    # vLLM's own setter refuses to replace a loader, and some parameters have it as a property
-    try:
-        set_weight_attrs(weight, {})
-        weight.weight_loader = load_parts  # type: ignore[attr-defined]
-    except AttributeError:
-        weight._weight_loader = load_parts  # type: ignore[attr-defined]
+    # vLLM's own parameter classes have it as a property
+    setattr(weight, "_weight_loader" if hasattr(weight, "_weight_loader") else "weight_loader", load_parts)

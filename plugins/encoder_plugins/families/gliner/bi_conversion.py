@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import bi_checkpoint, checkpoint, conversion
+from encoder_plugins.families.gliner import words as splitter
 from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER, GlinerConfig, LabelEncoder
 from encoder_plugins.families.gliner.heads import layout
@@ -35,7 +36,9 @@ def convert(
         # the library loads this one as it is
         labels_tokenizer = conversion.fast_tokenizer(bi_checkpoint.labels_tokenizer_folder(settings, folder, auxiliary))
         header = read_header(folder, WEIGHTS, missing="the library loads weights of no other name")
-        rows = _rows(header, layout.ENCODER, tokenizer, "the tokenizer")
+        # the library adds these to the tokenizer without rows in the embedding; they stand in no prompt, and no word of a text is one
+        unused = (checkpoint.FLERT, settings.text.class_token, settings.text.separator_token)
+        rows = _rows(header, layout.ENCODER, tokenizer, "the tokenizer", unused)
         label_rows = _rows(header, layout.LABEL_ENCODER, labels_tokenizer, "the tokenizer of labels")
         complete = conversion.read_encoder(spec, settings.text, {**encoder, "vocab_size": rows})
         label_encoder = read_label_encoder(spec, {**labels, "vocab_size": label_rows})
@@ -90,11 +93,15 @@ def _max_tokens(label_encoder: Any, tokenizer: Any) -> int:
     return int(min(limits))
 
 
-def _rows(header: Header, prefix: str, tokenizer: Any, name: str) -> int:
-    """Return the rows of an encoder's embedding, in which each of its tokenizer's ids must have one."""
+def _rows(header: Header, prefix: str, tokenizer: Any, name: str, unused: Collection[str] = ()) -> int:
+    """Return the rows of an encoder's embedding, in which each of its tokenizer's ids must have one, but for ``unused`` tokens."""
+    largest = max(number for token, number in tokenizer.get_vocab().items() if token not in unused)
+    for token in unused:
+        if splitter.split(token) == [token]:
+            raise Unsupported(f"{CONFIG}: the token {token!r} is a word: texts would hold it as one")
     for tensor, shape in header.shapes.items():
         if tensor.startswith(prefix) and tensor.endswith(conversion.EMBEDDINGS):
-            if (largest := max(tokenizer.get_vocab().values())) >= shape[0]:
+            if largest >= shape[0]:
                 raise Unsupported(f"{name} has ids up to {largest}, and {tensor} only {shape[0]} rows")
             return int(shape[0])
     raise Unsupported(f"{WEIGHTS}: the tensor of word embeddings below {prefix} is missing")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, ClassVar
 
 from torch import nn
-from vllm.config import VllmConfig
+from vllm.config import CompilationMode, VllmConfig, set_current_vllm_config
 from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
@@ -37,9 +38,11 @@ class GlinerBiModel(EncoderModel):
         if labels is None:
             raise ValueError("config.json: gliner.label_encoder is missing: labels have no encoder")
         own = self.settings_class.read(labels.config)
-        encoder = self.encoder_class(
-            vllm_config=vllm_config, prefix=maybe_prefix(prefix, "label_encoder"), config=labels.config
-        )
+        apart = _apart(vllm_config)
+        with set_current_vllm_config(apart):
+            encoder = self.encoder_class(
+                vllm_config=apart, prefix=maybe_prefix(prefix, "label_encoder"), config=labels.config
+            )
         vectors = LabelVectors(
             encoder,
             encoder_size=own.hidden_size,
@@ -47,7 +50,7 @@ class GlinerBiModel(EncoderModel):
             projection=labels.projection,
             vocabulary=own.vocabulary,
             max_tokens=labels.max_tokens,
-            vllm_config=vllm_config,
+            vllm_config=apart,
         )
         super().__init__(
             vllm_config=vllm_config,
@@ -64,3 +67,16 @@ class GlinerBiModel(EncoderModel):
         return layout.bi_layout(
             make(self.config), self.config.hidden_size, make(labels.config), label_size, self.settings
         )
+
+
+def _apart(vllm_config: VllmConfig) -> VllmConfig:
+    """Return the configuration of layers that only a pooler calls.
+
+    vLLM plans the batches of every attention layer that its configuration knows, and refuses layers with different heads; these get
+    their batches from ``LabelVectors``. Nothing is compiled for the few shapes that they have.
+    """
+    apart = copy(vllm_config)
+    apart.compilation_config = copy(vllm_config.compilation_config)
+    apart.compilation_config.static_forward_context = {}
+    apart.compilation_config.mode = CompilationMode.NONE
+    return apart

@@ -105,9 +105,9 @@ def section(key: str, **changes: Callable[[Any], Any]) -> Change:
     return _json("config.json", edit)
 
 
-def tokenizer(edit: Callable[[dict[str, Any]], Any]) -> Change:
-    """Return a change of tokenizer.json."""
-    return _json("tokenizer.json", edit)
+def tokenizer(edit: Callable[[dict[str, Any]], Any], file: str = "tokenizer.json") -> Change:
+    """Return a change of a tokenizer."""
+    return _json(file, edit)
 
 
 def _json(name: str, edit: Callable[[dict[str, Any]], Any]) -> Change:

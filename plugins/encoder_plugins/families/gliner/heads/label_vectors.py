@@ -112,7 +112,7 @@ class LabelVectors(nn.Module):
         projection: Whether a linear layer leads from the one to the other.
         vocabulary: Rows of its vocabulary.
         max_tokens: Tokens of the longest run.
-        vllm_config: The engine's configuration.
+        vllm_config: The configuration that the encoder was built in.
     """
 
     def __init__(
@@ -178,8 +178,11 @@ class LabelVectors(nn.Module):
         positions = torch.arange(length, device=like.device).repeat(count)
         offsets = torch.arange(0, total + 1, length, dtype=torch.int32, device=like.device)
         metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, length, total))
-        # the model runner's own pass is over when a pooler runs; the shapes here are not those that it compiled
-        with set_forward_context(metadata, self._vllm_config, num_tokens=total, slot_mapping={}, skip_compiled=True):
+        # the model runner's own pass is over when a pooler runs
+        with set_forward_context(metadata, self._vllm_config, num_tokens=total, slot_mapping={}):
             hidden = self.encoder(ids, positions)
         mean = hidden.view(count, length, -1).float().mean(1).to(like.dtype)
-        return mean if self.projection is None else self.projection(mean)
+        if self.projection is None:
+            return mean
+        projected: Tensor = self.projection(mean)
+        return projected

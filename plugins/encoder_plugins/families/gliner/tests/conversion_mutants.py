@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from encoder_plugins.families.gliner.config import KEY
+from encoder_plugins.families.gliner.config import KEY, LABELS_TOKENIZER
 from encoder_plugins.parity.tests.mutants import (
     Mutant,
     Tensors,
@@ -25,6 +26,7 @@ from encoder_plugins.parity.tests.mutants import (
 )
 
 ENCODER = "token_rep_layer.bert_layer.model."
+LABELS = "token_rep_layer.labels_encoder.model."
 SPAN = "span_rep_layer.span_rep_layer."
 
 
@@ -65,6 +67,47 @@ def start_and_end_swapped(tensors: Tensors) -> None:
         tensors[name] = tensors[name][[1, 0, 2]]
 
 
+def of_labels() -> Iterator[Mutant]:
+    """Mistakes in the encoder of labels and in what a bi-encoder has in common with other models."""
+    layer = f"{LABELS}encoder.layer.0.attention.self."
+    labels = f"{LABELS_TOKENIZER}/tokenizer.json"
+    yield Mutant("a bias of the labels' projection dropped", filled("token_rep_layer.labels_projection.bias", 0.0))
+    yield Mutant(
+        "queries and keys of labels swapped", weights(lambda tensors: parts_of_heads(tensors, layer, 2, (1, 0, 2)))
+    )
+    yield Mutant(
+        "position keys and queries of labels swapped", swapped(f"{layer}pos_proj.weight", f"{layer}pos_q_proj.weight")
+    )
+    yield Mutant("an embedding row of labels lost", row_lost(f"{LABELS}embeddings.word_embeddings.weight", 3))
+    yield Mutant("labels lower-cased", tokenizer(lower_cased, labels), dtypes=("float32",))
+    yield Mutant(
+        "special tokens around a label lost", tokenizer(lambda whole: whole.update(post_processor=None), labels)
+    )
+    yield Mutant("the epsilon of the labels' norms wrong", section(KEY, label_encoder=coarse))
+    yield Mutant("words of a text cut one too early", section(KEY, max_words=lambda number: number - 1))
+    yield Mutant("text lower-cased by the tokenizer", tokenizer(lower_cased))
+    yield Mutant("special tokens around a text lost", tokenizer(lambda whole: whole.update(post_processor=None)))
+
+
+def parts_of_heads(tensors: Tensors, layer: str, heads: int, order: tuple[int, int, int]) -> None:
+    """Queries, keys and values of each head in another order."""
+    name = f"{layer}in_proj.weight"
+    rows = tensors[name]
+    tensors[name] = rows.view(heads, 3, -1, rows.shape[1])[:, list(order)].reshape(rows.shape)
+
+
+def not_by_head(tensors: Tensors) -> None:
+    """All queries first, then all keys, as DeBERTa v2 has them."""
+    name = f"{ENCODER}encoder.layer.0.attention.self.in_proj.weight"
+    rows = tensors[name]
+    tensors[name] = rows.view(3, 3, -1, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
+
+
+def coarse(label_encoder: dict[str, Any]) -> dict[str, Any]:
+    """Another epsilon."""
+    return {**label_encoder, "config": {**label_encoder["config"], "layer_norm_eps": 0.3}}
+
+
 def common() -> Iterator[Mutant]:
     """Mistakes in the layers of words and in the tokenizer, which all encoders and heads share."""
     yield Mutant(
@@ -92,6 +135,19 @@ def of_encoder(plugin: str) -> Iterator[Mutant]:
         yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
         yield Mutant("one term of positions lost", config(pos_att_type=["c2p"]))
         yield Mutant("half of the buckets", config(position_buckets=16))
+    elif plugin == "deberta_gliner_linker":
+        layer = f"{ENCODER}encoder.layer.0."
+        own = f"{layer}attention.self."
+        yield Mutant("queries and values swapped", weights(lambda tensors: parts_of_heads(tensors, own, 3, (2, 1, 0))))
+        yield Mutant("queries, keys and values not by head", weights(not_by_head))
+        yield Mutant("the biases of queries and values swapped", swapped(f"{own}q_bias", f"{own}v_bias"))
+        yield Mutant("a bias of position queries dropped", filled(f"{own}pos_q_proj.bias", 0.0), dtypes=("float32",))
+        yield Mutant("the distances mirrored", weights(distances_mirrored))
+        yield Mutant("an attention's output transposed", transposed(f"{layer}attention.output.dense.weight"))
+        yield Mutant("a norm's weight dropped", filled(f"{layer}output.LayerNorm.weight", 1.0))
+        yield Mutant("an embedding row lost", row_lost(f"{ENCODER}embeddings.word_embeddings.weight", 3))
+        yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
+        yield Mutant("one term of positions lost", config(pos_att_type=["c2p"]))
     elif plugin in {"mmbert_gliner", "modernbert_gliner_rerank"}:
         layer = f"{ENCODER}layers.1."
         yield Mutant("queries and keys swapped", thirds_swapped(f"{layer}attn.Wqkv.weight"))
@@ -123,6 +179,12 @@ def of_encoder(plugin: str) -> Iterator[Mutant]:
         raise ValueError(f"no mistakes are known for {plugin}: a converting plugin needs at least ten")
 
 
+def distances_mirrored(tensors: Tensors) -> None:
+    """Distances to the left and to the right exchanged."""
+    name = f"{ENCODER}encoder.rel_embeddings.weight"
+    tensors[name] = tensors[name].flip(0)
+
+
 def mirrored(tensors: Tensors) -> None:
     """Distances to the left and to the right exchanged."""
     name = f"{ENCODER}encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -131,5 +193,7 @@ def mirrored(tensors: Tensors) -> None:
 
 def of(plugin: str) -> list[Mutant]:
     """Return the mistakes of a plugin's conversion."""
+    if plugin == "deberta_gliner_linker":
+        return [*of_words(), *of_labels(), *of_encoder(plugin)]
     of_head = of_words() if plugin == "modernbert_gliner_rerank" else of_spans()
     return [*of_head, *common(), *of_encoder(plugin)]

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-PLUGINS = ("deberta_gliner", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
+PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
 # of the built-in cases: enough to measure every bound, and few enough for a check to take a second
 CASES = ("short", "turkish", "scripts", "emoji", "nested-several-labels", "low-threshold", "overlong")
 
