@@ -122,8 +122,8 @@ def inference(
         overflow: What happens to a text with more words than the model takes. ``truncate``: the words behind the limit are left out,
             with a ``TruncationWarning``, as in the library. ``refuse``: ``InvalidRequestError``. ``chunk``: the text is read in
             overlapping parts.
-        candidates_per_text: Only for ``modernbert_gliner_rerank``: ``{"id": …, "label": …}`` for each text, instead of ``labels``,
-            which is then an empty list; entities have an ``id``.
+        candidates_per_text: Only for ``modernbert_gliner_rerank`` and ``deberta_gliner_linker``: ``{"id": …, "label": …}`` for each text,
+            instead of ``labels``, which is then an empty list; entities have an ``id``.
         max_labels: Only for ``modernbert_gliner_rerank``: labels that are read with a text at once.
         show_progress_bar: Whether a progress bar is shown; None shows it where the log level is INFO or DEBUG.
         return_vectors: Only False: the server has no vectors of entities.

@@ -85,6 +85,11 @@ BY_WORD: Sequence[Mapping[str, Any]] = (
     },
     {"text": "in , and on", "labels": ["person"], "threshold": 1.0},
 )
+# of models whose labels have an encoder of their own: the same, but for groups of labels, which they need not be read in
+BY_WORD_APART: Sequence[Mapping[str, Any]] = tuple(
+    {name: value for name, value in data.items() if name != "max_labels"} for data in BY_WORD
+)
+OF_KINDS = {"_gliner": GLINER, "_gliner_rerank": BY_WORD, "_gliner_linker": BY_WORD_APART}
 
 
 class Engine:
@@ -165,7 +170,7 @@ def isolation(engine: Engine) -> dict[str, Any]:
     numbers = {case["id"]: number for number, case in enumerate(cases)}
     order = random.Random(SEED).sample(range(len(cases)), len(cases))
     kind = engine.reference.plugin
-    requests = GLINER if kind.endswith("_gliner") else BY_WORD if kind.endswith("_gliner_rerank") else ()
+    requests = next((requests for ending, requests in OF_KINDS.items() if kind.endswith(ending)), ())
     further = [{"data": data} for data in requests]
 
     def body(*members: int) -> dict[str, Any]:

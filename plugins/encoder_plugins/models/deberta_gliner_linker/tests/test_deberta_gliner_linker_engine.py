@@ -27,6 +27,7 @@ from encoder_plugins.serving.rounds import ENGINE, Round, advance
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.timeout(900),
     # vLLM, torch and transformers warn a lot about themselves
     pytest.mark.filterwarnings("ignore"),
 ]
