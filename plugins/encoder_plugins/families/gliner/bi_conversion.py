@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from encoder_plugins.backbones.config_checks import UnsupportedConfig
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import bi_checkpoint, checkpoint, conversion
 from encoder_plugins.families.gliner import words as splitter
@@ -74,7 +75,12 @@ def read_label_encoder(spec: EncoderSpec, labels: Mapping[str, Any]) -> Any:
     Raises:
         Unsupported: A field has an impossible value, or one that the engine does not compute.
     """
-    return conversion.complete_config(spec, labels, f"{CONFIG}: labels_encoder_config")
+    where = f"{CONFIG}: labels_encoder_config"
+    try:
+        return conversion.complete_config(spec, labels, where)
+    except UnsupportedConfig as error:
+        # which of two encoders it is
+        raise Unsupported(f"{where}: {error}") from error
 
 
 def _plain(label_encoder: Any) -> dict[str, Any]:
