@@ -181,7 +181,7 @@ class LabelVectors(nn.Module):
         # the model runner's own pass is over when a pooler runs
         with set_forward_context(metadata, self._vllm_config, num_tokens=total, slot_mapping={}):
             hidden = self.encoder(ids, positions)
-        mean = hidden.view(count, length, -1).float().mean(1).to(like.dtype)
+        mean: Tensor = hidden.view(count, length, -1).float().mean(1).to(like.dtype)
         if self.projection is None:
             return mean
         projected: Tensor = self.projection(mean)

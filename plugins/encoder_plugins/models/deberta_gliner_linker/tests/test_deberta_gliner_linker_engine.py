@@ -16,6 +16,7 @@ from encoder_checkpoints import gliner
 from encoder_checkpoints.sentence import WORDS
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.gliner import payload
+from encoder_plugins.families.gliner.processor import Parsed
 from encoder_plugins.families.gliner.request import EntityRequest
 from encoder_plugins.families.gliner.tests.library import Library
 from encoder_plugins.inputs import body as bodies
@@ -73,7 +74,8 @@ class Model:
 
     def prompts(self, text: str, labels: Sequence[str], **options: Any) -> Sequence[Prompt]:
         """Return what the engine gets for a text."""
-        return self.processor().prepare(EntityRequest(text=text, labels=list(labels), **options)).prompts
+        parsed: Parsed = self.processor().prepare(EntityRequest(text=text, labels=list(labels), **options))
+        return parsed.prompts
 
     def tables(self, prompts: Sequence[Prompt]) -> list[torch.Tensor]:
         """Return what the pooler answers to prompts of one call."""
