@@ -1,6 +1,6 @@
-"""The checkpoint format of GLiNER's bi-encoders: one encoder for texts, and one of the same kind for labels.
+"""Read gliner_config.json of bi-encoders, which have an encoder for texts and one of the same kind for labels.
 
-What a single encoder's checkpoint has as well is read by ``checkpoint`` and ``format``.
+What a single encoder's checkpoint has as well is read by ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, ENCODER_CONFIG, TOKENIZER_CONFIG, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
-from encoder_plugins.families.gliner.format import GlinerCheckpoint
-from encoder_plugins.parameters import Value
 from encoder_plugins.prep.checkpoint_json import read_object, refusal, shown
 
 _MODEL_TYPES = (None, "gliner", "gliner_bi_encoder", "gliner_bi_encoder_token")
@@ -98,30 +96,3 @@ def _labels_folder(settings: BiSettings, auxiliary: Mapping[str, Path], reason: 
         f"the checkpoint has {reason}, and names the repository {base} for it: pin that one as well, with"
         f" source.auxiliary: [{{repo: {base}, revision: <commit>}}], or --auxiliary {base}@<commit>"
     )
-
-
-class GlinerBiCheckpoint(GlinerCheckpoint):
-    """GLiNER's bi-encoders; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
-
-    folders: ClassVar[tuple[str, ...]] = ("", LABELS_TOKENIZER)
-
-    def configured(self, parameters: Mapping[str, Value]) -> GlinerBiCheckpoint:
-        """Return the same format for checkpoints whose configuration the user's parameters change."""
-        return GlinerBiCheckpoint(self.spec, parameters)
-
-    def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
-        """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
-        from encoder_plugins.families.gliner import bi_conversion, conversion
-
-        settings = read(folder, self._changes)
-        encoder = checkpoint.encoder_config(settings.text, auxiliary, self.spec)
-        checkpoint.tokenizer_folder(settings.text, folder, auxiliary)
-        conversion.read_encoder(self.spec, settings.text, encoder)
-        bi_conversion.read_label_encoder(self.spec, labels_config(settings, auxiliary, self.spec))
-        labels_tokenizer_folder(settings, folder, auxiliary)
-
-    def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
-        """Write the artifact's model folder from the checkpoint in ``folder``."""
-        from encoder_plugins.families.gliner import bi_conversion
-
-        bi_conversion.convert(self.spec, folder, auxiliary, target, self._changes)

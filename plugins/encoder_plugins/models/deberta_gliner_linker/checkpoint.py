@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoder_plugins.families.gliner.bi_checkpoint import GlinerBiCheckpoint
+from encoder_plugins.families.gliner.bi_format import GlinerBiCheckpoint
 from encoder_plugins.families.gliner.checkpoint import EncoderSpec
 
 CHECKPOINT = GlinerBiCheckpoint(
