@@ -5,7 +5,7 @@ SHELL := bash
 export UV_PYTHON_PREFERENCE ?= system
 # vLLM's imports take half as long the second time; where bytecode is never written there is no second time
 unexport PYTHONDONTWRITEBYTECODE
-EXTRAS := --extra operator --extra serving-cpu --extra prep --extra client
+EXTRAS := --extra operator --extra serving-cpu --extra words --extra prep --extra client
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
 RUN := .venv/bin/

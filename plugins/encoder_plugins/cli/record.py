@@ -24,7 +24,7 @@ from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unknown
 from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep import checkpoint_files, reference_environment
-from encoder_plugins.prep.checkpoint import Checkpoint, SourceFile, link, link_files
+from encoder_plugins.prep.checkpoint import Checkpoint, SourceFile, configured, link, link_files
 from encoder_plugins.prep.pipeline import Prepared
 from encoder_plugins.prep.progress import Progress
 
@@ -107,7 +107,7 @@ def record(
         for folder in (staging.artifact, staging.published):
             discard(folder)
         _collect_published(before, output, checkpoint, plugin, staging.published)
-        further = _auxiliaries(before, auxiliary)
+        further = _auxiliaries(before, plugin, auxiliary)
         link_files(output / artifact.MODEL, staging.artifact / artifact.MODEL)
         progress.start("reference")
         parity: Parity = resolve(plugin.parity)
@@ -171,7 +171,7 @@ def _collect_published(before: Manifest, output: Path, checkpoint: Path | None, 
         raise ChecksumMismatch(f"{checkpoint} does not hold the files that {output} was prepared from")
 
 
-def _auxiliaries(before: Manifest, folders: Sequence[Path]) -> dict[str, Path]:
+def _auxiliaries(before: Manifest, plugin: Plugin, folders: Sequence[Path]) -> dict[str, Path]:
     """Name the folders of the auxiliary repositories, and compare them with those that prep took."""
     entries = before.source.get("auxiliary", [])
     if len(entries) != len(folders):
@@ -179,17 +179,19 @@ def _auxiliaries(before: Manifest, folders: Sequence[Path]) -> dict[str, Path]:
             f"the artifact was prepared with {len(entries)} auxiliary repositories; --auxiliary gives {len(folders)}"
         )
     found: dict[str, Path] = {}
-    for number, (entry, folder) in enumerate(zip(entries, folders, strict=True)):
-        if _texts_digest(folder) != entry["files"]:
+    checkpoint = configured(plugin, before.source.get("parameters", {}))
+    for entry, folder in zip(entries, folders, strict=True):
+        name = entry.get("repo", str(folder.absolute()))
+        if _auxiliary_digest(checkpoint, name, folder) != entry["files"]:
             raise ChecksumMismatch(f"{folder} does not hold the files that the artifact was prepared from")
-        found[entry.get("repo", str(number))] = folder.absolute()
+        found[name] = folder.absolute()
     return found
 
 
-def _texts_digest(folder: Path) -> str:
-    """Return the digest of what prep takes of an auxiliary repository."""
-    taken = {file.path for file in checkpoint_files.texts(list(_Folder(folder)))}
-    return artifact.tree_digest(folder, only=taken)
+def _auxiliary_digest(checkpoint: Checkpoint, name: str, folder: Path) -> str:
+    """Return the digest of what prep takes of an auxiliary repository; that pickles are allowed was decided when it was prepared."""
+    taken = checkpoint_files.auxiliary(checkpoint, name, list(_Folder(folder)), allow_pickle=True)
+    return artifact.tree_digest(folder, only={file.path for file in taken})
 
 
 def _seal(folder: Path, before: Manifest, inputs: Inputs, changed: Mapping[str, Any]) -> Manifest:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Accelerator, Plugin, resolve
@@ -145,6 +145,19 @@ class Configurable(Checkpoint, Protocol):
 
     def configured(self, parameters: Mapping[str, Value]) -> Checkpoint:
         """Return the format with the user's parameters, which ``encoder_plugins.parameters.check`` has checked."""
+
+
+@runtime_checkable
+class WithAuxiliaryWeights(Protocol):
+    """The checkpoint format of a plugin that takes more of auxiliary repositories than configuration and tokenizer."""
+
+    def auxiliary_files(self, name: str, listing: Sequence[SourceFile]) -> Selection | None:
+        """Select the files of the auxiliary repository ``name``; None for configuration and tokenizer of its root.
+
+        Raises:
+            SourceFileNotFound: A file that the format needs is missing.
+            Unsupported: The repository is of no use.
+        """
 
 
 def configured(plugin: Plugin, parameters: Mapping[str, Value]) -> Checkpoint:

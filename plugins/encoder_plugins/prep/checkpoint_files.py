@@ -13,7 +13,7 @@ from typing import Any
 
 from encoder_plugins.artifact.manifest import is_inside
 from encoder_plugins.errors import PickleRefused, RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.prep.checkpoint import Selection, SourceFile
+from encoder_plugins.prep.checkpoint import Checkpoint, Selection, SourceFile, WithAuxiliaryWeights
 from encoder_plugins.prep.checkpoint_json import parse_json
 
 MODULES = "modules.json"
@@ -137,6 +137,27 @@ def texts(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
     if not found:
         raise SourceFileNotFound("the auxiliary repository has neither configuration nor tokenizer in its root")
     return _by_path(found)
+
+
+def auxiliary(
+    checkpoint: Checkpoint, name: str, listing: Sequence[SourceFile], *, allow_pickle: bool
+) -> tuple[SourceFile, ...]:
+    """Choose what is taken of the auxiliary repository ``name``: what the plugin selects, else the root's ``texts``.
+
+    Raises:
+        PickleRefused: It needs a pickle, and none is allowed.
+        SourceFileNotFound: There is nothing to take.
+        Unsupported: The plugin refuses it.
+    """
+    selected = checkpoint.auxiliary_files(name, listing) if isinstance(checkpoint, WithAuxiliaryWeights) else None
+    if selected is None:
+        return texts(listing)
+    if selected.pickles and not allow_pickle:
+        raise PickleRefused(
+            f"the auxiliary repository {name} has pickled models ({selected.pickles[0].path}), which can run code; allow pickle"
+            " to have their tensors and plain values read, and nothing else"
+        )
+    return _by_path([*selected.files, *selected.pickles])
 
 
 def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:

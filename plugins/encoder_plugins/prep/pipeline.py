@@ -290,7 +290,10 @@ class _Preparation:
             checkpoint_files.refuse_escapes(file.path for file in listing)
             folder = self._staging.auxiliary / str(number)
             folder.mkdir(parents=True)
-            chosen = [source.completed(file, self._progress) for file in checkpoint_files.texts(listing)]
+            taken = checkpoint_files.auxiliary(
+                self._format, name, listing, allow_pickle=self._request.allow_pickle
+            )
+            chosen = [source.completed(file, self._progress) for file in taken]
             self._progress.start("download", sum(file.size for file in chosen))
             for file in chosen:
                 self._bring(source, file, folder / file.path)

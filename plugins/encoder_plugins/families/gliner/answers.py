@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from encoder_plugins.families.gliner import chunks, decode, payload
-from encoder_plugins.families.gliner import words as splitter
 from encoder_plugins.families.gliner.chunks import Chunk
 from encoder_plugins.families.gliner.request import Entity, EntityRequest, Result, wants_class_probs
+from encoder_plugins.families.gliner.words import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class PreparedText:
         chunks: The parts of it, one prompt each; none where there is nothing to find.
         words_kept: The number of words that were not cut off; None unless the client chose to have them cut off.
         words_sent: The number of words of the text.
+        split: All words of the text, and where they are.
     """
 
     text: str
@@ -36,6 +37,7 @@ class PreparedText:
     chunks: Sequence[Chunk]
     words_kept: int | None
     words_sent: int
+    split: Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,11 @@ def entities(text: PreparedText, found: Candidates, rows: NDArray[np.int64], dat
         return []
     begin, further, label = found.spans[rows].T.tolist()
     end = [first + more for first, more in zip(begin, further, strict=True)]
-    starts = splitter.starts(text.text, text.words, max(end) + 1)
+    places = text.split.places(text.text, max(end) + 1)
     likely = class_probabilities(text, found, rows) if wants_class_probs(data) else [None] * rows.size
     made: list[Entity] = []
     for first, last, name, score, probs in zip(begin, end, label, found.score[rows].tolist(), likely, strict=True):
-        left, right = starts[first], starts[last] + len(text.words[last])
+        left, right = places[first][0], places[last][1]
         made.append(Entity(left, right, text.text[left:right], text.labels[name], score, probs))
     return made
 
@@ -134,4 +136,6 @@ def result_of(text: PreparedText, found: list[Entity], data: EntityRequest) -> R
         truncated=None if kept is None else kept < text.words_sent,
         words_kept=kept,
         chunks=len(text.chunks) if data.overflow == "chunk" else None,
+        language=text.split.language,
+        language_fallback=text.split.fallback,
     )

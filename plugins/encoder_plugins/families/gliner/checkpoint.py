@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.families.gliner import words
+from encoder_plugins.families.gliner import stanza_words, words
 from encoder_plugins.families.gliner.config import Head
+from encoder_plugins.families.gliner.parameters import Choices
 from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
 
 CONFIG = "gliner_config.json"
@@ -26,13 +27,13 @@ FLERT = "[FLERT]"
 # tokenizers that cut nothing say so with a number like this
 UNLIMITED = 10**6
 _MAX_WORDS = 384
+DEFAULTS = Choices()
 
 # fields of which a single meaning is served, with the values that have it; a missing field has it, too
 _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "model_type": (None, "gliner", "gliner_uni_encoder", "gliner_uni_encoder_span", "gliner_uni_encoder_token"),
         "span_mode": ("markerV0", "token_level"),
-        "words_splitter_type": (words.SPLITTER,),
         "subtoken_pooling": ("first",),
         "fuse_layers": (False, None),
         "post_fusion_schema": ("", None),
@@ -107,6 +108,7 @@ class Settings:
         rows: Rows that the embedding must have; None where the tokenizer decides.
         encoder: The encoder's configuration; None where it is in another repository.
         base: The repository that the encoder came from.
+        languages: Those that stanza splits; none for the whitespace splitter.
     """
 
     hidden_size: int
@@ -121,6 +123,7 @@ class Settings:
     rows: int | None
     encoder: Mapping[str, Any] | None
     base: str
+    languages: tuple[str, ...] = ()
 
     @property
     def adds_tokens(self) -> bool:
@@ -130,19 +133,19 @@ class Settings:
 
 def read(
     folder: Path,
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    chosen: Choices = DEFAULTS,
 ) -> Settings:
     """Read and check gliner_config.json in ``folder``.
 
     Args:
         folder: The checkpoint.
-        changes: Fields that the user's parameters give another value.
+        chosen: The user's parameters.
 
     Raises:
         SourceFileNotFound: It is missing.
         Unsupported: It is not a JSON object, or has a value that is not served.
     """
-    return parse({**read_object(folder, CONFIG), **changes})
+    return parse({**read_object(folder, CONFIG), **chosen.changes}, chosen.languages)
 
 
 def max_words(folder: Path) -> int:
@@ -150,13 +153,13 @@ def max_words(folder: Path) -> int:
     return integer(CONFIG, read_object(folder, CONFIG), "max_len", _MAX_WORDS)
 
 
-def parse(values: dict[str, Any]) -> Settings:
+def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
     """Check the object of a gliner_config.json; raises as ``read``. Defaults are the library's."""
     for name, accepted in _SINGLE.items():
         if name in values and values[name] not in accepted:
-            hint = words.advice(values[name]) if name == "words_splitter_type" else _HINTS.get(name)
             error = refusal(CONFIG, name, values[name], accepted)
-            raise Unsupported(f"{error}. {hint}") if hint else error
+            raise Unsupported(f"{error}. {_HINTS[name]}") if name in _HINTS else error
+    _check_splitter(values, languages)
     head: Head = "token" if values.get("span_mode") == _SPAN_MODES["token"] else "span"
     # the library goes by span_mode alone
     if values.get("model_type") in {f"gliner_uni_encoder_{kind}" for kind in _SPAN_MODES if kind != head}:
@@ -188,7 +191,17 @@ def parse(values: dict[str, Any]) -> Settings:
         rows=None if derived else rows,
         encoder=encoder,
         base=_text(values, "model_name", "microsoft/deberta-v3-small"),
+        languages=languages,
     )
+
+
+def _check_splitter(values: Mapping[str, Any], languages: tuple[str, ...]) -> None:
+    """Refuse a splitter that is not served; stanza's is served only for languages that the user chose."""
+    splitter = values.get("words_splitter_type", words.SPLITTER)
+    if splitter != (stanza_words.SPLITTER if languages else words.SPLITTER):
+        error = refusal(CONFIG, "words_splitter_type", splitter, (words.SPLITTER,))
+        hint = words.advice(splitter)
+        raise Unsupported(f"{error}. {hint}") if hint else error
 
 
 def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: EncoderSpec) -> dict[str, Any]:
@@ -259,6 +272,8 @@ def auxiliary_folder(settings: Settings, auxiliary: Mapping[str, Path], reason: 
     Raises:
         SourceFileNotFound: It is not there; the message says what to add.
     """
+    # those with tokenizers of languages are counted, and named, elsewhere
+    _, auxiliary = stanza_words.separate(auxiliary, settings.languages)
     if settings.base in auxiliary:
         return auxiliary[settings.base]
     if len(auxiliary) == 1:

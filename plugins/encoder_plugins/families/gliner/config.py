@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ class GlinerConfig:
         head: What scores [span_mode: markerV0 or token_level]. Artifacts of earlier versions have spans.
         label_encoder: The encoder of labels; None where labels stand before the text, behind class tokens. With it the tokens
             named above mean nothing, and the LSTM has weights that the library never applies.
+        languages: Those that stanza splits into words [words_splitter_type: stanza]; none for the whitespace splitter.
     """
 
     hidden_size: int
@@ -65,10 +66,15 @@ class GlinerConfig:
     projection: bool
     head: Head = "span"
     label_encoder: LabelEncoder | None = None
+    languages: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what goes under ``gliner`` in config.json."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.languages:
+            # as earlier versions wrote it
+            del values["languages"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GlinerConfig:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoTokenizer
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner import checkpoint, stanza_words
 from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
 from encoder_plugins.families.gliner.heads import layout as head_layouts
+from encoder_plugins.families.gliner.parameters import Choices
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_json import shown
@@ -43,7 +43,7 @@ def convert(
     folder: Path,
     auxiliary: Mapping[str, Path],
     target: Path,
-    changes: Mapping[str, Any] = MappingProxyType({}),
+    chosen: Choices = checkpoint.DEFAULTS,
 ) -> None:
     """Write the model folder of an artifact.
 
@@ -52,13 +52,13 @@ def convert(
         folder: The checkpoint, its weights as safetensors.
         auxiliary: Folders of the auxiliary repositories, by repository.
         target: The folder to write; it exists and is empty.
-        changes: Fields of gliner_config.json that the user's parameters give another value.
+        chosen: The user's parameters.
 
     Raises:
         SourceFileNotFound: Something is missing.
         Unsupported: Something is not served, or the pieces do not belong together.
     """
-    settings = checkpoint.read(folder, changes)
+    settings = checkpoint.read(folder, chosen)
     encoder = checkpoint.encoder_config(settings, auxiliary, spec)
     with quiet():
         tokenizer = text_tokenizer(checkpoint.tokenizer_folder(settings, folder, auxiliary))
@@ -74,6 +74,8 @@ def convert(
         write_tokenizer(tokenizer, target)
         write_json(target / "config.json", served_config(spec, complete, gliner))
         write_weights(folder / WEIGHTS, target / WEIGHTS, layout, header)
+    if chosen.languages:
+        write_words(stanza_words.separate(auxiliary, chosen.languages)[0], target / stanza_words.FOLDER)
 
 
 def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, Any]) -> Any:
@@ -175,6 +177,7 @@ def _gliner_config(settings: Settings, width: int, tokenizer: Any, rows: int) ->
         lstm_layers=settings.lstm_layers,
         projection=settings.hidden_size != width,
         head=settings.head,
+        languages=settings.languages,
     )
 
 
@@ -276,6 +279,32 @@ def write_weights(source: Path, target: Path, layout: Any, header: Header) -> No
     save_file({name: named[name] for name in layout.shapes}, target, metadata={"format": "pt"})
     # safetensors writes for its own user alone, and the engine may be another
     target.chmod(0o644)
+
+
+def check_words(folders: Mapping[str, Path]) -> None:
+    """Refuse models of stanza that it would not load, or that need files of other repositories.
+
+    Raises:
+        Unsupported: The message names the file.
+    """
+    for path, file in stanza_words.resources(folders)[0].items():
+        try:
+            config = torch.load(file, map_location="cpu", weights_only=True)["config"]
+            needs = config.get("charlm_forward_file")
+        except Exception as error:
+            # torch raises errors of many types for files that it did not write
+            raise Unsupported(f"stanza's model {path}: {type(error).__name__}: {error}"[:500]) from error
+        if needs:
+            raise Unsupported(f"stanza's model {path} needs the character language model {needs}, which is not served")
+
+
+def write_words(folders: Mapping[str, Path], target: Path) -> None:
+    """Write the folder that stanza takes its models from."""
+    taken, about = stanza_words.resources(folders)
+    for path, file in taken.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        link(file, target / path)
+    (target / stanza_words.RESOURCES).write_text(about, encoding="utf-8")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

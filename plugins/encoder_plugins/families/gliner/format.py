@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
-from encoder_plugins.families.gliner import checkpoint
+from encoder_plugins.families.gliner import checkpoint, stanza_words
 from encoder_plugins.families.gliner.checkpoint import CONFIG, EncoderSpec
-from encoder_plugins.families.gliner.parameters import changes
+from encoder_plugins.families.gliner.parameters import choices
 from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Accelerator
-from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection
+from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, SourceFile
 from encoder_plugins.prep.checkpoint_files import in_folder, is_pickle, select_folders
 from encoder_plugins.prep.checkpoint_json import integer, parse_json, read_object
 
@@ -27,7 +27,7 @@ class GlinerCheckpoint:
 
     def __init__(self, spec: EncoderSpec, parameters: Mapping[str, Value] = MappingProxyType({})) -> None:
         self.spec = spec
-        self._changes = changes(parameters)
+        self._chosen = choices(parameters)
 
     def configured(self, parameters: Mapping[str, Value]) -> GlinerCheckpoint:
         """Return the same format for checkpoints whose configuration the user's parameters change."""
@@ -53,21 +53,34 @@ class GlinerCheckpoint:
             )
         return select_folders(list(listing), self.folders)
 
+    def auxiliary_files(self, name: str, listing: Sequence[SourceFile]) -> Selection | None:
+        """Select the tokenizer of a language, with what expands its multi-word tokens; stanza publishes both as pickles.
+
+        Raises:
+            SourceFileNotFound: It is not there.
+            Unsupported: It is of a language that is not served.
+        """
+        if not self._chosen.languages or stanza_words.code_of(name) is None:
+            return None
+        by_path = {file.path: file for file in listing}
+        return Selection(files=(), pickles=tuple(by_path[path] for path in stanza_words.files(name, by_path)))
+
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
         """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
         # transformers, and a backbone's module: only where a checkpoint is checked
         from encoder_plugins.families.gliner import conversion
 
-        settings = checkpoint.read(folder, self._changes)
+        settings = checkpoint.read(folder, self._chosen)
         encoder = checkpoint.encoder_config(settings, auxiliary, self.spec)
         checkpoint.tokenizer_folder(settings, folder, auxiliary)
         conversion.read_encoder(self.spec, settings, encoder)
+        conversion.check_words(stanza_words.separate(auxiliary, settings.languages)[0])
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Write the artifact's model folder from the checkpoint in ``folder``."""
         from encoder_plugins.families.gliner import conversion
 
-        conversion.convert(self.spec, folder, auxiliary, target, self._changes)
+        conversion.convert(self.spec, folder, auxiliary, target, self._chosen)
 
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.

@@ -6,6 +6,7 @@ Standard library and numpy only: the parity Job runs it without torch or vLLM. `
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -164,7 +165,7 @@ class Entities:
         """
         scores = _scores(case, expected["logits"])
         noise = np.abs(_scores(case, expected["logits_bfloat16"]) - scores)
-        found = dict(_read(case, entity) for entity in got)
+        found = dict(_read(case, entity, scores) for entity in got)
         if len(found) != len(got):
             raise WrongAnswer("an entity is there twice")
         errors = {span: abs(score - float(scores[span])) for span, score in found.items()}
@@ -246,10 +247,12 @@ def _exclude(case: Mapping[str, Any], one: Span, other: Span) -> bool:
 def _requested(case: Mapping[str, Any], scores: Scores) -> Iterator[Span]:
     """Enumerate the spans of the groups that were requested, with every label."""
     words, width, labels = scores.shape
-    groups = set(case["span_groups"])
-    for first in range(words):
+    groups, begins, ends = set(case["span_groups"]), *_own_places(case)
+    for first in begins:
         if first % width in groups:
             for further in range(min(width, words - first)):
+                if first + further not in ends:
+                    continue
                 for label in range(labels):
                     yield first, further, label
 
@@ -257,33 +260,56 @@ def _requested(case: Mapping[str, Any], scores: Scores) -> Iterator[Span]:
 def _spans(case: Mapping[str, Any], group: int) -> list[dict[str, int]]:
     """Return the spans of a group as a request has them."""
     words, width = case["words"], case["width"]
+    begins, ends = _own_places(case)
     return [
         {"start": words[first][0], "end": words[last][1]}
         for first in range(group, len(words), width)
         for last in range(first, min(first + width, len(words)))
+        if first in begins and last in ends
     ]
 
 
-def _read(case: Mapping[str, Any], entity: Any) -> tuple[Span, float]:
-    """Return the words and the label that an entity means, and its score."""
+def _own_places(case: Mapping[str, Any]) -> tuple[list[int], set[int]]:
+    """Return the words that begin where no other one does, and those that end where no other one does.
+
+    Words that stanza reads in one token of the text have its offsets: a request cannot mean one of them.
+    """
+    words = case["words"]
+    starts, ends = Counter(start for start, _ in words), Counter(end for _, end in words)
+    return (
+        [number for number, (start, _) in enumerate(words) if starts[start] == 1],
+        {number for number, (_, end) in enumerate(words) if ends[end] == 1},
+    )
+
+
+def _read(case: Mapping[str, Any], entity: Any, scores: Scores) -> tuple[Span, float]:
+    """Return the words and the label that an entity means, and its score.
+
+    Where several words are at the same place, they are those whose score is next to the entity's.
+    """
     try:
         start, end, text, label, score = (entity[name] for name in ("start", "end", "text", "label", "score"))
         if case["text"][start:end] != text:
             raise WrongAnswer(f"an entity's text is not what is at {start} to {end}")
-        first = next(number for number, word in enumerate(case["words"]) if word[0] == start)
-        last = next(number for number, word in enumerate(case["words"]) if word[1] == end)
+        firsts = [number for number, word in enumerate(case["words"]) if word[0] == start]
+        lasts = [number for number, word in enumerate(case["words"]) if word[1] == end]
         number = different(case["labels"]).index(label)
         probability = float(score)
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        if not firsts or not lasts:
+            raise ValueError("no word begins or ends there")
+    except (KeyError, TypeError, ValueError) as error:
         raise WrongAnswer(f"not an entity of this text: {str(entity)[:100]} ({type(error).__name__})") from None
-    if not 0 <= last - first < case["width"] or not 0.0 <= probability <= 1.0:
+    spans = [
+        (first, last - first, number) for first in firsts for last in lasts if 0 <= last - first < case["width"]
+    ]
+    if not spans or not 0.0 <= probability <= 1.0:
         raise WrongAnswer(f"not an entity that this model can find: {str(entity)[:100]}")
-    return (first, last - first, number), probability
+    return min(spans, key=lambda span: abs(float(scores[span]) - probability)), probability
 
 
 def _disagreements(case: Mapping[str, Any], found: Mapping[Span, float], scores: Scores) -> Iterator[str]:
     """Word every entity that only one side has, with its distance to the threshold."""
-    expected = dict(_read(case, entity) for entity in case["entities"])
+    expected = dict(_read(case, entity, scores) for entity in case["entities"])
     for span in sorted(found.keys() ^ expected.keys()):
         side = "the library has" if span in expected else "the server has"
         distance = float(scores[span]) - case["threshold"]

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner import answers, chunks, config, payload, request, word_answers
+from encoder_plugins.errors import InvalidRequest, NotServable
+from encoder_plugins.families.gliner import answers, chunks, config, payload, request, stanza_words, word_answers
 from encoder_plugins.families.gliner import words as splitter
 from encoder_plugins.families.gliner.answers import Candidates, PreparedText
 from encoder_plugins.families.gliner.chunks import Chunk
@@ -41,6 +41,8 @@ from encoder_plugins.families.gliner.request import (
     SingleBody,
     Usage,
 )
+from encoder_plugins.families.gliner.stanza_words import StanzaSplitter
+from encoder_plugins.families.gliner.words import Split
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import texts_of
@@ -54,6 +56,8 @@ UNLIMITED = 10**9
 # what decoding takes: of each text, and of each candidate
 MICROSECONDS_PER_TEXT = 60
 MICROSECONDS_PER_CANDIDATE = 5
+# what stanza takes of a short text: more than the event loop can spare
+MICROSECONDS_OF_STANZA = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,14 @@ class Parsed:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
 
+@dataclass(frozen=True, slots=True)
+class Unsplit:
+    """A request whose texts are yet to be split into words, which takes too long for the event loop."""
+
+    data: EntityRequest
+    lora: str | None
+
+
 class GlinerProcessor:
     """Serves the entities of one GLiNER checkpoint."""
 
@@ -108,6 +120,7 @@ class GlinerProcessor:
         self._context = context
         self._config = read_config(context.model)
         self._by_word = self._config.head == "token"
+        self._stanza = _stanza_splitter(context.model, self._config) if self._config.languages else None
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
         self._builder = self.builder(context.model, tokenizer, tokenizer_limit)
         self._engine_limit = context.max_model_len
@@ -118,11 +131,14 @@ class GlinerProcessor:
         del folder
         return PromptBuilder(tokenizer, self._config, tokenizer_limit=limit)
 
-    def parse(self, route: Route, body: bytes) -> Parsed:
-        """Check the request and make its prompts."""
+    def parse(self, route: Route, body: bytes) -> Parsed | Unsplit:
+        """Check the request and make its prompts; those of texts that stanza splits are made by ``run``."""
         envelope = bodies.decode(body, self.envelope)
         bodies.check_model(envelope.model, self._context.names)
         bodies.check_adapter(envelope.lora, self._context.adapters)
+        request.check_language(envelope.data, self._config.languages)
+        if self._stanza is not None:
+            return Unsplit(envelope.data, envelope.lora)
         return self.prepare(envelope.data, envelope.lora)
 
     def label_lists(self, data: EntityRequest, texts: int) -> list[tuple[str, ...]]:
@@ -164,8 +180,9 @@ class GlinerProcessor:
         known: dict[tuple[str, ...], Labels] = {}
         pairs = 0
         for position, (text, names, spans) in enumerate(zip(texts, label_lists, span_lists, strict=True)):
-            words = splitter.split(text)
-            allowed = None if spans is None else aligned(text, words, spans)
+            split = self._split(data, position, text)
+            words = split.words
+            allowed = None if spans is None else aligned(split.places(text), spans)
             groups = self.groups(data, names)
             readings.append(len(groups))
             for group in groups:
@@ -173,9 +190,9 @@ class GlinerProcessor:
                     labels = known[group] = self._labels(data, position, group)
                 if not words or not group:
                     kept = len(words) if data.overflow == "truncate" else None
-                    prepared_texts.append(PreparedText(text, words, group, allowed, (), kept, len(words)))
+                    prepared_texts.append(PreparedText(text, words, group, allowed, (), kept, len(words), split))
                     continue
-                prepared, built = self._read(data, position, text, words, group, allowed, labels)
+                prepared, built = self._read(data, position, text, split, group, allowed, labels)
                 prepared_texts.append(prepared)
                 widths = 1 if self._by_word else self._config.max_width
                 pairs += sum(len(prompt.words) for prompt in built) * widths * len(group)
@@ -191,8 +208,19 @@ class GlinerProcessor:
         prompts = [_prompt(list(islice(left, count))) for count in packs]
         return Parsed(data, lora, prepared_texts, readings, parts, packs, prompts)
 
-    async def run(self, request: Parsed, engine: Engine) -> Response:
+    def _split(self, data: EntityRequest, position: int, text: str) -> Split:
+        """Return the words of a text."""
+        if self._stanza is None:
+            return Split(splitter.split(text))
+        try:
+            return self._stanza.split(text, data.language)
+        except ValueError as error:
+            raise InvalidRequest(str(error), param=request.text_path(data, position)) from None
+
+    async def run(self, request: Parsed | Unsplit, engine: Engine) -> Response:
         """Answer with the entities of each text, in the order of the texts."""
+        if isinstance(request, Unsplit):
+            request = await engine.compute(self.prepare, request.data, request.lora, size=MICROSECONDS_OF_STANZA)
         tables = await engine.encode(request.prompts, lora=request.lora)
         candidates = sum(len(table) for table in tables)
         size = len(request.texts) * MICROSECONDS_PER_TEXT + candidates * MICROSECONDS_PER_CANDIDATE
@@ -221,7 +249,7 @@ class GlinerProcessor:
         body: SingleBody | Body = Body(Answer(results, usage))
         if data.text is not None:
             (one,) = results
-            body = SingleBody(SingleAnswer(one.entities, one.truncated, one.words_kept, one.chunks, usage=usage))
+            body = SingleBody(SingleAnswer(*msgspec.structs.astuple(one), usage=usage))
         return Response(body=msgspec.json.encode(body), prompt_tokens=usage.prompt_tokens)
 
     def _candidates(
@@ -265,18 +293,18 @@ class GlinerProcessor:
         data: EntityRequest,
         position: int,
         text: str,
-        words: list[str],
+        split: Split,
         names: tuple[str, ...],
         allowed: frozenset[tuple[int, int]] | None,
         labels: Labels,
     ) -> tuple[PreparedText, list[BuiltPrompt]]:
         """Return how a text with words is read, and its prompts."""
-        path = request.text_path(data, position)
+        path, words = request.text_path(data, position), split.words
         if data.overflow == "chunk":
             pieces = self._builder.word_tokens(words)
-            parts = self._plan(text, words, pieces, self._tokens_left(labels), path)
+            parts = self._plan(text, split, pieces, self._tokens_left(labels), path)
             prompts = [self._builder.build(labels, pieces[part.begin : part.end]) for part in parts]
-            return PreparedText(text, words, names, allowed, parts, None, len(words)), prompts
+            return PreparedText(text, words, names, allowed, parts, None, len(words), split), prompts
         most = self._config.max_words
         if len(words) > most and data.overflow == "refuse":
             raise InvalidRequest(
@@ -299,16 +327,17 @@ class GlinerProcessor:
                 param=path,
             )
         kept = prompt.words_kept if data.overflow == "truncate" else None
-        return PreparedText(text, read, names, allowed, [Chunk(0, len(read))], kept, len(words)), [prompt]
+        whole = [Chunk(0, len(read))]
+        return PreparedText(text, read, names, allowed, whole, kept, len(words), split), [prompt]
 
     def _plan(
-        self, text: str, words: Sequence[str], pieces: Sequence[Tokens], most_tokens: int, path: str
+        self, text: str, split: Split, pieces: Sequence[Tokens], most_tokens: int, path: str
     ) -> Sequence[Chunk]:
-        lengths = list(map(len, pieces))
+        words, lengths = split.words, list(map(len, pieces))
         most = self._config.max_words
         if len(words) <= most and sum(lengths) <= most_tokens:
             return [Chunk(0, len(words))]
-        borders = chunks.sentence_ends(words, chunks.line_starts(text, splitter.starts(text, words)))
+        borders = chunks.sentence_ends(words, chunks.line_starts(text, [start for start, _ in split.places(text)]))
         try:
             return chunks.plan(
                 lengths,
@@ -405,6 +434,22 @@ def read_config(folder: Path) -> GlinerConfig:
     return GlinerConfig.from_dict(values[config.KEY])
 
 
+def _stanza_splitter(folder: Path, config: GlinerConfig) -> StanzaSplitter:
+    """Return the splitter of an artifact that was prepared with stanza's tokenizers.
+
+    Raises:
+        NotServable: stanza is not installed.
+    """
+    try:
+        markers = (config.class_token, config.separator_token)
+        return StanzaSplitter(folder / stanza_words.FOLDER, config.languages, markers)
+    except ModuleNotFoundError as error:
+        raise NotServable(
+            f"the artifact was prepared with wordsSplitter: stanza, and {error.name} is not installed: use an image of this"
+            " plugin, or install encoder-operator[words]"
+        ) from error
+
+
 def read_tokenizer(folder: Path) -> tuple[Tokenizer, int | None]:
     """Return the library's tokenizer as prep saved it, and the number of tokens that it takes; None for all.
 
@@ -420,10 +465,12 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, int | None]:
     return Tokenizer.from_file(str(folder / "tokenizer.json")), None if limit >= UNLIMITED else int(limit)
 
 
-def aligned(text: str, words: Sequence[str], spans: Sequence[request.CharacterSpan]) -> frozenset[tuple[int, int]]:
-    """Return the (first word, last word) of those spans that begin and end with words."""
-    starts = splitter.starts(text, words)
-    first = {start: position for position, start in enumerate(starts)}
-    last = {start + len(word): position for position, (start, word) in enumerate(zip(starts, words, strict=True))}
+def aligned(
+    places: Sequence[tuple[int, int]], spans: Sequence[request.CharacterSpan]
+) -> frozenset[tuple[int, int]]:
+    """Return the (first word, last word) of those spans that begin and end with words, which are at ``places``."""
+    # of words at the same place, the library takes the last
+    first = {start: position for position, (start, _) in enumerate(places)}
+    last = {end: position for position, (_, end) in enumerate(places)}
     found = ((first.get(span.start, -1), last.get(span.end, -1)) for span in spans)
     return frozenset((begin, end) for begin, end in found if 0 <= begin <= end)

@@ -6,6 +6,7 @@ parity check to find in the engine.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -13,8 +14,9 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import gliner
@@ -26,14 +28,16 @@ from safetensors import safe_open
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
+from encoder_plugins.families.gliner import stanza_words
 from encoder_plugins.families.gliner.cases import answered, different
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
-from encoder_plugins.families.gliner.parameters import changes
+from encoder_plugins.families.gliner.parameters import choices
 from encoder_plugins.parameters import Value
 
 CONFIG = "gliner_config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
+_SPLITTER = "words_splitter_type"
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
 
@@ -42,7 +46,7 @@ class GlinerRecorder:
     """The recorder of GLiNER's models with one encoder, whichever it is: those that score spans, and those that score words."""
 
     def __init__(self, parameters: Mapping[str, Value] = MappingProxyType({})) -> None:
-        self._changes = changes(parameters)
+        self._chosen = choices(parameters)
 
     def configured(self, parameters: Mapping[str, Value]) -> GlinerRecorder:
         """Return the recorder that loads a copy of the configuration with the user's parameters."""
@@ -64,8 +68,14 @@ class GlinerRecorder:
         """
         if trust_remote_code:
             raise Unsupported("gliner runs no code of a checkpoint")
-        with _calm(checkpoint), offline(checkpoint, auxiliary, self._changes) as (folder, changed):
+        languages = self._chosen.languages
+        models, others = stanza_words.separate(auxiliary, languages)
+        with _calm(checkpoint), offline(checkpoint, others, self._chosen.changes) as (folder, changed):
             library = load(folder)
+            if languages:
+                library.data_processor.words_splitter.splitter = stanza_splitter(
+                    models, languages, (library.config.ent_token, library.config.sep_token)
+                )
             width = None if by_word(library) else library.config.max_width
             exact = [_computed(library, case) for case in cases]
             library.model.to(torch.bfloat16)
@@ -80,6 +90,7 @@ class GlinerRecorder:
             cases=found,
             outputs=outputs,
             about={
+                **(_stanza_versions() if languages else {}),
                 "library": f"gliner {gliner.__version__}",
                 "transformers": transformers.__version__,
                 "tokenizers": tokenizers.__version__,
@@ -109,6 +120,9 @@ def offline(
     config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
     read = {name: value for name, value in changes.items() if config.get(name) != value}
     shown = dict(read)
+    if {**config, **changes}.get(_SPLITTER) == stanza_words.SPLITTER:
+        # the library would download models while it loads; it gets its splitter with the prepared ones behind that
+        read[_SPLITTER] = "whitespace"
     names = list(auxiliary)
     for field, needed in _named(checkpoint, config).items():
         # a single repository can only be the one of an encoder that has no other
@@ -171,6 +185,42 @@ def load(folder: Path) -> Any:
     return library
 
 
+def stanza_splitter(models: Mapping[str, Path], languages: Sequence[str], markers: Sequence[str]) -> Any:
+    """Return the library's splitter with the prepared tokenizers, of which it downloads no others.
+
+    Args:
+        models: The folder of each language's auxiliary repository, by stanza's code.
+        languages: The languages, as langdetect calls them.
+        markers: What no word may spell; see ``stanza_words``.
+
+    Raises:
+        Unsupported: stanza cannot load one.
+    """
+    import stanza
+    from gliner.data_processing.tokenizer import StanzaWordsSplitter
+
+    splitter = StanzaWordsSplitter(default_lang=stanza_words.fallback(languages), download_on_missing=False)
+    with tempfile.TemporaryDirectory(prefix="encoder-stanza-") as temporary:
+        folder = Path(temporary)
+        taken, about = stanza_words.resources(models)
+        for path, file in taken.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(file.resolve(), folder / path)
+        (folder / stanza_words.RESOURCES).write_text(about, encoding="utf-8")
+        splitter._stanza = SimpleNamespace(Pipeline=partial(stanza.Pipeline, dir=str(folder)))
+        splitter._pipelines.clear()
+        for language in languages:
+            if (pipeline := splitter._ensure_pipeline(language)) is None:
+                raise Unsupported(f"stanza cannot load the tokenizer of {language}")
+            splitter._pipelines[language] = stanza_words.LocatedPipeline(pipeline, markers)
+    return splitter
+
+
+def _stanza_versions() -> dict[str, str]:
+    """Return the versions of what splits words, for the reference's description."""
+    return {name: importlib.metadata.version(name) for name in ("stanza", "langdetect")}
+
+
 def stored_names(folder: Path) -> set[str]:
     """Return the names of a checkpoint's tensors, those that safetensors keeps as aliases among them."""
     if (folder / WEIGHTS).is_file():
@@ -195,7 +245,7 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], Array, list[di
     """
     try:
         return (*logits(library, case["text"], case["labels"]), predict(library, case))
-    except (IndexError, RuntimeError, ValueError) as error:
+    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
         prepared = library.prepare_batch([case["text"]], case["labels"])
         tokens = library.collate_batch(prepared["input_x"], prepared["entity_types"])["input_ids"].shape[1]
         positions = getattr(library.config.encoder_config, "max_position_embeddings", None)

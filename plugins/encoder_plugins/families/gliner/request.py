@@ -64,6 +64,13 @@ class EntityRequest(Data, frozen=True):
             " end with words, or is wider than the model takes, is never an entity."
         ),
     ] = None
+    language: Annotated[
+        str | None,
+        Meta(
+            description="The language whose tokenizer splits the texts into words, where the checkpoint was prepared with"
+            " wordsSplitter: stanza. Without it each text's language is detected."
+        ),
+    ] = None
     overflow: Annotated[
         Literal["refuse", "truncate", "chunk"],
         Meta(
@@ -95,12 +102,18 @@ class Entity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The entities of one text; ``truncated`` and ``words_kept`` with ``truncate``, ``chunks`` with ``chunk``."""
+    """The entities of one text; ``truncated`` and ``words_kept`` with ``truncate``, ``chunks`` with ``chunk``.
+
+    ``language`` is the one whose tokenizer found the words, where there are several; with ``language_fallback`` the text's own language
+    has none, or was not found.
+    """
 
     entities: list[Entity]
     truncated: bool | None = None
     words_kept: int | None = None
     chunks: int | None = None
+    language: str | None = None
+    language_fallback: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -207,6 +220,14 @@ def spans_of(data: EntityRequest, texts: int) -> list[list[CharacterSpan] | None
     if len(data.input_spans) != texts:
         raise InvalidRequest(f"{len(data.input_spans)} lists of spans for {texts} texts", param="data.input_spans")
     return list(data.input_spans)
+
+
+def check_language(data: EntityRequest, languages: Sequence[str]) -> None:
+    """Refuse a language that has no tokenizer here."""
+    if data.language is None or data.language in languages:
+        return
+    supported = f"supported: {', '.join(languages)}" if languages else "this checkpoint splits words of all languages alike"
+    raise InvalidRequest(f"the language is {data.language[:32]!r}; {supported}", param="data.language")
 
 
 def wants_class_probs(data: EntityRequest) -> bool:

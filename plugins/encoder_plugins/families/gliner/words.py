@@ -1,4 +1,4 @@
-"""Text to words, as the library's ``whitespace`` splitter makes them.
+"""Text to words, as the library's ``whitespace`` splitter makes them; ``stanza_words`` has the other splitter that is served.
 
 Offsets count code points of the text as it was sent; nothing is normalised before.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 
@@ -20,7 +21,8 @@ SPLITTER = "whitespace"
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "stanza": "gliner guesses each text's language and downloads a model for it at that moment, so that answers depend on"
-        " what could be downloaded",
+        " what could be downloaded. To pin the models, set spec.prepare.parameters.wordsSplitter: stanza with languages, and"
+        " source.auxiliary with stanfordnlp/stanza-LANGUAGE for each",
         "hanlp": "gliner downloads its model when it is loaded, and no source of the preparation pins it",
         "universal": "it needs the data of seven other splitters",
         "camel": "its data are installed beside the package by hand, and no source of the preparation pins them",
@@ -42,6 +44,32 @@ def advice(splitter: object) -> str | None:
         f"{splitter}: {reason}. To serve these weights on words as gliner finds them by default, set"
         " spec.prepare.parameters.wordsSplitter: whitespace (--parameter wordsSplitter=whitespace)"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The words of a text.
+
+    Attributes:
+        words: As the model gets them.
+        known_places: Start and end of each in the text; None where each is the next occurrence of its letters.
+        language: Whose tokenizer found them; None for a splitter that is the same for all languages.
+        fallback: Whether that is not the text's own language, but the one that other languages get.
+    """
+
+    words: list[str]
+    known_places: list[tuple[int, int]] | None = None
+    language: str | None = None
+    fallback: bool = False
+
+    def places(self, text: str, count: int | None = None) -> Sequence[tuple[int, int]]:
+        """Return start and end of the first ``count`` words at least; ``text`` is the one that was split."""
+        if self.known_places is not None:
+            return self.known_places
+        return [
+            (start, start + len(word))
+            for start, word in zip(starts(text, self.words, count), self.words, strict=False)
+        ]
 
 
 def split(text: str) -> list[str]:
