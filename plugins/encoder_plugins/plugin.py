@@ -119,6 +119,7 @@ class Plugin:
             transformers uses.
         routes: The HTTP paths that the plugin answers.
         limits: What one request may contain: ``REQUEST_LIMITS`` and what the plugin adds.
+        extra: The extra of this distribution that the images of its engines have in addition; None for none. Python only.
         parameters: What a user may choose about the preparation. Where there are any, checkpoint and recorder objects have
             ``configured``; see ``encoder_plugins.prep.checkpoint.Configurable``.
     """
@@ -139,6 +140,7 @@ class Plugin:
     routes: tuple[Route, ...] = (POOLING,)
     limits: tuple[Limit, ...] = REQUEST_LIMITS
     parameters: tuple[Parameter, ...] = ()
+    extra: str | None = None
 
     def dtype(self, accelerator: Accelerator) -> str:
         """Return the default dtype of this family on ``accelerator``."""

@@ -39,7 +39,7 @@ TEXTS: Mapping[str, Sequence[str]] = MappingProxyType(
 LANGUAGES: Mapping[str, tuple[str, str, bool]] = MappingProxyType(
     {"en": ("en", "combined", False), "fr": ("fr", "combined", False), "ja": ("ja", "combined", True)}
 )
-_STEPS = 120
+_STEPS = 80
 
 
 def build(folder: Path) -> None:
@@ -71,16 +71,14 @@ def _tokens(sentence: str) -> list[tuple[str, list[str]]]:
 
 def _expansions(language: str) -> dict[str, str]:
     return {
-        token: " ".join(words)
-        for sentence in TEXTS[language]
-        for token, words in _tokens(sentence)
-        if len(words) > 1
+        token: " ".join(words) for sentence in TEXTS[language] for token, words in _tokens(sentence) if len(words) > 1
     }
 
 
 def _labelled(sentences: Sequence[str], *, joined: bool) -> tuple[str, list[int]]:
     """Return a paragraph, and the label of each character: 0 goes on, 1 ends a token, 2 a sentence, 3 a token of several words."""
-    text, labels = "", []
+    text = ""
+    labels: list[int] = []
     for sentence in sentences:
         tokens = _tokens(sentence)
         for number, (token, words) in enumerate(tokens):

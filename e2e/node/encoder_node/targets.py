@@ -66,7 +66,7 @@ def _of_plugin(plugin: Plugin, version: str) -> list[Target]:
             reference=f"{PREFIX}/engine-{plugin.name}:{version}-{kind}",
             dockerfile=dockerfile,
             stage=kind,
-            arguments=arguments,
+            arguments={**arguments, **({"EXTRA": plugin.extra} if plugin.extra else {})},
         )
         for kind in ("cpu", "cuda")
     ]

@@ -290,9 +290,7 @@ class _Preparation:
             checkpoint_files.refuse_escapes(file.path for file in listing)
             folder = self._staging.auxiliary / str(number)
             folder.mkdir(parents=True)
-            taken = checkpoint_files.auxiliary(
-                self._format, name, listing, allow_pickle=self._request.allow_pickle
-            )
+            taken = checkpoint_files.auxiliary(self._format, name, listing, allow_pickle=self._request.allow_pickle)
             chosen = [source.completed(file, self._progress) for file in taken]
             self._progress.start("download", sum(file.size for file in chosen))
             for file in chosen:

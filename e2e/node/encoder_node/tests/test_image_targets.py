@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tomllib
 
 import pytest
 
@@ -10,7 +11,7 @@ from encoder_node import images, targets
 from encoder_plugins import catalog
 
 PLUGIN = next(iter(catalog.plugins().values()))
-OTHER = dataclasses.replace(PLUGIN, name="other_family", reference_library="other_library")
+OTHER = dataclasses.replace(PLUGIN, name="other_family", reference_library="other_library", extra="more")
 
 
 def test_committed_bake_file_is_what_the_catalogue_says() -> None:
@@ -30,6 +31,8 @@ def test_each_plugin_gets_two_engines_and_one_prep() -> None:
     assert found["engine-other_family-cuda"].reference == "encoder-operator/engine-other_family:1.2.3-cuda"
     assert found["prep-other_family"].reference == "encoder-operator/prep-other_family:1.2.3"
     assert found["prep-other_family"].arguments == {"PLUGIN": "other_family", "REFERENCE": "other_library"}
+    for kind in ("cpu", "cuda"):
+        assert found[f"engine-other_family-{kind}"].arguments == {"PLUGIN": "other_family", "EXTRA": "more"}
     assert found["operator"].reference == "encoder-operator/operator:1.2.3"
     assert len(found) == 2 + 2 * 3
 
@@ -59,6 +62,11 @@ def test_where_docker_answers_it_builds_without_a_cluster(
     monkeypatch.setattr(images, "docker_command", lambda target: command(target, "false"))
     assert images.main(["operator", "e2e"]) == 1
     assert built[2:] == ["operator"]
+
+
+def test_every_extra_is_one_of_the_distribution_s() -> None:
+    extras = tomllib.loads((targets.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {plugin.extra for plugin in catalog.plugins().values()} - {None} <= extras.keys()
 
 
 def test_every_reference_library_has_its_lock() -> None:

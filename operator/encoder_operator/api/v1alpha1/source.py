@@ -140,11 +140,11 @@ class Source(ApiType):
     """Download from a web server."""
     pvc: ClaimSource | None = None
     """Copy from a volume."""
-    auxiliary: Annotated[list[Auxiliary], Field(max_length=4, json_schema_extra=keyed("repo"))] = Field(
+    auxiliary: Annotated[list[Auxiliary], Field(max_length=48, json_schema_extra=keyed("repo"))] = Field(
         default_factory=list
     )
     """Additional repositories that the checkpoint needs, for instance for its encoder's configuration and tokenizer,
-    without weights."""
+    without weights, or for the tokenizers of languages."""
 
 
 class NewClaim(ApiType):

@@ -70,12 +70,17 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
         (
             {"spec.plugin": "mt5_gliner", "spec.prepare": {"parameters": {"wordsSplitter": "spacy"}}},
             Reason.INVALID_SPEC,
-            "spec.prepare.parameters.wordsSplitter: is 'spacy'; supported: whitespace",
+            "spec.prepare.parameters.wordsSplitter: is 'spacy'; supported: whitespace, stanza",
         ),
         (
             {"spec.plugin": "mt5_gliner", "spec.prepare": {"parameters": {"wordsSplitter": ["whitespace"]}}},
             Reason.INVALID_SPEC,
             "spec.prepare.parameters.wordsSplitter: is a list; expected one value",
+        ),
+        (
+            {"spec.plugin": "mt5_gliner", "spec.prepare": {"parameters": {"languages": ["en", "xx"]}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.parameters.languages: is 'xx'; supported: af, ar, bg,",
         ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),

@@ -12,6 +12,9 @@ from encoder_plugins.plugin import Parameter
 
 WORDS_SPLITTER = "wordsSplitter"
 LANGUAGES_PARAMETER = "languages"
+EXTRA = "words"
+"""The extra with what a server needs for ``wordsSplitter: stanza``."""
+
 _FIELD = "words_splitter_type"
 _STANZA = "stanza"
 

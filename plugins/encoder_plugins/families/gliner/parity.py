@@ -299,9 +299,7 @@ def _read(case: Mapping[str, Any], entity: Any, scores: Scores) -> tuple[Span, f
             raise ValueError("no word begins or ends there")
     except (KeyError, TypeError, ValueError) as error:
         raise WrongAnswer(f"not an entity of this text: {str(entity)[:100]} ({type(error).__name__})") from None
-    spans = [
-        (first, last - first, number) for first in firsts for last in lasts if 0 <= last - first < case["width"]
-    ]
+    spans = [(first, last - first, number) for first in firsts for last in lasts if 0 <= last - first < case["width"]]
     if not spans or not 0.0 <= probability <= 1.0:
         raise WrongAnswer(f"not an entity that this model can find: {str(entity)[:100]}")
     return min(spans, key=lambda span: abs(float(scores[span]) - probability)), probability

@@ -330,9 +330,7 @@ class GlinerProcessor:
         whole = [Chunk(0, len(read))]
         return PreparedText(text, read, names, allowed, whole, kept, len(words), split), [prompt]
 
-    def _plan(
-        self, text: str, split: Split, pieces: Sequence[Tokens], most_tokens: int, path: str
-    ) -> Sequence[Chunk]:
+    def _plan(self, text: str, split: Split, pieces: Sequence[Tokens], most_tokens: int, path: str) -> Sequence[Chunk]:
         words, lengths = split.words, list(map(len, pieces))
         most = self._config.max_words
         if len(words) <= most and sum(lengths) <= most_tokens:
@@ -465,9 +463,7 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, int | None]:
     return Tokenizer.from_file(str(folder / "tokenizer.json")), None if limit >= UNLIMITED else int(limit)
 
 
-def aligned(
-    places: Sequence[tuple[int, int]], spans: Sequence[request.CharacterSpan]
-) -> frozenset[tuple[int, int]]:
+def aligned(places: Sequence[tuple[int, int]], spans: Sequence[request.CharacterSpan]) -> frozenset[tuple[int, int]]:
     """Return the (first word, last word) of those spans that begin and end with words, which are at ``places``."""
     # of words at the same place, the library takes the last
     first = {start: position for position, (start, _) in enumerate(places)}

@@ -144,7 +144,7 @@ def offline(
             if path.name != CONFIG:
                 os.symlink(path.resolve(), folder / path.name)
         (folder / CONFIG).write_text(json.dumps({**config, **read}), encoding="utf-8")
-        yield folder, {CONFIG: shown}
+        yield folder, {CONFIG: shown} if shown else {}
 
 
 def _named(checkpoint: Path, config: Mapping[str, Any]) -> dict[str, str]:

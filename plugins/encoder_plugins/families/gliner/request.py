@@ -226,7 +226,9 @@ def check_language(data: EntityRequest, languages: Sequence[str]) -> None:
     """Refuse a language that has no tokenizer here."""
     if data.language is None or data.language in languages:
         return
-    supported = f"supported: {', '.join(languages)}" if languages else "this checkpoint splits words of all languages alike"
+    supported = (
+        f"supported: {', '.join(languages)}" if languages else "this checkpoint splits words of all languages alike"
+    )
     raise InvalidRequest(f"the language is {data.language[:32]!r}; {supported}", param="data.language")
 
 

@@ -60,9 +60,7 @@ def code_of(repository: str) -> str | None:
     return name.removeprefix(_REPOSITORY) if name.startswith(_REPOSITORY) else None
 
 
-def separate(
-    auxiliary: Mapping[str, Path], languages: Sequence[str]
-) -> tuple[dict[str, Path], dict[str, Path]]:
+def separate(auxiliary: Mapping[str, Path], languages: Sequence[str]) -> tuple[dict[str, Path], dict[str, Path]]:
     """Return the folders of the models by stanza's code of their language, and the other auxiliary repositories.
 
     Raises:
@@ -172,9 +170,7 @@ def _spelled(text: str, start: int, end: int) -> list[Word]:
     part = text[start:end]
     parts = splitter.split(part)
     begins = splitter.starts(part, parts)
-    return [
-        Word(word, start + begin, start + begin + len(word)) for word, begin in zip(parts, begins, strict=True)
-    ]
+    return [Word(word, start + begin, start + begin + len(word)) for word, begin in zip(parts, begins, strict=True)]
 
 
 class StanzaSplitter:
@@ -228,7 +224,9 @@ class StanzaSplitter:
             found = self._pipelines[chosen].words(text)
         except Exception as error:
             # a neural tokenizer loses its way in some texts that nobody writes; stanza then raises errors of many types
-            raise ValueError(f"stanza's tokenizer of {chosen} cannot split the text ({type(error).__name__})") from error
+            raise ValueError(
+                f"stanza's tokenizer of {chosen} cannot split the text ({type(error).__name__})"
+            ) from error
         return Split(
             words=[word.text for word in found],
             known_places=[(word.start_char, word.end_char) for word in found],

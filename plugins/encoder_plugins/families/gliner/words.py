@@ -67,8 +67,7 @@ class Split:
         if self.known_places is not None:
             return self.known_places
         return [
-            (start, start + len(word))
-            for start, word in zip(starts(text, self.words, count), self.words, strict=False)
+            (start, start + len(word)) for start, word in zip(starts(text, self.words, count), self.words, strict=False)
         ]
 
 

@@ -1,7 +1,7 @@
 """GLiNER on ModernBERT and mmBERT."""
 
 from encoder_plugins.families.gliner.limits import LIMITS
-from encoder_plugins.families.gliner.parameters import PARAMETERS
+from encoder_plugins.families.gliner.parameters import EXTRA, PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
@@ -18,6 +18,7 @@ PLUGIN = Plugin(
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
     parameters=PARAMETERS,
+    extra=EXTRA,
     example_model="VAGOsolutions/SauerkrautLM-GLiNER",
     architectures={"MmbertGlinerModel": "encoder_plugins.models.mmbert_gliner.model:MmbertGlinerModel"},
 )

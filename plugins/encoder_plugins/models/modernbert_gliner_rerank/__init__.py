@@ -1,7 +1,7 @@
 """Token-level GLiNER on ModernBERT."""
 
 from encoder_plugins.families.gliner.limits import TOKEN_LIMITS
-from encoder_plugins.families.gliner.parameters import PARAMETERS
+from encoder_plugins.families.gliner.parameters import EXTRA, PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
@@ -18,6 +18,7 @@ PLUGIN = Plugin(
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=TOKEN_LIMITS,
     parameters=PARAMETERS,
+    extra=EXTRA,
     example_model="knowledgator/gliner-linker-rerank-v1.0",
     architectures={
         "ModernBertGlinerRerankModel": "encoder_plugins.models.modernbert_gliner_rerank.model:ModernBertGlinerRerankModel"

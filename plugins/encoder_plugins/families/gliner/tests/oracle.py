@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,3 +204,29 @@ def split(text: str) -> list[tuple[str, int, int]]:
 def splits_by_whitespace(name: str) -> bool:
     """Return whether a splitter's name means the one of ``split``."""
     return isinstance(WordsSplitter(name).splitter, WhitespaceTokenSplitter)
+
+
+@cache
+def _stanza(repositories: tuple[tuple[str, str], ...], languages: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return the library's splitter as the recorder sets it up, and the same with the pipelines as stanza makes them."""
+    from encoder_plugins.families.gliner.reference import stanza_splitter
+
+    models = {code: Path(folder) for code, folder in repositories}
+    ours, bare = (stanza_splitter(models, languages, ("<<ENT>>", "<<SEP>>")) for _ in range(2))
+    for language, pipeline in bare._pipelines.items():
+        bare._pipelines[language] = pipeline._pipeline
+    return ours, bare
+
+
+def split_by_stanza(
+    repositories: tuple[tuple[str, str], ...], languages: tuple[str, ...], text: str, *, bare: bool
+) -> list[tuple[str, int | None, int | None]]:
+    """Return the words that the library finds with stanza, and their offsets; ``bare`` is without what ``stanza_words`` adds."""
+    return list(_stanza(repositories, languages)[bare](text))
+
+
+def stanza_packages() -> dict[str, str]:
+    """Return stanza's default tokenizer of each language, by its code."""
+    from stanza.resources.default_packages import default_tokenizer, default_treebanks
+
+    return {**default_treebanks, **default_tokenizer}

@@ -52,7 +52,9 @@ def processor(library: Library, *, engine_tokens: int = 4096, **limits: int) -> 
 
 
 def parsed(processor: GlinerProcessor, **data: Any) -> Parsed:
-    return processor.parse(POOLING, bodies.encode(data))
+    found = processor.parse(POOLING, bodies.encode(data))
+    assert isinstance(found, Parsed)
+    return found
 
 
 def texts_of(prompt: Prompt) -> list[tuple[list[int], Item]]:
@@ -79,7 +81,7 @@ def pooled(library: Library, prompt: Prompt) -> torch.Tensor:
 
 def answered(library: Library, processor: GlinerProcessor, **data: Any) -> dict[str, Any]:
     """Return the answer of our processor, with the library's model in the engine's place."""
-    running: Running = processor.run(parsed(processor, **data), ENGINE)
+    running: Running = processor.run(processor.parse(POOLING, bodies.encode(data)), ENGINE)
     found = advance(running)
     if isinstance(found, Round):
         found = advance(running, [pooled(library, prompt) for prompt in found.prompts])
