@@ -28,6 +28,9 @@ FLERT = "[FLERT]"
 UNLIMITED = 10**6
 _MAX_WORDS = 384
 DEFAULTS = Choices()
+# beyond these, no engine has a step, and the library no memory
+_MOST_WORDS = 100_000
+_MOST_WIDTH = 1_000
 
 # fields of which a single meaning is served, with the values that have it; a missing field has it, too
 _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
@@ -180,8 +183,8 @@ def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
     derived = rows < 0 or class_token_id < 0
     return Settings(
         hidden_size=hidden_size,
-        max_width=integer(CONFIG, values, "max_width", 12),
-        max_words=integer(CONFIG, values, "max_len", _MAX_WORDS),
+        max_width=_bounded(values, "max_width", 12, _MOST_WIDTH),
+        max_words=_bounded(values, "max_len", _MAX_WORDS, _MOST_WORDS),
         class_token=_text(values, "ent_token", "<<ENT>>"),
         class_token_id=None if derived else class_token_id,
         separator_token=_text(values, "sep_token", "<<SEP>>"),
@@ -322,6 +325,14 @@ def _lstm_layers(values: dict[str, Any]) -> int:
             " Say num_rnn_layers: 0 in a copy of the checkpoint, and give that as the source"
         )
     return layers
+
+
+def _bounded(values: dict[str, Any], name: str, default: int, most: int) -> int:
+    """Return a size for which the library, and the engine, have memory."""
+    value = integer(CONFIG, values, name, default)
+    if value > most:
+        raise Unsupported(f"{CONFIG}: {name} is {value}; supported: at most {most}")
+    return value
 
 
 def _boolean(values: Mapping[str, Any], name: str, *, default: bool) -> bool:

@@ -245,7 +245,7 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], Array, list[di
     """
     try:
         return (*logits(library, case["text"], case["labels"]), predict(library, case))
-    except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         prepared = library.prepare_batch([case["text"]], case["labels"])
         tokens = library.collate_batch(prepared["input_x"], prepared["entity_types"])["input_ids"].shape[1]
         positions = getattr(library.config.encoder_config, "max_position_embeddings", None)

@@ -59,6 +59,8 @@ def test_an_empty_configuration_means_what_it_means_to_the_library() -> None:
         ("hidden_size", 511),
         ("max_width", "wide"),
         ("max_len", 12.5),
+        ("max_len", 10**9),
+        ("max_width", 10**9),
         ("num_rnn_layers", -1),
         ("num_rnn_layers", True),
         ("has_rnn", "yes"),
