@@ -25,7 +25,7 @@ class GlinerBiCheckpoint(GlinerCheckpoint):
         """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
         from encoder_plugins.families.gliner import bi_conversion, conversion
 
-        settings = bi_checkpoint.read(folder, self._changes)
+        settings = bi_checkpoint.read(folder, self._chosen.changes)
         encoder = checkpoint.encoder_config(settings.text, auxiliary, self.spec)
         checkpoint.tokenizer_folder(settings.text, folder, auxiliary)
         conversion.read_encoder(self.spec, settings.text, encoder)
@@ -36,4 +36,4 @@ class GlinerBiCheckpoint(GlinerCheckpoint):
         """Write the artifact's model folder from the checkpoint in ``folder``."""
         from encoder_plugins.families.gliner import bi_conversion
 
-        bi_conversion.convert(self.spec, folder, auxiliary, target, self._changes)
+        bi_conversion.convert(self.spec, folder, auxiliary, target, self._chosen.changes)

@@ -18,12 +18,19 @@ EXTRA = "words"
 _FIELD = "words_splitter_type"
 _STANZA = "stanza"
 
+_DESCRIPTION = (
+    "How texts are split into words, instead of words_splitter_type in the checkpoint's gliner_config.json. The reference outputs are"
+    " recorded with the original library under the same change."
+)
+
+WHITESPACE_PARAMETERS = (Parameter(name=WORDS_SPLITTER, values=("whitespace",), description=_DESCRIPTION),)
+"""Those of plugins that have no tokenizers of languages."""
+
 PARAMETERS = (
     Parameter(
         name=WORDS_SPLITTER,
         values=("whitespace", _STANZA),
-        description="How texts are split into words, instead of words_splitter_type in the checkpoint's gliner_config.json."
-        " The reference outputs are recorded with the original library under the same change. stanza needs languages.",
+        description=f"{_DESCRIPTION} stanza needs languages.",
     ),
     Parameter(
         name=LANGUAGES_PARAMETER,

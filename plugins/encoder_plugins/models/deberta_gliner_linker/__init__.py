@@ -1,7 +1,7 @@
 """Token-level GLiNER bi-encoders on DeBERTa: labels have an encoder of their own."""
 
 from encoder_plugins.families.gliner.limits import LINKING_LIMITS
-from encoder_plugins.families.gliner.parameters import PARAMETERS
+from encoder_plugins.families.gliner.parameters import WHITESPACE_PARAMETERS
 from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
@@ -17,7 +17,7 @@ PLUGIN = Plugin(
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LINKING_LIMITS,
-    parameters=PARAMETERS,
+    parameters=WHITESPACE_PARAMETERS,
     example_model="knowledgator/gliner-linker-large-v1.0",
     architectures={
         "DebertaGlinerLinkerModel": "encoder_plugins.models.deberta_gliner_linker.model:DebertaGlinerLinkerModel"
