@@ -7,7 +7,8 @@ PluginError
 ├── EngineEnded                the engine process of offline.Model has ended
 ├── InvalidRequest             also a ValueError: the client gets 400
 │   ├── UnknownModel           404
-│   └── UnknownAdapter         404
+│   ├── UnknownAdapter         404
+│   └── Overloaded             503
 ├── PrepareError               has a code and an exit status; the operator turns both into a reason
 │   ├── AuthFailed             22
 │   ├── InsufficientSpace      28
@@ -81,6 +82,12 @@ class UnknownAdapter(InvalidRequest):
     """A request for an adapter that this server was not started with."""
 
     status = 404
+
+
+class Overloaded(InvalidRequest):
+    """A request that would be answered later: too many of its kind are in flight."""
+
+    status = 503
 
 
 class PrepareError(PluginError):

@@ -77,6 +77,32 @@ IMAGE_LIMITS = (
 )
 """Further limits of plugins that take images."""
 
+PDF_LIMITS = (
+    Limit(name="pdf_bytes", default=20 << 20, description="Bytes of the file of a PDF, before base64."),
+    Limit(name="pdf_pages", default=32, description="Pages of a PDF that one request renders."),
+    Limit(name="pdf_dpi", default=300, description="Dots per inch at which pages are rendered."),
+    Limit(
+        name="pdf_page_pixels", default=20_000_000, description="Pixels of one rendered page, by its size and `dpi`."
+    ),
+    Limit(
+        name="pdf_seconds",
+        default=10,
+        description="Seconds that a processor may be busy with the pages of one request; by the clock, four times as many.",
+    ),
+    Limit(
+        name="pdf_memory_bytes",
+        default=1 << 30,
+        description="Bytes of address space of the process that renders PDFs; each API server has one.",
+    ),
+    Limit(
+        name="pdf_in_flight",
+        default=8,
+        description="Requests with a PDF that wait for its pages, or have them rendered, in one API server; one more is"
+        " answered 503 with Retry-After.",
+    ),
+)
+"""Further limits of plugins that render PDFs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:

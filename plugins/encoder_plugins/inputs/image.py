@@ -16,21 +16,18 @@ Nothing is ever fetched or opened: an image is in the request, or there is none.
 
 from __future__ import annotations
 
-import binascii
 import io
-import re
 from typing import Final, Protocol
 
-import pybase64
 from PIL import Image
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.inputs.data_uri import file_of
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "GIF")
 # Qwen's processors raise above it, and others make an image of one row of patches
 MOST_RATIO: Final = 200
 
-_DATA = re.compile(r"data:[^,]{0,200};base64,")
 # modes with 8 bits a channel at most
 _MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 _ORIENTATION = 0x0112
@@ -72,25 +69,7 @@ def content_of(value: str, limits: ImageLimits, *, path: str) -> bytes:
     Raises:
         InvalidRequest: It is neither, or empty, or exceeds a limit.
     """
-    prefix = _DATA.match(value)
-    start = prefix.end() if prefix else 0
-    if not prefix and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
-        raise InvalidRequest(
-            "an address is not fetched; send the image itself, as base64 or as data:image/...;base64,...", param=path
-        )
-    # three bytes are four characters
-    size = (len(value) - start) * 3 // 4
-    if size - 2 > limits.image_bytes:
-        raise InvalidRequest(f"about {size} bytes; the limit is {limits.image_bytes} an image", param=path)
-    try:
-        content = pybase64.b64decode(value[start:], validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest("it is neither base64 nor a data URI in base64", param=path) from None
-    if not content:
-        raise InvalidRequest("the image is empty", param=path)
-    if len(content) > limits.image_bytes:
-        raise InvalidRequest(f"{len(content)} bytes; the limit is {limits.image_bytes} an image", param=path)
-    return content
+    return file_of(value, limits.image_bytes, what="image", media_type="image/...", path=path)
 
 
 def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:

@@ -164,8 +164,10 @@ class AsyncEngine:
         assert pooled is not None
         return pooled
 
-    async def compute(self, function: Callable[..., ResultT], *arguments: object, size: int) -> ResultT:
-        """Call ``function(*arguments)``, inline where ``size`` says that it is short, else in a thread."""
+    async def compute(
+        self, function: Callable[..., ResultT], *arguments: object, size: int, threads: Executor | None = None
+    ) -> ResultT:
+        """Call ``function(*arguments)``, inline where ``size`` says that it is short, else in a thread, one of ``threads``."""
         if size <= INLINE_MICROSECONDS:
             return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function, *arguments)

@@ -7,6 +7,7 @@ plain vLLM (``serving.io_processor``) all run the same processor; only the ``Eng
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
@@ -115,7 +116,9 @@ class Engine(Protocol):
             lora: The name of an adapter of the context; None for the model itself.
         """
 
-    async def compute(self, function: Callable[..., ResultT], *arguments: object, size: int) -> ResultT:
+    async def compute(
+        self, function: Callable[..., ResultT], *arguments: object, size: int, threads: Executor | None = None
+    ) -> ResultT:
         """Call ``function(*arguments)`` where it delays no other request, and return what it returns.
 
         The only way for a processor to leave the event loop: the call is made inline where it is short, else in a thread.
@@ -124,6 +127,7 @@ class Engine(Protocol):
             function: What to call; it must be safe in a thread.
             arguments: Its arguments.
             size: About how many microseconds of one core it takes; the order of magnitude is enough.
+            threads: The threads for a call that waits for something else than a core: those of all requests would be held up.
         """
 
 

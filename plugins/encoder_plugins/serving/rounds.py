@@ -7,6 +7,7 @@ engine made of them. A coroutine is only ever advanced by one thread at a time, 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -46,7 +47,9 @@ class ManualEngine:
         """Suspend the processor until its next ``advance`` brings one tensor for each prompt."""
         return await _suspend(Round(prompts, lora)) if prompts else []
 
-    async def compute(self, function: Callable[..., ResultT], *arguments: object, size: int) -> ResultT:
+    async def compute(
+        self, function: Callable[..., ResultT], *arguments: object, size: int, threads: Executor | None = None
+    ) -> ResultT:
         """Call ``function(*arguments)`` in the thread that advances the processor."""
         return function(*arguments)
 

@@ -6,22 +6,21 @@ when a request's expressions have taken their time.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
-import subprocess
-import sys
-import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner2 import matching_process
+from encoder_plugins.families.gliner2 import matching_worker
+from encoder_plugins.inputs.limited_process import LimitedProcess, ProcessEnded
 
 SECONDS = 0.5
 """How long a processor may be busy with all expressions of a request."""
+
+# on a machine whose processors have much else to do, the same takes longer by the clock
+MOST_SECONDS = 30.0
+MEMORY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,10 @@ class Matcher:
     """Matches expressions in another process, which starts when it is needed first. Threads may share it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._end: Callable[[], object] = _nothing
+        self._process = LimitedProcess(matching_worker.__file__, memory_bytes=MEMORY_BYTES)
 
     def match(self, seconds: float, checks: Sequence[tuple[str, int, bool, Sequence[str]]]) -> list[Any]:
-        """Return what ``matching_process`` answers.
+        """Return what ``matching_worker`` answers.
 
         Args:
             seconds: How long its processor may be busy.
@@ -66,50 +63,16 @@ class Matcher:
         Raises:
             TimeoutError: It took longer, or more memory than it may have.
         """
-        with self._lock:
-            process = self._started()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            line = ""
-            try:
-                process.stdin.write(json.dumps([seconds, *checks]) + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except BrokenPipeError:
-                pass
-            if not line.endswith("\n"):
-                self._end()
-                raise TimeoutError
-            found: list[Any] = json.loads(line)
-            return found
+        try:
+            ((found, _),) = self._process.call(checks, processor_seconds=seconds, seconds=MOST_SECONDS)
+        except ProcessEnded:
+            raise TimeoutError from None
+        answers: list[Any] = found
+        return answers
 
     def close(self) -> None:
         """End the process; it also ends with this object."""
-        with self._lock:
-            self._end()
-
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._end()
-            command = [sys.executable, "-I", matching_process.__file__]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
-            self._end = weakref.finalize(self, _ended, self._process)
-        return self._process
-
-
-def _nothing() -> None:
-    """End nothing."""
-
-
-def _ended(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
-        # what could not be written to it any more
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()
+        self._process.close()
 
 
 class Checker:

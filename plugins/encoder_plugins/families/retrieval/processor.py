@@ -176,9 +176,11 @@ class MultiVectorProcessor:
         ranges = self._ranges.of(wanted.dtype, wanted.dimensions, lambda rows: self._finished(rows, wanted.dimensions))
         counts = [len(rows) for rows in texts]
         tokens = request.prompt_tokens
+        numbers = self._numbers(request)
         if wanted.encoding == "bytes":
             content, headers = encodings.encode_bytes(np.concatenate(texts), wanted.dtype, ranges)
-            described = {**headers, "x-encoder-rows": ",".join(map(str, counts))}
+            described = {f"x-encoder-{name}": ",".join(map(str, each)) for name, each in numbers.items()}
+            described |= {**headers, "x-encoder-rows": ",".join(map(str, counts))}
             return Response(body=content, media_type=encodings.BINARY, prompt_tokens=tokens, headers=described)
         data: dict[str, Any] = {
             "embeddings": encodings.encoded_matrices(texts, wanted.encoding, wanted.dtype, ranges),
@@ -187,10 +189,15 @@ class MultiVectorProcessor:
             "encoding": wanted.encoding,
             "embedding_dtype": wanted.dtype,
             "usage": {"prompt_tokens": tokens},
+            **numbers,
         }
         if wanted.tokens:
             data["tokens"] = [self._row_tokens(text) for text in request.texts]
         return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
+
+    def _numbers(self, request: Parsed) -> dict[str, list[int]]:
+        """Return what else the answer has about the texts by name: one number for each."""
+        return {}
 
     def _finished(self, rows: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
         return quantization.cut(rows, dimensions, normalize=self._config.normalize)

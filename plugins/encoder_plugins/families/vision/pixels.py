@@ -10,10 +10,7 @@ from encoder_plugins.inputs.image import ImageLimits, decode
 
 
 def pixels_of(content: bytes, limits: ImageLimits, bounds: PixelBounds, *, path: str) -> tuple[Image.Image, int]:
-    """Return an image, and the number of its tokens.
-
-    The image has the size that the model's image processor would scale it to, made with the same function, so that this
-    processor changes nothing any more, and a request in flight holds no more pixels than the model sees.
+    """Return the image of a file as ``fitted`` does, and the number of its tokens.
 
     Args:
         content: The file.
@@ -24,7 +21,15 @@ def pixels_of(content: bytes, limits: ImageLimits, bounds: PixelBounds, *, path:
     Raises:
         InvalidRequest: It is not an image that is decoded.
     """
-    image = decode(content, limits, path=path)
+    return fitted(decode(content, limits, path=path), bounds)
+
+
+def fitted(image: Image.Image, bounds: PixelBounds) -> tuple[Image.Image, int]:
+    """Return an RGB image in the model's size, and the number of its tokens.
+
+    The image has the size that the model's image processor would scale it to, made with the same function, so that this
+    processor changes nothing any more, and a request in flight holds no more pixels than the model sees.
+    """
     size = bounds.scaled(*image.size)
     tokens = bounds.tokens(*image.size)
     # an image that is very narrow would be scaled again: it is left to the processor

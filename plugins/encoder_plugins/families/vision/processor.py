@@ -7,6 +7,7 @@ the file is, and are held from then on only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,19 +16,28 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.config import InputType
 from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
-from encoder_plugins.families.retrieval.request import RowsAnswer, Wanted
+from encoder_plugins.families.retrieval.request import Wanted
 from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.families.vision import pixels, request
 from encoder_plugins.families.vision.config import read_visual
-from encoder_plugins.families.vision.request import VisualLimits, VisualRequest, VisualRerankRequest
+from encoder_plugins.families.vision.request import (
+    PdfPages,
+    VisualLimits,
+    VisualRequest,
+    VisualRerankRequest,
+    VisualRowsAnswer,
+)
 from encoder_plugins.families.vision.tokens import VisualTokenizer
 from encoder_plugins.inputs.body import Envelope
+from encoder_plugins.inputs.pdf import Pdf, PdfRenderer
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Engine, Response, Schema, ServingContext
 
 # of one image to decode and scale: never inline, since a file of 2 KB can have millions of pixels
 MICROSECONDS_PER_IMAGE = 20_000
+# of one PDF to render: never inline
+MICROSECONDS_PER_PDF = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +53,33 @@ class EncodedImage(TokenisedText):
     path: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedPdf(TokenisedText):
+    """Pages that are still to be rendered; none of its tokens is read.
+
+    Attributes:
+        pdf: Its file, and which pages.
+    """
+
+    pdf: Pdf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(TokenisedText):
+    """A page with its pixels.
+
+    Attributes:
+        page: Its number in the PDF, from 1.
+    """
+
+    page: int = 0
+
+
 class VisualProcessor(MultiVectorProcessor):
     """Serves one checkpoint of one row per token of a text, or per patch of an image."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[VisualRequest], RowsAnswer, ScoresAnswer, binary=True),
+        "pooling": Schema(Envelope[VisualRequest], VisualRowsAnswer, ScoresAnswer, binary=True),
         "rerank": Schema(VisualRerankRequest, rerank.RerankResponse),
         "score": rerank.SCHEMAS["score"],
     }
@@ -57,6 +89,7 @@ class VisualProcessor(MultiVectorProcessor):
         super().__init__(context)
         self._reserved = frozenset(self._visual.reserved)
         self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
+        self._pdfs = PdfRenderer(self.limits)
 
     def _build_tokenizer(self, model: Path) -> VisualTokenizer:
         return VisualTokenizer(model, self._config, self._visual)
@@ -68,6 +101,9 @@ class VisualProcessor(MultiVectorProcessor):
         return request.check_rerank(data, self.limits)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
+        if isinstance(found, PdfPages):
+            ids = list(self._visual.image_prompt)
+            return [EncodedPdf(ids, len(ids), None, pdf=found.pdf)]
         texts = super()._tokenised(found)
         for position, text in enumerate(texts):
             path = found.path.format(position)
@@ -89,11 +125,18 @@ class VisualProcessor(MultiVectorProcessor):
         return next((self._tokenizer.strings([token])[0] for token in own if token in self._reserved), None)
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Decode the images, and answer with rows in the order of texts and images, or with scores.
+        """Render the pages or decode the images, and answer with rows in the order of texts and images, or with scores.
 
         Raises:
-            InvalidRequest: An image cannot be decoded, or has more tokens or rows than are answered.
+            InvalidRequest: A page cannot be rendered or an image decoded, or has more tokens or rows than are answered.
+            Overloaded: Too many requests wait for the pages of their PDFs.
         """
+        if isinstance(request.texts[0], EncodedPdf):
+            with self._pdfs.slot(path="data"):
+                pages = await engine.compute(
+                    self._rendered, request, size=MICROSECONDS_PER_PDF, threads=self._pdfs.threads
+                )
+            return await super().run(replace(request, texts=pages), engine)
         images = sum(isinstance(text, EncodedImage) for text in request.texts)
         if images:
             decoded = await engine.compute(self._decoded, request, size=images * MICROSECONDS_PER_IMAGE)
@@ -107,10 +150,31 @@ class VisualProcessor(MultiVectorProcessor):
             if isinstance(text, EncodedImage):
                 image, tokens = pixels.pixels_of(text.content, self.limits, self._visual.bounds, path=text.path)
                 decoded = TokenisedText(text.ids, len(text.ids), None, image=image, image_tokens=tokens)
-                self._check_length(decoded, text.path)
-                if request.wanted.pool_factor is not None:
-                    self._check_pooling([decoded], text.path)
+                self._check_document(decoded, request, text.path)
                 texts.append(decoded)
             else:
                 texts.append(text)
         return texts
+
+    def _rendered(self, request: Parsed) -> list[TokenisedText]:
+        """Return the pages of a request's PDF, each with its pixels."""
+        (text,) = request.texts
+        assert isinstance(text, EncodedPdf)
+        assert text.pdf is not None
+        pages: list[TokenisedText] = []
+        with closing(self._pdfs.pages(text.pdf, path="data")) as rendered:
+            for number, rendered_page in rendered:
+                image, tokens = pixels.fitted(rendered_page, self._visual.bounds)
+                page = Page(text.ids, len(text.ids), None, image=image, image_tokens=tokens, page=number)
+                self._check_document(page, request, "data.pdf")
+                pages.append(page)
+        return pages
+
+    def _check_document(self, document: TokenisedText, request: Parsed, path: str) -> None:
+        self._check_length(document, path)
+        if request.wanted.pool_factor is not None:
+            self._check_pooling([document], path)
+
+    def _numbers(self, request: Parsed) -> dict[str, list[int]]:
+        pages = [text.page for text in request.texts if isinstance(text, Page)]
+        return {"pages": pages} if pages else {}

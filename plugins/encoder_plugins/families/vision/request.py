@@ -7,21 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import request as retrieval
 from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.fields import side_of
-from encoder_plugins.families.retrieval.request import RetrievalLimits, Wanted
+from encoder_plugins.families.retrieval.request import Embeddings, RetrievalLimits, Wanted
 from encoder_plugins.families.retrieval.scoring import Scoring, Texts
 from encoder_plugins.inputs.body import Data
 from encoder_plugins.inputs.image import content_of
+from encoder_plugins.inputs.pdf import DEFAULT_DPI, Pdf, pdf_of
 from encoder_plugins.inputs.text import check_texts
 
 # Unicode's own: what stands for an object in a text
 IMAGE = "\ufffc"
-IMAGE_FIELDS = ("image", "images", "inputs")
+IMAGE_FIELDS = ("image", "images", "inputs", "pdf")
+# of a request for scores
+_SCORING_FIELDS = ("query", "queries", "top_k")
 
 _FORMS = (
     "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read"
@@ -35,6 +38,13 @@ class VisualLimits(RetrievalLimits):
     images: int
     image_bytes: int
     image_pixels: int
+    pdf_bytes: int
+    pdf_pages: int
+    pdf_dpi: int
+    pdf_page_pixels: int
+    pdf_seconds: int
+    pdf_memory_bytes: int
+    pdf_in_flight: int
 
 
 class Item(Data, frozen=True):
@@ -58,19 +68,58 @@ class VisualRequest(retrieval.Request, frozen=True):
 
     image: Annotated[
         str | None,
-        Meta(description=f"One image, {_FORMS}. One of this, `images`, `text`, `texts` and `inputs`."),
+        Meta(description=f"One image, {_FORMS}. One of this, `images`, `text`, `texts`, `inputs` and `pdf`."),
     ] = None
     images: Annotated[list[str] | None, Meta(description="Several images; the answer keeps their order.")] = None
     inputs: Annotated[
         list[str | Item] | None, Meta(description="Documents, texts and images mixed; the answer keeps their order.")
     ] = None
+    pdf: Annotated[
+        str | None,
+        Meta(
+            description="One PDF, in base64, or as data:application/pdf;base64,...: each of its pages is a document with rows of its own."
+        ),
+    ] = None
+    pages: Annotated[
+        Annotated[str, Meta(max_length=1000)] | None,
+        Meta(description="Pages of `pdf`, from 1, such as 1-3,7; the answer keeps their order. Null for all of them."),
+    ] = None
+    dpi: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description=f"Dots per inch at which pages of `pdf` are rendered; null for {DEFAULT_DPI}."),
+    ] = None
     documents: DocumentsField = None  # type: ignore[assignment]
+
+
+class VisualEmbeddings(Embeddings, frozen=True):
+    """The rows of each document, in the order of the documents."""
+
+    pages: Annotated[
+        list[int] | UnsetType, Meta(description="The page of each of `embeddings`, where the request has `pdf`.")
+    ] = UNSET
+
+
+class VisualRowsAnswer(msgspec.Struct, frozen=True):
+    """The body of a response with rows."""
+
+    data: VisualEmbeddings
 
 
 class VisualRerankRequest(rerank.RerankRequest, frozen=True):
     """One query, and documents to rank by it, images among them: Cohere's request, and Jina's."""
 
     documents: RerankedField  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PdfPages(Texts):
+    """The pages of a PDF; one character stands for all of them among ``texts``.
+
+    Attributes:
+        pdf: What is rendered.
+    """
+
+    pdf: Pdf
 
 
 def check_rerank(data: VisualRerankRequest, limits: VisualLimits) -> Scoring:
@@ -97,6 +146,8 @@ def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | S
     given = [name for name in (*IMAGE_FIELDS, "text", "texts", "documents") if getattr(data, name) is not None]
     if len(given) > 1 and given[0] in IMAGE_FIELDS:
         raise InvalidRequest(f"{given[0]} and {given[1]} are both there; send one of them", param=f"data.{given[0]}")
+    if data.pdf is None and (name := next((n for n in ("pages", "dpi") if getattr(data, n) is not None), None)):
+        raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"data.{name}")
     if data.documents is not None:
         texts, images = split(data.documents, limits, path="data.documents")
         found = retrieval.check(msgspec.structs.replace(data, documents=texts), limits)
@@ -104,16 +155,26 @@ def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | S
         return replace(found, documents=replace(found.documents, images=images))
     if not given or given[0] not in IMAGE_FIELDS:
         return retrieval.check(data, limits)
+    if name := next((name for name in _SCORING_FIELDS if getattr(data, name) is not None), None):
+        raise InvalidRequest(
+            f"{given[0]} and {name} are both there; scores are those of documents", param=f"data.{name}"
+        )
     if side_of(data.input_type, data.is_query) == "query":
         raise InvalidRequest(f"{given[0]} are documents; send queries as texts", param="data.input_type")
     if data.return_tokens:
         raise InvalidRequest(
-            "images have rows that no token stands for; leave the field out", param="data.return_tokens"
+            "images and pages have rows that no token stands for; leave the field out", param="data.return_tokens"
         )
     return _documents(data, limits)
 
 
 def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted]:
+    if data.pdf is not None:
+        pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data")
+        found, wanted = retrieval.rows_wanted(
+            msgspec.structs.replace(data, input_type="document"), [IMAGE], path="data.pdf"
+        )
+        return PdfPages(texts=found.texts, path=found.path, kind=found.kind, pdf=pdf), wanted
     path = "data.inputs[{}]"
     if data.inputs is not None:
         texts, images = split(data.inputs, limits, path="data.inputs")

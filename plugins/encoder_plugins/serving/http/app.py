@@ -250,7 +250,8 @@ class Application:
                 request = await loop.run_in_executor(self._threads, processor.parse, route, body)
             return await processor.run(request, engine)
         except InvalidRequest as error:
-            raise Refusal(error.status, str(error), param=error.param) from None
+            again = 1 if error.status == 503 else None
+            raise Refusal(error.status, str(error), param=error.param, retry_after=again) from None
         except Exception as error:  # one request's failure must not end the server
             if self._serving.engine_died():
                 raise Refusal(503, "the engine has died; the server ends", retry_after=1) from None

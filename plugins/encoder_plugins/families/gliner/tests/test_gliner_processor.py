@@ -343,7 +343,9 @@ async def test_a_large_answer_is_not_decoded_on_the_event_loop(one: Library) -> 
         async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
             return [pooled(one, prompt) for prompt in prompts]
 
-        async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
+        async def compute(
+            self, function: Callable[..., Any], *arguments: object, size: int, threads: Any = None
+        ) -> Any:
             sizes.append(size)
             return function(*arguments)
 

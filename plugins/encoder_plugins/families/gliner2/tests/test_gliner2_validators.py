@@ -68,11 +68,3 @@ def test_what_is_no_expression_of_python_is_refused(matcher: Matcher, pattern: s
     with pytest.raises(InvalidRequest, match="not a regular expression") as caught:
         Checker(matcher).compile([rule("a"), rule(pattern, path="there")])
     assert caught.value.param == "there.pattern"
-
-
-def test_a_matcher_whose_process_has_ended_starts_another(matcher: Matcher) -> None:
-    assert Checker(matcher).accepted([rule("a")], ["a"]) == [True]
-    assert matcher._process is not None
-    matcher._process.kill()
-    matcher._process.wait()
-    assert Checker(matcher).accepted([rule("a")], ["a"]) == [True]

@@ -13,6 +13,7 @@ import torch
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.families.vision.processor import VisualProcessor
+from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3 import PLUGIN
 from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
 from encoder_plugins.models.colqwen3.tests import tiny
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 POOLING, RERANK, *_ = PLUGIN.routes
 IMAGE = picture(64, 96)
+PDF = base64.b64encode(pdf((b"0 0 200 300", b"0 0 100 100"))).decode()
 BROKEN = base64.b64encode(base64.b64decode(IMAGE)[:200]).decode()
 
 
@@ -82,6 +84,21 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"query": "<|vision_start|>", "documents": ["b"]}, "data.query", "contains <|vision_start|>"),
         ({"query": "a", "documents": ["b", "<|endoftext|>"]}, "data.documents[1]", "contains <|endoftext|>"),
         ({"image": IMAGE, "pool_factor": 2.0}, "data.image", "the limit pooled_rows"),
+        ({"image": IMAGE, "query": "a"}, "data.query", "image and query are both there"),
+        ({"pdf": PDF, "images": [IMAGE]}, "data.images", "images and pdf are both there"),
+        ({"pdf": PDF, "text": "a"}, "data.pdf", "pdf and text are both there"),
+        ({"pdf": PDF, "query": "a"}, "data.query", "pdf and query are both there"),
+        ({"pdf": PDF, "input_type": "query"}, "data.input_type", "pdf are documents; send queries as texts"),
+        ({"pdf": PDF, "return_tokens": True}, "data.return_tokens", "no token stands for"),
+        ({"pdf": PDF, "dpi": 0}, "data.dpi", ">= 1"),
+        ({"pdf": PDF, "dpi": 301}, "data.dpi", "the limit is 300 (pdf_dpi)"),
+        ({"pdf": PDF, "dpi": 100, "pages": "1-2,2"}, "data.pages", "page 2 is there twice"),
+        ({"pdf": PDF, "pages": "3"}, "data.pages", "page 3 is not there: the PDF has 2"),
+        ({"pdf": IMAGE}, "data.pdf", "it is not a PDF"),
+        ({"pdf": PDF, "dpi": 300}, "data.pdf", "tokens; this server takes 200"),
+        ({"pdf": PDF, "dpi": 50, "pool_factor": 2.0}, "data.pdf", "the limit pooled_rows"),
+        ({"image": IMAGE, "pages": "1"}, "data.pages", "there is no pdf"),
+        ({"query": "a", "documents": ["b"], "dpi": 100}, "data.dpi", "there is no pdf"),
     ],
 )
 def test_a_bad_request_is_refused_by_field(data: Any, param: str, says: str, model: Path) -> None:
@@ -104,6 +121,23 @@ def test_an_image_is_scaled_and_counted_before_the_engine(model: Path) -> None:
     assert isinstance(response, Response)
     assert response.prompt_tokens == found.tokens
     assert json.loads(response.body)["data"]["rows"] == [text.tokens, image.tokens]
+
+
+def test_each_page_of_a_pdf_is_a_document(model: Path) -> None:
+    processor = served(model)
+    running, found = begun(processor, {"pdf": PDF, "pages": "2,1", "dpi": 144, "encoding": "base64"})
+    # 200 × 200 pixels and 400 × 600, and 64 to 300 tokens of 32 × 32
+    assert [prompt.image and prompt.image.size for prompt in found.prompts] == [(256, 256), (384, 608)]
+    rows = [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in found.prompts]
+    answer = advance(running, rows)
+    assert isinstance(answer, Response)
+    answered = json.loads(answer.body)["data"]
+    assert (answered["pages"], answered["rows"]) == ([2, 1], [len(each) for each in rows])
+    running, found = begun(processor, {"pdf": PDF, "encoding": "bytes"})
+    answer = advance(running, rows[::-1])
+    assert isinstance(answer, Response)
+    assert answer.headers["x-encoder-pages"] == "1,2"
+    assert answer.headers["x-encoder-rows"] == ",".join(str(len(each)) for each in rows[::-1])
 
 
 def test_documents_that_are_images_are_scored(model: Path) -> None:

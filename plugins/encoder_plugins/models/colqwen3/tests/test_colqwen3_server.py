@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pypdfium2
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
@@ -17,6 +18,8 @@ from PIL import Image
 from encoder_checkpoints.original import original
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.inputs import encodings
+from encoder_plugins.inputs.tests import pdfs
+from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3.tests import tiny
 from encoder_plugins.serving.tests import servers
 from encoder_plugins.serving.tests.servers import Server
@@ -35,7 +38,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(published: Path) -> Iterator[Server]:
     artifact = servers.prepare("colqwen3", published, published.parent / ("a" * 64))
-    with servers.running(artifact, name="pages") as started:
+    with servers.running(artifact, "--limit", "pdf_seconds=2", name="pages") as started:
         yield started
 
 
@@ -107,6 +110,50 @@ def test_requests_with_images_and_without_do_not_change_each_other(server: Serve
             np.testing.assert_allclose(found["results"][0]["scores"], reference["results"][0]["scores"], rtol=1e-5)
         else:
             np.testing.assert_allclose(found["embeddings"][0], reference["embeddings"][0], rtol=0, atol=1e-5)
+
+
+def png(page: Image.Image) -> str:
+    stream = io.BytesIO()
+    page.save(stream, "PNG")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def test_pages_of_a_pdf_have_the_rows_of_their_images(server: Server) -> None:
+    content = pdf((b"0 0 210 297", b"0 0 150 100", b"0 0 40 30"), (pdfs.text("one"), pdfs.text("two")), page=pdfs.FONT)
+    document = pypdfium2.PdfDocument(content)
+    images = [png(document[number].render(scale=144 / 72).to_pil()) for number in range(3)]
+    document.close()
+    encoded = base64.b64encode(content).decode()
+    expected = server.answer(images=images)
+    found = server.answer(pdf=encoded)
+    assert (found["pages"], found["rows"]) == ([1, 2, 3], expected["rows"])
+    for page, image in zip(found["embeddings"], expected["embeddings"], strict=True):
+        np.testing.assert_allclose(page, image, rtol=0, atol=1e-5)
+    chosen = server.answer(pdf=encoded, pages="3,1")
+    assert (chosen["pages"], chosen["rows"]) == ([3, 1], [expected["rows"][2], expected["rows"][0]])
+    np.testing.assert_allclose(chosen["embeddings"][1], expected["embeddings"][0], rtol=0, atol=1e-5)
+
+
+def test_a_pdf_that_takes_too_long_is_refused_and_others_are_answered_meanwhile(server: Server) -> None:
+    before = server.answer(image=SMALL)
+    slow = base64.b64encode(pdf(contents=(pdfs.SLOW,))).decode()
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(server.refusal, pdf=slow)
+        answered = 0
+        while not refused.done():
+            np.testing.assert_allclose(
+                server.answer(image=SMALL)["embeddings"][0], before["embeddings"][0], rtol=0, atol=1e-5
+            )
+            answered += 1
+    error = refused.result()
+    assert (error["param"], "the limit (pdf_seconds)" in error["message"]) == ("data.pdf", True), error
+    assert answered > 3
+    for pdf_, param in (
+        (pdf((b"0 0 14400 14400",)), "data.pdf"),
+        (pdf(trailer=pdfs.ENCRYPTED), "data.pdf"),
+        (pdf(pdfs.A_HUNDRED * 33), "data.pages"),
+    ):
+        assert server.refusal(pdf=base64.b64encode(pdf_).decode())["param"] == param
 
 
 def test_an_image_that_cannot_be_served_is_refused_and_the_server_goes_on(server: Server) -> None:

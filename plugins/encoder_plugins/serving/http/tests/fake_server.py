@@ -45,7 +45,7 @@ class FakeEngine:
             self.encoding -= 1
         return []
 
-    async def compute(self, function: Callable[..., Any], *arguments: object, size: int) -> Any:
+    async def compute(self, function: Callable[..., Any], *arguments: object, size: int, threads: Any = None) -> Any:
         return function(*arguments)
 
 
