@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from encoder_checkpoints.gliner_builder import FAMILIES, PLUGINS
+from encoder_checkpoints.gliner_builder import PLUGINS
+from encoder_checkpoints.gliner_families import FAMILIES
 from encoder_checkpoints.original import built, original
 
 __all__ = ["FAMILIES", "PLUGINS", "build"]

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 
 from encoder_checkpoints import vocabularies
-from encoder_checkpoints.gliner_builder import FAMILIES, LARGE_BYTES, SPREAD, _draw, _quiet, _threads
+from encoder_checkpoints.gliner_builder import LARGE_BYTES, SPREAD, _draw, _quiet, _threads
+from encoder_checkpoints.gliner_families import FAMILIES
 
 COUNTING_LAYERS = ("count_lstm", "count_lstm_v2", "count_lstm_moe")
 # the encoders and vocabularies are those of GLiNER's checkpoints
