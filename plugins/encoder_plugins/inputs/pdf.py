@@ -35,7 +35,7 @@ _WORKER = Path(__file__).with_name("pdf_worker.py")
 _BEGINNING = 1024
 _RANGE = re.compile(r"([1-9][0-9]{0,6})(?:-([1-9][0-9]{0,6}))?")
 # by the clock, for a second of a processor
-_PATIENCE = 4
+_CLOCK_SECONDS = 4
 
 
 class PdfLimits(Protocol):
@@ -181,7 +181,7 @@ class PdfRenderer:
             {"pages": pdf.pages, "dpi": pdf.dpi, "most": most},
             pdf.content,
             processor_seconds=limits.pdf_seconds,
-            seconds=_PATIENCE * limits.pdf_seconds,
+            seconds=_CLOCK_SECONDS * limits.pdf_seconds,
             # each row of a page is filled up to a multiple of four bytes
             most_bytes=4 * limits.pdf_page_pixels,
         )
@@ -207,7 +207,7 @@ class PdfRenderer:
         seconds = self._limits.pdf_seconds
         if ended.timed_out:
             return (
-                f"its pages take longer than {seconds} s of a processor, or {_PATIENCE * seconds} s by the clock, the limit"
+                f"its pages take longer than {seconds} s of a processor, or {_CLOCK_SECONDS * seconds} s by the clock, the limit"
                 " (pdf_seconds)"
             )
         return (

