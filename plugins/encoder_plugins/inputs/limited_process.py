@@ -23,6 +23,9 @@ from encoder_plugins.inputs.limited_worker import HEADER
 # of the JSON value of an answer
 MOST_VALUE_BYTES = 64 << 20
 
+# for Python and the worker's libraries on a machine that is busy; no call is charged for it
+START_SECONDS = 60.0
+
 
 class ProcessEnded(Exception):  # noqa: N818 - an outcome of a call, not a failure of ours
     """The process has ended before it had answered.
@@ -67,11 +70,12 @@ class LimitedProcess:
             arguments: A JSON value.
             content: Bytes that go with it.
             processor_seconds: How long its processor may be busy.
-            seconds: How long all may take, the caller's own work between the answers included.
+            seconds: How long all may take, the caller's own work between the answers included, and the start of a process not.
             most_bytes: Bytes of one answer, beside its JSON value.
 
         Raises:
             ProcessEnded: It exceeded a limit, or crashed. What it had yielded until then is correct.
+            RuntimeError: No process can be started.
         """
         with self._lock:
             process = self._started()
@@ -112,6 +116,16 @@ class LimitedProcess:
                 self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
             )
             self._end = weakref.finalize(self, _ended, self._process)
+            timer = threading.Timer(START_SECONDS, self._process.kill)
+            timer.daemon = True
+            timer.start()
+            try:
+                _exactly(self._process.stdout, HEADER.size)
+            except EOFError:
+                self._end()
+                raise RuntimeError(f"the process of {self._command[-2]} does not start") from None
+            finally:
+                timer.cancel()
         return self._process
 
 

@@ -2,7 +2,8 @@
 
 ``python -I -B limited_worker.py WORKER MEMORY_BYTES``, where ``WORKER`` is a file that defines
 ``answers(arguments, content)``: from a JSON value and bytes to pairs of a JSON value and bytes. Each frame on standard input is a
-call; each pair is a frame on standard output, and an empty frame is the last of a call.
+call; each pair is a frame on standard output, and an empty frame is the last of a call. An empty frame comes first of all, when the
+process has started.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, BinaryIO, Final
 
 HEADER: Final = struct.Struct(">IQ")
 """In front of each frame: the bytes of the JSON value, and of what follows it. No JSON value has 0."""
+
+EMPTY: Final = HEADER.pack(0, 0)
 
 
 def read_frame(stream: BinaryIO) -> tuple[Any, bytes] | None:
@@ -49,6 +52,8 @@ def main() -> None:
     # no core dumps, no files, no threads or processes
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
         resource.setrlimit(limit, (0, 0))
+    frames.write(EMPTY)
+    frames.flush()
     while (call := read_frame(calls)) is not None:
         (seconds, arguments), content = call
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -56,7 +61,7 @@ def main() -> None:
             write_frame(frames, *answer)
             frames.flush()
         signal.setitimer(signal.ITIMER_PROF, 0)
-        frames.write(HEADER.pack(0, 0))
+        frames.write(EMPTY)
         frames.flush()
 
 
