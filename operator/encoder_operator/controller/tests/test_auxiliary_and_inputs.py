@@ -62,7 +62,7 @@ def test_fields_that_are_not_used_leave_old_keys_and_jobs_alone() -> None:
 @pytest.mark.parametrize(
     "auxiliary",
     [
-        [{**BASE, "repo": f"a/b{number}"} for number in range(5)],
+        [{**BASE, "repo": f"a/b{number}"} for number in range(49)],
         [{"repo": BASE["repo"]}],
         [{**BASE, "repo": "no-owner"}],
         BASE,

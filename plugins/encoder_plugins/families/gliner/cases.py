@@ -119,7 +119,7 @@ def cases(max_words: int) -> list[Case]:
         _case("one-label", SENTENCE, labels=["person"]),
         _case("many-labels", SENTENCE, labels=many),
         _case("duplicate-labels", SENTENCE, labels=["person", "city", "person", "date", "city"]),
-        _case("labels-of-scripts", SENTENCE, labels=["人物", "город", "pays où l'on vit", "x\u0301"]),
+        _case("labels-of-scripts", SENTENCE, labels=["人物", "город", "Pays où l'on vit", "x\u0301"]),
         _case("nested", SENTENCE, threshold=0.3, flat_ner=False),
         _case("several-labels", SENTENCE, threshold=0.3, multi_label=True),
         _case("nested-several-labels", SENTENCE, threshold=0.2, flat_ner=False, multi_label=True),

@@ -21,7 +21,7 @@ from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.errors import PickleRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner.cases import LABELS, TEXTS
-from encoder_plugins.families.gliner.config import KEY, GlinerConfig
+from encoder_plugins.families.gliner.config import KEY, LABELS_TOKENIZER, GlinerConfig
 from encoder_plugins.families.gliner.parity import PARITY
 from encoder_plugins.families.gliner.tests.library import Library
 from encoder_plugins.plugin import resolve
@@ -80,10 +80,13 @@ def test_a_published_checkpoint_becomes_an_artifact_with_what_the_library_comput
     config = json.loads((output / "model" / "config.json").read_bytes())
     gliner = GlinerConfig.from_dict(config[KEY])
     assert config["architectures"] == list(catalog.get(plugin).architectures)
-    assert (gliner.max_words, gliner.max_width, gliner.hidden_size, gliner.lstm_layers) == (120, 6, 64, 1)
+    family = builder.FAMILIES[plugin]
+    size = family.shapes["tiny"].hidden_size
+    assert (gliner.max_words, gliner.max_width, gliner.hidden_size, gliner.lstm_layers) == (120, 6, size, 1)
     # nothing of the library's own format: the library never reads this folder
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {path.name for path in (output / "model").iterdir()} == names
+    labels = set() if family.labels is None else {LABELS_TOKENIZER}
+    assert {path.name for path in (output / "model").iterdir()} == names | labels
     reference, library = references.read(output), Library(source)
     by_id = {case["id"]: case for case in reference.cases}
     for name in ("short", "turkish", "overlong", "many-labels", "nested-several-labels"):

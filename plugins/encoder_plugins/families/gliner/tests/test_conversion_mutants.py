@@ -23,7 +23,16 @@ pytestmark = [
 
 PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
 # of the built-in cases: enough to measure every bound, and few enough for a check to take a second
-CASES = ("short", "turkish", "scripts", "emoji", "nested-several-labels", "low-threshold", "overlong")
+CASES = (
+    "short",
+    "turkish",
+    "scripts",
+    "emoji",
+    "labels-of-scripts",
+    "nested-several-labels",
+    "low-threshold",
+    "overlong",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
