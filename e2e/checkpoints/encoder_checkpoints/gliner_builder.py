@@ -114,7 +114,8 @@ def build(
                     "vocab_size": size.vocabulary - LABEL_ENTRIES_LESS,
                 },
             }
-        model = _model({**config, **gliner_overrides}, seed)
+        config |= gliner_overrides
+        model = _model(config, seed)
         if config.get("span_mode") == "token_level":
             _calibrate_words(model, seed)
         else:
