@@ -103,7 +103,8 @@ class ApiType(BaseModel):
 
 Commit = Annotated[
     str,
-    StringConstraints(pattern=r"^[0-9a-f]{40}$"),
+    # the API server counts what a rule may cost by the longest string
+    StringConstraints(pattern=r"^[0-9a-f]{40}$", max_length=64),
     Field(
         json_schema_extra=rules(
             rule(

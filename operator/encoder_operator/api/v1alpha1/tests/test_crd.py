@@ -78,6 +78,13 @@ def test_every_rule_has_a_message() -> None:
     assert all(" " in rule["message"] and "self" in rule["rule"] for rule in rules)
 
 
+def test_what_a_rule_reads_has_a_longest_value() -> None:
+    # the API server refuses a definition whose rules might cost too much, and counts with the largest values that the schema allows
+    for node in nodes(SCHEMA):
+        if "x-kubernetes-validations" in node:
+            assert {"string": "maxLength", "array": "maxItems"}.get(node["type"], "type") in node, node
+
+
 def test_plugins_are_those_of_the_catalogue() -> None:
     assert SCHEMA["properties"]["spec"]["properties"]["plugin"]["enum"] == list(catalog.plugins())
 
