@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 from PIL import Image
 
 from encoder_plugins.artifact.reference import Array
-from encoder_plugins.models.colqwen3.reference import Library, calm
+from encoder_plugins.families.vision import recording
+from encoder_plugins.models.colqwen3.reference import Library
 
 
 @cache
@@ -23,8 +22,8 @@ def library(checkpoint: str) -> Library:
 
 def output(checkpoint: str, case: Mapping[str, Any]) -> Array:
     """Return the rows or scores of one case."""
-    with calm(Path(checkpoint)):
-        return library(checkpoint).output(case)
+    with recording.calm(Path(checkpoint)):
+        return recording.output(library(checkpoint), case)
 
 
 def outputs(checkpoint: str, cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Array]]:
@@ -47,6 +46,5 @@ def image_tokens(checkpoint: str, sizes: Sequence[tuple[int, int]]) -> list[list
 
 def pixels(checkpoint: str, content: str) -> Array:
     """Return the pixels that the model gets of an image in base64, `[patches, numbers]`."""
-    image = Image.open(io.BytesIO(base64.b64decode(content)))
-    found: Array = library(checkpoint).processor.process_images([image])["pixel_values"][0].numpy()
+    found: Array = library(checkpoint).processor.process_images([recording.opened(content)])["pixel_values"][0].numpy()
     return found

@@ -1,0 +1,122 @@
+"""What published checkpoints on Qwen3-VL have in common: their configuration and their image processor. Neither torch nor vLLM is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.vision.config import CONFIG
+from encoder_plugins.families.vision.sizes import PixelBounds
+from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+# fields of the image processor that change pixels, with the values of Qwen3-VL
+_PIXELS: Mapping[str, object] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a published checkpoint on Qwen3-VL says.
+
+    Attributes:
+        config: Its config.json.
+        processor: The fields of its image processor.
+        width: Numbers of a row of the language model.
+        positions: Tokens of the longest prompt that the model knows.
+        image_token: The token that images have.
+        bounds: The sizes that images are scaled to.
+    """
+
+    config: Mapping[str, Any]
+    processor: Mapping[str, Any]
+    width: int
+    positions: int
+    image_token: int
+    bounds: PixelBounds
+
+
+def settings(
+    folder: Path, config: dict[str, Any], *, architectures: tuple[str, ...], model_types: tuple[str, ...]
+) -> Settings:
+    """Check the configuration of a published checkpoint.
+
+    Args:
+        folder: Where it is.
+        config: Its config.json.
+        architectures: The classes of which one must be named.
+        model_types: Likewise.
+
+    Raises:
+        Unsupported: It needs something that is not served; the message names file and field.
+        SourceFileNotFound: A file of the format is missing.
+    """
+    named = config.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in architectures:
+        raise refusal(CONFIG, "architectures", named, [[name] for name in architectures])
+    if config.get("model_type") not in model_types:
+        raise refusal(CONFIG, "model_type", config.get("model_type"), model_types)
+    text, vision = (_part(config, name) for name in ("text_config", "vision_config"))
+    width = integer(f"{CONFIG}: text_config", text, "hidden_size")
+    if vision.get("out_hidden_size") != width:
+        raise Unsupported(
+            f"{CONFIG}: vision_config.out_hidden_size is {shown(vision.get('out_hidden_size'))}, and"
+            f" text_config.hidden_size is {width}"
+        )
+    where, processor = _image_processor(folder)
+    return Settings(
+        config=config,
+        processor=processor,
+        width=width,
+        positions=integer(f"{CONFIG}: text_config", text, "max_position_embeddings"),
+        image_token=integer(CONFIG, config, "image_token_id"),
+        bounds=_bounds(where, processor, vision),
+    )
+
+
+def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    if not isinstance(found, dict):
+        raise Unsupported(f"{CONFIG}: {name} is {shown(found)}; expected an object, as Qwen3-VL has it")
+    return found
+
+
+def _image_processor(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the file that has the fields of the image processor, the one that transformers reads first, and the fields."""
+    if (folder / PROCESSOR).is_file():
+        found = read_object(folder, PROCESSOR).get("image_processor")
+        if isinstance(found, dict):
+            return f"{PROCESSOR}: image_processor", found
+    return PREPROCESSOR, read_object(folder, PREPROCESSOR)
+
+
+def _bounds(where: str, processor: dict[str, Any], vision: dict[str, Any]) -> PixelBounds:
+    for name, accepted in _PIXELS.items():
+        if processor.get(name, accepted) != accepted:
+            raise refusal(where, name, processor[name], [accepted])
+    for name, of_model in (
+        ("patch_size", "patch_size"),
+        ("merge_size", "spatial_merge_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+    ):
+        given, wanted = integer(where, processor, name), integer(f"{CONFIG}: vision_config", vision, of_model)
+        if given != wanted:
+            raise Unsupported(f"{where}: {name} is {given}, and the model's {of_model} is {wanted}")
+    # the older pair of fields counts where both are there
+    size: Any = {"shortest_edge": processor.get("min_pixels"), "longest_edge": processor.get("max_pixels")}
+    if None in size.values():
+        size = processor.get("size")
+    if not isinstance(size, dict):
+        raise Unsupported(f"{where}: size is {shown(size)}; expected shortest_edge and longest_edge, in pixels")
+    least, most = (integer(f"{where}: size", size, name) for name in ("shortest_edge", "longest_edge"))
+    if least > most:
+        raise Unsupported(f"{where}: images have {least} pixels at least, and {most} at most")
+    return PixelBounds(side=integer(where, processor, "patch_size") * processor["merge_size"], least=least, most=most)
