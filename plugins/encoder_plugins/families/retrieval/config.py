@@ -63,6 +63,7 @@ class RetrievalConfig:
         normalize: Whether rows are scaled to length 1.
         similarity: What a score is: the sum over the query's rows of the largest dot product, or the mean.
         strips: Whether white space around a text is left out; earlier versions of prep did not write it.
+        width: Numbers of a row of the encoder, where no module changes it; otherwise of no use.
     """
 
     query: Side
@@ -73,11 +74,12 @@ class RetrievalConfig:
     normalize: bool
     similarity: Similarity
     strips: bool = False
+    width: int = 0
 
     @property
     def dimensions(self) -> int:
         """Width of a row."""
-        return self.projection[-1].outputs
+        return self.projection[-1].outputs if self.projection else self.width
 
     @property
     def most_tokens(self) -> int:

@@ -30,6 +30,21 @@ class ScoringLimits(TextLimits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFile:
+    """An image of a request.
+
+    Attributes:
+        path: The field that it came in.
+        content: Its file.
+        text: The text beside it; None for none.
+    """
+
+    path: str
+    content: bytes
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """Texts of one kind.
 
@@ -37,13 +52,13 @@ class Texts:
         texts: The texts.
         path: The field that holds the text at a position, for messages.
         kind: What they are.
-        images: Those that are images, the field and the file of each by position; a character stands for each among ``texts``.
+        images: Those that are images, by position; a character, or the image's own text, stands for each among ``texts``.
     """
 
     texts: Sequence[str]
     path: str
     kind: InputType
-    images: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
+    images: Mapping[int, ImageFile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

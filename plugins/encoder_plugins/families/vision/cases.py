@@ -36,9 +36,10 @@ class Case(TypedDict):
     Attributes:
         id: The case's name.
         input_type: What the text is; an image is a document.
-        text: The text; None for an image.
+        text: The text; None for an image without one.
         image: The file of the image in base64; None for a text.
-        documents: What the text, a query, scores, objects with an ``image`` among them; None where rows are compared.
+        documents: What the text, a query, scores, objects with an ``image``, and a ``text`` where images have one, among them; None
+            where rows are compared.
     """
 
     id: str
@@ -63,12 +64,24 @@ SIZES: Mapping[str, tuple[int, int]] = {
 }
 
 
-def built_in() -> list[Case]:
-    """Return the built-in cases."""
+def built_in(*, captions: bool = False) -> list[Case]:
+    """Return the built-in cases; with ``captions``, those of images with a text, too."""
     found = [_case(f"{kind}-{name}", kind, text) for kind in ("query", "document") for name, text in TEXTS.items()]
     images = {name: picture(width, height, seed) for seed, (name, (width, height)) in enumerate(SIZES.items())}
     found += [_case(f"image-{name}", "document", None, image=image) for name, image in images.items()]
     found += [_case(f"image-twin-{number}", "document", None, image=images["odd"]) for number in (1, 2)]
+    if captions:
+        long = " ".join(WORDS * 200)
+        found += [
+            _case("caption-word", "document", "bread", image=images["small"]),
+            _case("caption-passage", "document", PASSAGES[0], image=images["page"]),
+            _case("caption-odd", "document", TEXTS["whitespace-around"], image=images["odd"]),
+            # cut where the published processor does
+            _case("caption-long", "document", long, image=images["square"]),
+            _case(
+                "score-captions", "query", QUESTION, [{"image": images["odd"], "text": each} for each in PASSAGES[:4]]
+            ),
+        ]
     seen: list[Document] = [{"image": images[name]} for name in ("square", "page", "tall")]
     found += [
         _case("score-texts", "query", QUESTION, list(PASSAGES)),
@@ -80,8 +93,13 @@ def built_in() -> list[Case]:
     return found
 
 
-def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
+def user_cases(inputs: Inputs, others: Sequence[Case], *, captions: bool = False) -> list[Case]:
     """Return a user's own cases.
+
+    Args:
+        inputs: What the user gave.
+        others: The cases whose names are taken.
+        captions: Whether an image may have a text.
 
     Raises:
         Unsupported: One is not a case.
@@ -93,9 +111,9 @@ def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
         for name, value in (("text", text), ("image", image)):
             if value is not None and not (isinstance(value, str) and value):
                 raise Unsupported(f"{where}: {name} is not a text")
-        if (text is None) == (image is None):
+        if (text is None and image is None) or (text is not None and image is not None and not captions):
             raise Unsupported(f"{where}: a case has either text or image")
-        kind = kind or ("document" if text is None else "query")
+        kind = kind or ("query" if image is None else "document")
         if kind not in ("query", "document") or (image is not None and kind != "document"):
             raise Unsupported(f"{where}: input_type is query or document; an image is a document")
         if documents is not None:
@@ -103,7 +121,7 @@ def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
                 raise Unsupported(f"{where}: documents are scored by a query")
             if not isinstance(documents, list) or not 0 < len(documents) <= MOST_DOCUMENTS:
                 raise Unsupported(f"{where}: documents is not a list of 1 to {MOST_DOCUMENTS} texts and images")
-            if not all(map(_is_document, documents)):
+            if not all(_is_document(each, captions=captions) for each in documents):
                 raise Unsupported(f"{where}: one of documents is neither a text nor an object with an image")
         found.append(_case(values["id"], kind, text, documents, image=image))
     # all images are sent in one request, beside the built-in ones
@@ -116,9 +134,10 @@ def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
     return found
 
 
-def _is_document(value: Any) -> bool:
+def _is_document(value: Any, *, captions: bool) -> bool:
     if isinstance(value, dict):
-        return value.keys() == {"image"} and isinstance(value["image"], str)
+        known = {"image", "text"} if captions else {"image"}
+        return "image" in value and value.keys() <= known and all(isinstance(part, str) for part in value.values())
     return isinstance(value, str) and bool(value)
 
 

@@ -23,6 +23,9 @@ class VisualConfig:
         image_prompt: Token ids of an image's prompt, with one token for all of the image.
         image_token: That token.
         query_suffix: Token ids behind each query.
+        document_suffix: Token ids behind each text document, and behind the text of an image.
+        captions: What precedes the text of an image that has one; None where an image has no text.
+        most_tokens: Tokens of a document, those of its image counted twice: what is behind is cut. None where nothing is.
         reserved: Token ids that no text may contain: the model would take them for images or turns.
         bounds: The sizes that images are scaled to.
     """
@@ -32,6 +35,9 @@ class VisualConfig:
     query_suffix: tuple[int, ...]
     reserved: tuple[int, ...]
     bounds: PixelBounds
+    document_suffix: tuple[int, ...] = ()
+    captions: str | None = None
+    most_tokens: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what goes under ``visual_retrieval`` in config.json."""
@@ -41,6 +47,8 @@ class VisualConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> VisualConfig:
         """Read what ``to_dict`` wrote; raises KeyError or TypeError where a field is missing or unknown."""
         parts = {name: tuple(values[name]) for name in ("image_prompt", "query_suffix", "reserved")}
+        # earlier versions of prep did not write it
+        parts["document_suffix"] = tuple(values.get("document_suffix", ()))
         return cls(**{**values, **parts, "bounds": PixelBounds(**values["bounds"])})
 
 

@@ -16,13 +16,21 @@ from encoder_plugins.parity.protocol import Case, Variant
 
 
 class VisualMultiVectors(MultiVectors):
-    """See ``MultiVectors``."""
+    """See ``MultiVectors``.
+
+    Args:
+        captions: Whether an image may have a text.
+    """
+
+    def __init__(self, *, captions: bool = False) -> None:
+        super().__init__()
+        self._captions = captions
 
     def cases(self, checkpoint: Path, inputs: Inputs) -> list[Case]:
         """Return the built-in cases, and the user's own."""
         del checkpoint
-        built_in = visual_cases.built_in()
-        return [*built_in, *visual_cases.user_cases(inputs, built_in)]
+        built_in = visual_cases.built_in(captions=self._captions)
+        return [*built_in, *visual_cases.user_cases(inputs, built_in, captions=self._captions)]
 
     def group(self, case: Case, variant: Variant) -> tuple[object, ...]:
         """Return what cases must share to be sent in one request: images go with images."""
@@ -34,8 +42,12 @@ class VisualMultiVectors(MultiVectors):
         if first["documents"] is not None or first["image"] is None:
             return super().body(together, variant)
         images = [case["image"] for case in together]
+        if any(case["text"] is not None for case in together):
+            items = [{"image": case["image"], **({"text": case["text"]} if case["text"] else {})} for case in together]
+            return {"data": {"inputs": items, "encoding": variant.encoding}}
         data: dict[str, Any] = {"image": images[0]} if len(images) == 1 else {"images": images}
         return {"data": {**data, "encoding": variant.encoding}}
 
 
 PARITY = VisualMultiVectors()
+CAPTIONS = VisualMultiVectors(captions=True)

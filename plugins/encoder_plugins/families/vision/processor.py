@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import rerank
-from encoder_plugins.families.retrieval.config import InputType
 from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
 from encoder_plugins.families.retrieval.request import Wanted
 from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
@@ -28,7 +27,7 @@ from encoder_plugins.families.vision.request import (
     VisualRerankRequest,
     VisualRowsAnswer,
 )
-from encoder_plugins.families.vision.tokens import VisualTokenizer
+from encoder_plugins.families.vision.tokens import VisualText, VisualTokenizer
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.pdf import Pdf, PdfRenderer
 from encoder_plugins.serving import limits
@@ -87,18 +86,20 @@ class VisualProcessor(MultiVectorProcessor):
     def __init__(self, context: ServingContext) -> None:
         self._visual = read_visual(context.model)
         super().__init__(context)
-        self._reserved = frozenset(self._visual.reserved)
+        self._captions = self._visual.captions is not None
         self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
         self._pdfs = PdfRenderer(self.limits)
+
+    _tokenizer: VisualTokenizer
 
     def _build_tokenizer(self, model: Path) -> VisualTokenizer:
         return VisualTokenizer(model, self._config, self._visual)
 
     def _check(self, data: VisualRequest) -> tuple[Texts, Wanted] | Scoring:
-        return request.check(data, self.limits)
+        return request.check(data, self.limits, captions=self._captions)
 
     def _check_rerank(self, data: VisualRerankRequest) -> Scoring:
-        return request.check_rerank(data, self.limits)
+        return request.check_rerank(data, self.limits, captions=self._captions)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         if isinstance(found, PdfPages):
@@ -107,22 +108,18 @@ class VisualProcessor(MultiVectorProcessor):
         texts = super()._tokenised(found)
         for position, text in enumerate(texts):
             path = found.path.format(position)
-            if position in found.images:
+            if (image := found.images.get(position)) is not None:
                 ids = list(self._visual.image_prompt)
-                field, content = found.images[position]
-                texts[position] = EncodedImage(ids, len(ids), None, content=content, path=field)
-            elif token := self._reserved_in(text, found.kind):
+                if image.text is not None:
+                    text = self._tokenizer.captioned(image.text)
+                    path, ids = f"{path}.text", text.ids
+                texts[position] = EncodedImage(ids, len(ids), None, content=image.content, path=image.path)
+            if isinstance(text, VisualText) and text.reserved is not None:
                 raise InvalidRequest(
-                    f"the text contains {token}, a token of the model's own: it would stand for an image or a turn",
+                    f"the text contains {text.reserved}, a token of the model's own: it would stand for an image or a turn",
                     param=path,
                 )
         return texts
-
-    def _reserved_in(self, text: TokenisedText, kind: InputType) -> str | None:
-        """Return the first token of a text that no text may contain; None where there is none."""
-        suffix = len(self._visual.query_suffix) if kind == "query" else 0
-        own = text.ids[: len(text.ids) - suffix]
-        return next((self._tokenizer.strings([token])[0] for token in own if token in self._reserved), None)
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Render the pages or decode the images, and answer with rows in the order of texts and images, or with scores.
@@ -149,7 +146,8 @@ class VisualProcessor(MultiVectorProcessor):
         for text in request.texts:
             if isinstance(text, EncodedImage):
                 image, tokens = pixels.pixels_of(text.content, self.limits, self._visual.bounds, path=text.path)
-                decoded = TokenisedText(text.ids, len(text.ids), None, image=image, image_tokens=tokens)
+                ids = self._cut(text.ids, tokens, text.path)
+                decoded = TokenisedText(ids, len(ids), None, image=image, image_tokens=tokens)
                 self._check_document(decoded, request, text.path)
                 texts.append(decoded)
             else:
@@ -165,10 +163,32 @@ class VisualProcessor(MultiVectorProcessor):
         with closing(self._pdfs.pages(text.pdf, path="data")) as rendered:
             for number, rendered_page in rendered:
                 image, tokens = pixels.fitted(rendered_page, self._visual.bounds)
-                page = Page(text.ids, len(text.ids), None, image=image, image_tokens=tokens, page=number)
+                ids = self._cut(text.ids, tokens, "data.pdf")
+                page = Page(ids, len(ids), None, image=image, image_tokens=tokens, page=number)
                 self._check_document(page, request, "data.pdf")
                 pages.append(page)
         return pages
+
+    def _cut(self, ids: list[int], tokens: int, path: str) -> list[int]:
+        """Return what the model reads of an image's prompt: the published processor counts the image twice, and cuts what is behind.
+
+        Args:
+            ids: The prompt, with one token for all of the image.
+            tokens: Those of the image.
+            path: The field that it came in.
+
+        Raises:
+            InvalidRequest: A part of the image would be cut.
+        """
+        if (most := self._visual.most_tokens) is None:
+            return ids
+        before = ids.index(self._visual.image_token)
+        if before + 2 * tokens > most:
+            raise InvalidRequest(
+                f"the image has {tokens} tokens; this model takes {(most - before) // 2} at most", param=path
+            )
+        # one token of the prompt becomes those of the image
+        return ids[: most - 2 * tokens + 1]
 
     def _check_document(self, document: TokenisedText, request: Parsed, path: str) -> None:
         self._check_length(document, path)

@@ -14,7 +14,7 @@ from encoder_plugins.families.retrieval import request as retrieval
 from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.request import Embeddings, RetrievalLimits, Wanted
-from encoder_plugins.families.retrieval.scoring import Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import ImageFile, Scoring, Texts
 from encoder_plugins.inputs.body import Data
 from encoder_plugins.inputs.image import content_of
 from encoder_plugins.inputs.pdf import DEFAULT_DPI, Pdf, pdf_of
@@ -48,7 +48,7 @@ class VisualLimits(RetrievalLimits):
 
 
 class Item(Data, frozen=True):
-    """A text or an image."""
+    """A text, an image, or both where the plugin takes texts of images."""
 
     text: str | None = None
     image: Annotated[str | None, Meta(description=f"An image {_FORMS}.")] = None
@@ -122,13 +122,18 @@ class PdfPages(Texts):
     pdf: Pdf
 
 
-def check_rerank(data: VisualRerankRequest, limits: VisualLimits) -> Scoring:
+def check_rerank(data: VisualRerankRequest, limits: VisualLimits, *, captions: bool) -> Scoring:
     """Return what a reranking wants scored.
+
+    Args:
+        data: The request.
+        limits: What it is held to.
+        captions: Whether an image may have a text.
 
     Raises:
         InvalidRequest: It exceeds a limit, or requests something that is not done.
     """
-    texts, images = split(data.documents, limits, path="documents")
+    texts, images = split(data.documents, limits, path="documents", captions=captions)
     if images and data.return_documents:
         raise InvalidRequest("images are not repeated; leave the field out", param="return_documents")
     # nothing is cut, whatever a client says about that
@@ -137,8 +142,13 @@ def check_rerank(data: VisualRerankRequest, limits: VisualLimits) -> Scoring:
     return replace(found, documents=replace(found.documents, images=images))
 
 
-def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | Scoring:
+def check(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple[Texts, Wanted] | Scoring:
     """Return what a request wants.
+
+    Args:
+        data: The request.
+        limits: What it is held to.
+        captions: Whether an image may have a text.
 
     Raises:
         InvalidRequest: It wants nothing, or two things at once, or exceeds a limit.
@@ -149,7 +159,7 @@ def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | S
     if data.pdf is None and (name := next((n for n in ("pages", "dpi") if getattr(data, n) is not None), None)):
         raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"data.{name}")
     if data.documents is not None:
-        texts, images = split(data.documents, limits, path="data.documents")
+        texts, images = split(data.documents, limits, path="data.documents", captions=captions)
         found = retrieval.check(msgspec.structs.replace(data, documents=texts), limits)
         assert isinstance(found, Scoring)
         return replace(found, documents=replace(found.documents, images=images))
@@ -165,10 +175,10 @@ def check(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted] | S
         raise InvalidRequest(
             "images and pages have rows that no token stands for; leave the field out", param="data.return_tokens"
         )
-    return _documents(data, limits)
+    return _documents(data, limits, captions=captions)
 
 
-def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted]:
+def _documents(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple[Texts, Wanted]:
     if data.pdf is not None:
         pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data")
         found, wanted = retrieval.rows_wanted(
@@ -177,7 +187,7 @@ def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted
         return PdfPages(texts=found.texts, path=found.path, kind=found.kind, pdf=pdf), wanted
     path = "data.inputs[{}]"
     if data.inputs is not None:
-        texts, images = split(data.inputs, limits, path="data.inputs")
+        texts, images = split(data.inputs, limits, path="data.inputs", captions=captions)
         check_texts(texts, limits, path="data.inputs")
     else:
         files = [data.image] if data.image is not None else data.images or []
@@ -187,7 +197,7 @@ def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted
         _check_count(len(files), limits, path="data.images")
         fields = [path.format(position) for position in range(len(files))]
         images = {
-            position: (field, content_of(file, limits, path=field))
+            position: ImageFile(path=field, content=content_of(file, limits, path=field))
             for position, (field, file) in enumerate(zip(fields, files, strict=True))
         }
         texts = [IMAGE] * len(files)
@@ -196,27 +206,31 @@ def _documents(data: VisualRequest, limits: VisualLimits) -> tuple[Texts, Wanted
 
 
 def split(
-    items: Sequence[str | Item], limits: VisualLimits, *, path: str
-) -> tuple[list[str], dict[int, tuple[str, bytes]]]:
-    """Return the texts, with a character in the place of each image, and the field and the file of each image by position.
+    items: Sequence[str | Item], limits: VisualLimits, *, path: str, captions: bool
+) -> tuple[list[str], dict[int, ImageFile]]:
+    """Return the texts, with a character in the place of each image without a text, and the images by position.
 
     Args:
         items: Texts and images.
         limits: What images are held to.
         path: The field that holds the items.
+        captions: Whether an image may have a text.
 
     Raises:
-        InvalidRequest: An item is neither or both, or an image exceeds a limit.
+        InvalidRequest: An item is neither, or both where an image has no text, or an image exceeds a limit.
     """
     _check_count(sum(not isinstance(item, str) and item.image is not None for item in items), limits, path=path)
     texts, images = [], {}
     for position, item in enumerate(items):
         text, image = (item, None) if isinstance(item, str) else (item.text, item.image)
-        if (text is None) == (image is None):
-            raise InvalidRequest("an item has either text or image", param=f"{path}[{position}]")
+        if (text is None and image is None) or (text is not None and image is not None and not captions):
+            says = "an item has text, image, or both" if captions else "an item has either text or image"
+            raise InvalidRequest(says, param=f"{path}[{position}]")
         if image is not None:
             field = f"{path}[{position}].image"
-            images[position] = field, content_of(image, limits, path=field)
+            # an empty text is none, as in the library
+            text = text or None
+            images[position] = ImageFile(path=field, content=content_of(image, limits, path=field), text=text)
         texts.append(IMAGE if text is None else text)
     return texts, images
 
