@@ -55,11 +55,13 @@ class Selection:
         files: Go into the published folder: weights as safetensors, configuration, tokenizer.
         pickles: Pickled weights, which prep converts if the user allows it; empty where there are safetensors.
         code: Python files, taken only if the user trusts the checkpoint's code.
+        code_is_optional: Whether configuration may name such code without that trust: no loader of prep, recorder or engine goes by it.
     """
 
     files: tuple[SourceFile, ...]
     pickles: tuple[SourceFile, ...] = ()
     code: tuple[SourceFile, ...] = ()
+    code_is_optional: bool = False
 
     @property
     def size(self) -> int:

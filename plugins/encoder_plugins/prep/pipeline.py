@@ -312,7 +312,7 @@ class _Preparation:
         for file in (*selected.files, *selected.code):
             if file not in large:
                 self._bring(self._source, file, self._published / file.path)
-        if not self._request.trust_remote_code:
+        if not self._request.trust_remote_code and not selected.code_is_optional:
             for path in (file.path for file in selected.files if file.path.endswith(".json")):
                 checkpoint_files.refuse_code(path, (self._published / path).read_bytes(), listing)
         # a module's own weights may be pickled, and the check reads their shapes
