@@ -1,0 +1,21 @@
+"""A small checkpoint of this family, and a request to try it with: what every matrix of tests takes it from."""
+
+from pathlib import Path
+
+from encoder_plugins.families.vision.cases import picture
+from encoder_plugins.models.nemotron_colembed.tests import tiny
+
+DEMO = {
+    "query": "Which page has a table of prices?",
+    "documents": [
+        "A man is eating.",
+        {"image": picture(200, 280, 1)},
+        {"image": picture(280, 200, 2), "text": "Prices of bread"},
+    ],
+    "top_k": 2,
+}
+
+
+def build(folder: Path) -> Path:
+    """Write the checkpoint as users publish it; return where it is."""
+    return tiny.build(folder)
