@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SLOW = "import sys, time\nprint(*sys.argv[1:], flush=True)\ntime.sleep(60)\n"
+# many short sleeps, as imports are many short calls: a signal between Python's look for one and a long sleep would wait for all of it
+SLOW = "import sys, time\nprint(*sys.argv[1:], flush=True)\nfor _ in range(600):\n    time.sleep(0.1)\n"
 
 
 def with_modules_in(folder: Path) -> dict[str, str]:
