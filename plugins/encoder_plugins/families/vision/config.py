@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.vision.sizes import PixelBounds
+from encoder_plugins.families.vision import sizes
+from encoder_plugins.families.vision.sizes import Sizes
 from encoder_plugins.prep.checkpoint_json import read_object
 
 CONFIG = "config.json"
@@ -34,7 +35,7 @@ class VisualConfig:
     image_token: int
     query_suffix: tuple[int, ...]
     reserved: tuple[int, ...]
-    bounds: PixelBounds
+    bounds: Sizes
     document_suffix: tuple[int, ...] = ()
     captions: str | None = None
     most_tokens: int | None = None
@@ -49,7 +50,7 @@ class VisualConfig:
         parts = {name: tuple(values[name]) for name in ("image_prompt", "query_suffix", "reserved")}
         # earlier versions of prep did not write it
         parts["document_suffix"] = tuple(values.get("document_suffix", ()))
-        return cls(**{**values, **parts, "bounds": PixelBounds(**values["bounds"])})
+        return cls(**{**values, **parts, "bounds": sizes.from_dict(values["bounds"])})
 
 
 def read_visual(folder: Path) -> VisualConfig:

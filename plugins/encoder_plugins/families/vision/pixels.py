@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from encoder_plugins.families.vision.sizes import PixelBounds
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.vision.sizes import Sizes
 from encoder_plugins.inputs.image import ImageLimits, decode
 
 
-def pixels_of(content: bytes, limits: ImageLimits, bounds: PixelBounds, *, path: str) -> tuple[Image.Image, int]:
+def pixels_of(content: bytes, limits: ImageLimits, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:
     """Return the image of a file as ``fitted`` does, and the number of its tokens.
 
     Args:
@@ -21,21 +22,23 @@ def pixels_of(content: bytes, limits: ImageLimits, bounds: PixelBounds, *, path:
     Raises:
         InvalidRequest: It is not an image that is decoded.
     """
-    return fitted(decode(content, limits, path=path), bounds)
+    return fitted(decode(content, limits, path=path), bounds, path=path)
 
 
-def fitted(image: Image.Image, bounds: PixelBounds) -> tuple[Image.Image, int]:
+def fitted(image: Image.Image, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:
     """Return an RGB image in the model's size, and the number of its tokens.
 
-    The image has the size that the model's image processor would scale it to, made with the same function, so that this
-    processor changes nothing any more, and a request in flight holds no more pixels than the model sees.
+    Where the model's image processor would scale all of an image to one size, the image has it already, made with the same
+    function, so that this processor changes nothing any more, and a request in flight holds no more pixels than the model sees.
+
+    Raises:
+        InvalidRequest: The model has no view for its sides; ``path`` is the field that it came in.
     """
-    size = bounds.scaled(*image.size)
-    tokens = bounds.tokens(*image.size)
-    # an image that is very narrow would be scaled again: it is left to the processor
-    if size != image.size and bounds.scaled(*size) == size:
-        image = scaled(image, *size)
-    return image, tokens
+    if not bounds.fits(*image.size):
+        width, height = image.size
+        raise InvalidRequest(f"the image of {width} × {height} pixels is too narrow for this model", param=path)
+    size, tokens = bounds.ahead(*image.size), bounds.tokens(*image.size)
+    return (image if size == image.size else scaled(image, *size)), tokens
 
 
 def scaled(image: Image.Image, width: int, height: int) -> Image.Image:

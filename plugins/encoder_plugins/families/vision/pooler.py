@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from vllm.config import VllmConfig
 from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 
-from encoder_plugins.families.retrieval.config import RetrievalConfig
+from encoder_plugins.backbones.sendable import keep_sendable
+from encoder_plugins.families.retrieval.config import KEY, RetrievalConfig
 from encoder_plugins.families.retrieval.dense_layers import DenseChain
 from encoder_plugins.families.retrieval.pooler import RowsPooler
 
@@ -22,3 +24,10 @@ class VisualRowsPooler(RowsPooler):
         """Return nothing: the backbone is vLLM's own, and its tokens have no marks."""
         del task
         return PoolingParamsUpdate()
+
+
+def rows_pooler(vllm_config: VllmConfig) -> VisualRowsPooler:
+    """Return the head that an artifact's config.json describes."""
+    pooler = VisualRowsPooler(RetrievalConfig.from_dict(getattr(vllm_config.model_config.hf_config, KEY)))
+    keep_sendable(pooler)
+    return pooler

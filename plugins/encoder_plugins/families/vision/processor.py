@@ -162,7 +162,7 @@ class VisualProcessor(MultiVectorProcessor):
         pages: list[TokenisedText] = []
         with closing(self._pdfs.pages(text.pdf, path="data")) as rendered:
             for number, rendered_page in rendered:
-                image, tokens = pixels.fitted(rendered_page, self._visual.bounds)
+                image, tokens = pixels.fitted(rendered_page, self._visual.bounds, path="data.pdf")
                 ids = self._cut(text.ids, tokens, "data.pdf")
                 page = Page(ids, len(ids), None, image=image, image_tokens=tokens, page=number)
                 self._check_document(page, request, "data.pdf")

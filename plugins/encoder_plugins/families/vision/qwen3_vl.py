@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.vision.config import CONFIG
+from encoder_plugins.families.vision.published import CONFIG, check_fields, image_processor, part
 from encoder_plugins.families.vision.sizes import PixelBounds
-from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
+from encoder_plugins.prep.checkpoint_json import integer, refusal, shown
 
-PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 # fields of the image processor that change pixels, with the values of Qwen3-VL
 _PIXELS: Mapping[str, object] = {
     "do_resize": True,
@@ -64,14 +63,14 @@ def settings(
         raise refusal(CONFIG, "architectures", named, [[name] for name in architectures])
     if config.get("model_type") not in model_types:
         raise refusal(CONFIG, "model_type", config.get("model_type"), model_types)
-    text, vision = (_part(config, name) for name in ("text_config", "vision_config"))
+    text, vision = (part(config, name, of="Qwen3-VL") for name in ("text_config", "vision_config"))
     width = integer(f"{CONFIG}: text_config", text, "hidden_size")
     if vision.get("out_hidden_size") != width:
         raise Unsupported(
             f"{CONFIG}: vision_config.out_hidden_size is {shown(vision.get('out_hidden_size'))}, and"
             f" text_config.hidden_size is {width}"
         )
-    where, processor = _image_processor(folder)
+    where, processor = image_processor(folder)
     return Settings(
         config=config,
         processor=processor,
@@ -82,26 +81,8 @@ def settings(
     )
 
 
-def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = config.get(name)
-    if not isinstance(found, dict):
-        raise Unsupported(f"{CONFIG}: {name} is {shown(found)}; expected an object, as Qwen3-VL has it")
-    return found
-
-
-def _image_processor(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the file that has the fields of the image processor, the one that transformers reads first, and the fields."""
-    if (folder / PROCESSOR).is_file():
-        found = read_object(folder, PROCESSOR).get("image_processor")
-        if isinstance(found, dict):
-            return f"{PROCESSOR}: image_processor", found
-    return PREPROCESSOR, read_object(folder, PREPROCESSOR)
-
-
 def _bounds(where: str, processor: dict[str, Any], vision: dict[str, Any]) -> PixelBounds:
-    for name, accepted in _PIXELS.items():
-        if processor.get(name, accepted) != accepted:
-            raise refusal(where, name, processor[name], [accepted])
+    check_fields(where, processor, _PIXELS)
     for name, of_model in (
         ("patch_size", "patch_size"),
         ("merge_size", "spatial_merge_size"),

@@ -20,10 +20,12 @@ import torch
 from PIL import Image
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
+from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.retrieval import calibration
 
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
+COLPALI = "sauerkrautlm-colpali"
 
 
 class Library(Protocol):
@@ -107,6 +109,96 @@ def _document(library: Library, document: str | Mapping[str, str | None]) -> tor
 def opened(content: str) -> Image.Image:
     """Return the image of a file in base64."""
     return Image.open(io.BytesIO(base64.b64decode(content)))
+
+
+class ColpaliLibrary:
+    """A checkpoint, loaded by sauerkrautlm-colpali in float32.
+
+    Args:
+        model: The library's model.
+        processor: The library's processor.
+    """
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.model = model.float().eval()
+        self.processor = processor
+
+    def query(self, text: str) -> torch.Tensor:
+        """Return the rows of a query, `[rows, dimensions]`."""
+        return self._rows(self.processor.process_queries, text)
+
+    def document(self, text: str | None, image: Image.Image | None) -> torch.Tensor:
+        """Return the rows of a text, or of an image, `[rows, dimensions]`."""
+        if image is None:
+            return self._rows(self.processor.process_texts, text)
+        return self._rows(self.processor.process_images, image)
+
+    def score(self, query: torch.Tensor, document: torch.Tensor) -> float:
+        """Return the score of a document from both rows."""
+        return float(self.processor.score([query], [document], device="cpu").float().item())
+
+    def bfloat16(self) -> None:
+        """Compute in bfloat16 from now on."""
+        self.model.bfloat16()
+
+    def _rows(self, process: Callable[[list[Any]], Any], item: object) -> torch.Tensor:
+        batch = process([item])
+        with torch.inference_mode():
+            rows: torch.Tensor = self.model(**batch)[0]
+        return rows
+
+
+class ColpaliRecorder:
+    """Records what sauerkrautlm-colpali computes of one checkpoint format.
+
+    Args:
+        load: Loads a checkpoint, given its folder and those of the auxiliary repositories.
+    """
+
+    def __init__(self, load: Callable[[Path, Mapping[str, Path]], ColpaliLibrary]) -> None:
+        self._load = load
+
+    def record(
+        self,
+        checkpoint: Path,
+        auxiliary: Mapping[str, Path],
+        cases: Sequence[Case],
+        *,
+        trust_remote_code: bool = False,
+    ) -> Recording:
+        """Load the checkpoint as its users do, and compute rows or scores of every case, as ``record`` describes."""
+        if trust_remote_code:
+            raise Unsupported("these checkpoints are the library's own classes; no code of a checkpoint is run")
+        return record(
+            checkpoint,
+            lambda: self._load(checkpoint, auxiliary),
+            cases,
+            library=f"sauerkrautlm-colpali {version('sauerkrautlm-colpali')}",
+            of=("transformers", "tokenizers", "torch", "numpy"),
+        )
+
+
+def check_loaded(report: Mapping[str, Any], library: str = COLPALI) -> None:
+    """Refuse a checkpoint that was loaded in part: libraries fill what is missing with random numbers, without a word.
+
+    Args:
+        report: Names of tensors, under ``missing_keys``, ``unexpected_keys`` and ``mismatched_keys``.
+        library: What loaded it.
+    """
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        names = sorted(name for name in map(str, report.get(kind, ())) if "lm_head" not in name)
+        if names:
+            raise Unsupported(f"{library} loads it with {kind.replace('_', ' ')}: {names[0]}")
+
+
+@contextmanager
+def loading(library: str = COLPALI) -> Iterator[None]:
+    """Refuse a checkpoint whose loading raises anything: libraries do for files that they cannot make a model of."""
+    try:
+        yield
+    except Exception as error:
+        # none of it would pass a second time
+        raise Unsupported(f"{library} cannot load it: {type(error).__name__}: {error}"[:500]) from error
 
 
 @contextmanager

@@ -9,17 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from encoder_plugins.errors import Unsupported
-from encoder_plugins.families.retrieval.config import RetrievalConfig, Side
-from encoder_plugins.families.retrieval.dense import DenseSpec
 from encoder_plugins.families.vision import qwen3_vl_conversion as conversion
 from encoder_plugins.families.vision.config import VisualConfig
+from encoder_plugins.families.vision.conversion import PROJECTION, rows_config
 from encoder_plugins.models.colqwen3.published import Settings
 
 ARCHITECTURE = "VisualColQwen3Model"
 QUERY = "Query: "
 QUERY_END, QUERY_ENDS = "<|endoftext|>", 10
 IMAGE = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
-PROJECTION = "custom_text_proj."
 
 
 def convert(settings: Settings, folder: Path, target: Path) -> None:
@@ -37,27 +35,17 @@ def convert(settings: Settings, folder: Path, target: Path) -> None:
     backbone, width, dimensions = settings.backbone, settings.backbone.width, settings.dimensions
     head = {f"{PROJECTION}weight": (dimensions, width), f"{PROJECTION}bias": (dimensions,)}
     conversion.check_weights(backbone, folder, head, of="ColQwen3")
-    tokenizer, own = conversion.load_tokenizer(folder)
+    tokenizer, own = conversion.write_tokenizer(folder, target)
     image = conversion.image_prompt(backbone, own, IMAGE)
     suffix = own.encode(QUERY_END * QUERY_ENDS, add_special_tokens=False).ids
     if len(suffix) != QUERY_ENDS or len(set(suffix)) != 1:
         raise Unsupported(f"the tokenizer has no token {QUERY_END}")
-    # a longer text is refused, not cut: one token more than the model has positions is enough to see it
-    most = backbone.positions + 1
-    served = RetrievalConfig(
-        query=Side(prompt=QUERY, most_tokens=most, skips=False),
-        document=Side(prompt="", most_tokens=most, skips=False),
-        expansion=None,
-        skiplist=(),
-        projection=(DenseSpec(inputs=width, outputs=dimensions, bias=True, activation="Identity"),),
-        normalize=True,
-        similarity="maxsim",
-    )
     images = VisualConfig(
         image_prompt=image,
         image_token=backbone.image_token,
         query_suffix=tuple(suffix),
-        reserved=conversion.reserved(backbone, tokenizer),
+        reserved=conversion.reserved(backbone, tokenizer, own),
         bounds=backbone.bounds,
     )
-    conversion.write_model(backbone, folder, target, own, served, images, architectures=[ARCHITECTURE])
+    served = rows_config(width=width, dimensions=dimensions, positions=backbone.positions, query=QUERY)
+    conversion.write_model(backbone, folder, target, served, images, architectures=[ARCHITECTURE])

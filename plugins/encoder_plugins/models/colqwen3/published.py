@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_plugins.families.vision import qwen3_vl
-from encoder_plugins.families.vision.config import CONFIG
+from encoder_plugins.families.vision.published import CONFIG
 from encoder_plugins.prep.checkpoint_json import integer, read_object
 
 # what the library writes, and what it reads besides

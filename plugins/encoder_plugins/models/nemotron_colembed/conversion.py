@@ -34,13 +34,13 @@ def convert(settings: qwen3_vl.Settings, processing: Processing, folder: Path, t
         Unsupported: Something is not served, or the pieces do not belong together.
     """
     conversion.check_weights(settings, folder, {}, of="Nemotron ColEmbed")
-    tokenizer, own = conversion.load_tokenizer(folder)
+    tokenizer, own = conversion.write_tokenizer(folder, target)
     query, suffix = _turn(tokenizer, processing.query(MARK), image=False)
     document, behind = _turn(tokenizer, processing.passage(MARK), image=False)
     caption, last = _turn(tokenizer, processing.passage(MARK), image=True)
     if suffix != behind or suffix != last:
         raise Unsupported("the chat template ends the turns of queries, texts and images differently")
-    reserved = conversion.reserved(settings, tokenizer)
+    reserved = conversion.reserved(settings, tokenizer, own)
     ending = own.encode(suffix).ids
     if not ending or ending[0] not in reserved:
         raise Unsupported("the chat template ends a turn with no token of its own")
@@ -68,7 +68,6 @@ def convert(settings: qwen3_vl.Settings, processing: Processing, folder: Path, t
         settings,
         folder,
         target,
-        own,
         served,
         images,
         architectures=[ARCHITECTURE],

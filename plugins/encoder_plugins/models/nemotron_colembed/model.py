@@ -20,9 +20,7 @@ from vllm.model_executor.models.qwen3_vl import (
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from encoder_plugins.backbones.sendable import keep_sendable
-from encoder_plugins.families.retrieval.config import KEY, RetrievalConfig
-from encoder_plugins.families.vision.pooler import VisualRowsPooler
+from encoder_plugins.families.vision.pooler import rows_pooler
 
 # of published files: the norm that is left out, and the head of the language model
 LEFT_OUT = ("language_model.norm.", "model.language_model.norm.", "lm_head.")
@@ -55,9 +53,7 @@ class VisualNemotronModel(Qwen3VLForConditionalGeneration):  # type: ignore[misc
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "model") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.language_model.model.norm = ResidualSum()
-        config = vllm_config.model_config.hf_config
-        self.pooler = VisualRowsPooler(RetrievalConfig.from_dict(getattr(config, KEY)))
-        keep_sendable(self.pooler)
+        self.pooler = rows_pooler(vllm_config)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint; raises ValueError where it has a tensor that the model has not."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.vision import qwen3_vl
-from encoder_plugins.families.vision.config import CONFIG
+from encoder_plugins.families.vision.published import CONFIG, PROCESSOR
 from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
 
 ARCHITECTURES, MODEL_TYPES = ("Qwen3VLNemotronEmbedModel",), ("qwen3_vl_nemotron_embed",)
@@ -66,7 +66,7 @@ def read_processing(folder: Path) -> Processing:
     Raises:
         Unsupported: One has no value that its class could use.
     """
-    where = qwen3_vl.PROCESSOR
+    where = PROCESSOR
     values = read_object(folder, where) if (folder / where).is_file() else {}
     longest = integer(where, values, "p_max_length", 4096)
     free = integer(where, values, "reserve_tokens_for_images", 100, least=0)

@@ -17,7 +17,6 @@ from transformers import Qwen2TokenizerFast, Qwen2VLImageProcessorFast, Qwen3VLC
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from encoder_plugins.artifact.reference import Case, Recording
-from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.vision import recording
 from encoder_plugins.models.nemotron_colembed.published import read_processing
 from encoder_plugins.prep.checkpoint_json import read_object
@@ -65,9 +64,9 @@ class Mathematics(_Rows):
     """
 
     def __init__(self, checkpoint: Path) -> None:
-        try:
-            values = {**read_object(checkpoint, "config.json"), "model_type": "qwen3_vl"}
-            values.pop("auto_map", None)
+        values = {**read_object(checkpoint, "config.json"), "model_type": "qwen3_vl"}
+        values.pop("auto_map", None)
+        with recording.loading("transformers"):
             self._model, report = Qwen3VLModel.from_pretrained(
                 checkpoint,
                 config=Qwen3VLConfig.from_dict(values),
@@ -82,14 +81,7 @@ class Mathematics(_Rows):
                 tokenizer=Qwen2TokenizerFast.from_pretrained(checkpoint, local_files_only=True),
                 video_processor=Qwen3VLVideoProcessor(),
             )
-        except Exception as error:
-            # transformers raises anything for files that it cannot make a model of; none of it would pass a second time
-            raise Unsupported(f"transformers cannot load it: {type(error).__name__}: {error}"[:500]) from error
-        # what is missing is filled with random numbers, without a word
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            names = sorted(name for name in map(str, report[kind]) if "lm_head" not in name)
-            if names:
-                raise Unsupported(f"transformers loads it with {kind.replace('_', ' ')}: {names[0]}")
+        recording.check_loaded(report, "transformers")
         self._model = self._model.float().eval()
         # the published code leaves it out: products with rows are of the last layer's sums
         self._model.language_model.norm = torch.nn.Identity()
@@ -159,7 +151,7 @@ class PublishedCode(_Rows):
     """
 
     def __init__(self, checkpoint: Path) -> None:
-        try:
+        with recording.loading("the checkpoint's code"):
             self._model = transformers.AutoModel.from_pretrained(
                 checkpoint,
                 trust_remote_code=True,
@@ -170,9 +162,6 @@ class PublishedCode(_Rows):
             self._processor = transformers.AutoProcessor.from_pretrained(
                 checkpoint, trust_remote_code=True, local_files_only=True
             )
-        except Exception as error:
-            # a checkpoint's code may raise anything
-            raise Unsupported(f"the checkpoint's code cannot load it: {type(error).__name__}: {error}"[:500]) from error
         self._processing = read_processing(checkpoint)
 
     def bfloat16(self) -> None:

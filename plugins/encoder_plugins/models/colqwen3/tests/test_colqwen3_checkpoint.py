@@ -22,6 +22,7 @@ from encoder_plugins.families.vision.cases import SIZES, TEXTS, picture
 from encoder_plugins.families.vision.config import read_visual
 from encoder_plugins.families.vision.pixels import pixels_of
 from encoder_plugins.families.vision.request import VisualLimits
+from encoder_plugins.families.vision.sizes import PixelBounds
 from encoder_plugins.families.vision.tokens import VisualTokenizer
 from encoder_plugins.inputs.image import MOST_RATIO
 from encoder_plugins.models.colqwen3 import PLUGIN
@@ -32,7 +33,7 @@ from encoder_plugins.serving import limits
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-ORACLE = "encoder_plugins.models.colqwen3.tests.oracle"
+ORACLE = "encoder_plugins.families.vision.tests.oracle"
 LIMITS = limits.typed(VisualLimits, limits.defaults(PLUGIN))
 
 
@@ -51,7 +52,7 @@ def model(published: Path) -> Path:
 
 
 def library(function: str, published: Path, *arguments: Any) -> Any:
-    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", str(published), *arguments)
+    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", PLUGIN.name, str(published), *arguments)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,7 @@ def test_the_older_pair_of_pixel_bounds_counts(tmp_path: Path) -> None:
     model.mkdir()
     CHECKPOINT.convert(folder, {}, model)
     bounds = read_visual(model).bounds
+    assert isinstance(bounds, PixelBounds)
     assert (bounds.least, bounds.most, bounds.side) == (4096, 131_072, 32)
     written = json.loads((model / path.name).read_text())
     assert written["size"] == {"shortest_edge": 4096, "longest_edge": 131_072}

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-OUTPUTS = "encoder_plugins.models.colqwen3.tests.oracle:outputs"
+OUTPUTS = "encoder_plugins.families.vision.tests.oracle:outputs"
 # enough to find every mistake, and few enough for a check to take a second
 CASES = frozenset({"query-question", "document-question", "image-odd", "image-large", "image-small", "score-mixed"})
 OPTIONS = {"limit_mm_per_prompt": {"image": 1, "video": 0}, "mm_processor_cache_gb": 0}
@@ -44,7 +44,7 @@ def test_rows_and_scores_are_those_of_the_library(tmp_path: Path) -> None:
     CHECKPOINT.check(published, {})
     CHECKPOINT.convert(published, {}, model)
     cases = PARITY.cases(published, ())
-    expected = original("sauerkrautlm_colpali").call(OUTPUTS, str(published), cases)
+    expected = original("sauerkrautlm_colpali").call(OUTPUTS, PLUGIN.name, str(published), cases)
     reference = Reference(artifact="", digest="", plugin=PLUGIN.name, cases=tuple(cases), expected=expected)
     running = served_model.Running(options=OPTIONS)
     served = served_model.Served(PLUGIN, reference, model, tmp_path / "mutants", "float32", running=running)

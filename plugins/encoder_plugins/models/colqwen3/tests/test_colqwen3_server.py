@@ -46,7 +46,7 @@ def expected(published: Path, **case: Any) -> NDArray[np.float32]:
     """Return what the library computes for a case."""
     whole = {"id": "one", "text": None, "image": None, "documents": None, "input_type": "document", **case}
     found: NDArray[np.float32] = original("sauerkrautlm_colpali").call(
-        "encoder_plugins.models.colqwen3.tests.oracle:output", str(published), whole
+        "encoder_plugins.families.vision.tests.oracle:output", "colqwen3", str(published), whole
     )
     return found
 

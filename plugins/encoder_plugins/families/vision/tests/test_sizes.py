@@ -1,0 +1,59 @@
+"""The tiles of an image are those of LFM2-VL's own image processor."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+
+from encoder_plugins.families.vision.sizes import Tiles, ViewBounds, from_dict
+from encoder_plugins.inputs.image import MOST_RATIO
+
+# as LFM2-VL-450M has them, and small ones
+PUBLISHED = Tiles(
+    view=ViewBounds(side=32, least=64 * 1024, most=256 * 1024),
+    tile=512,
+    fewest=2,
+    most_tiles=10,
+    tolerance=2.0,
+    patch=16,
+)
+SMALL = Tiles(
+    view=ViewBounds(side=32, least=16 * 1024, most=64 * 1024), tile=256, fewest=2, most_tiles=6, tolerance=2.0, patch=16
+)
+
+
+@pytest.mark.parametrize("tiles", [PUBLISHED, SMALL], ids=["published", "small"])
+def test_tiles_and_tokens_are_those_of_transformers(tiles: Tiles) -> None:
+    fewest, most = tiles.view.least // 1024, tiles.view.most // 1024
+    processor = Lfm2VlImageProcessor()
+    chosen = random.Random(0)
+    sizes = [(chosen.randint(1, 5000), chosen.randint(1, 5000)) for _ in range(300)]
+    # sides that round to nothing, and those at which tiles begin
+    sizes += [(1, 1), (700, 12), (12, 700), (2400, 12), (724, 724), (725, 725), (362, 362), (363, 363), (6000, 60)]
+    found = []
+    for width, height in sizes:
+        if max(width, height) > MOST_RATIO * min(width, height) or not tiles.fits(width, height):
+            continue
+        wide, high = processor.smart_resize(height, width, 2, fewest, most, 16)
+        grid = (1, 1)
+        if processor._is_image_too_large(height, width, most, 16, 2, tiles.tolerance):
+            grid = processor._get_grid_layout(height, width, tiles.fewest, tiles.most_tiles, tiles.tile)[:2]
+        assert (tiles.grid(width, height), tiles.view.scaled(width, height)) == (grid, (wide, high))
+        cut = grid[0] * grid[1] * (1 + (tiles.tile // 32) ** 2) + 1 if grid != (1, 1) else 0
+        assert tiles.tokens(width, height) == 2 + wide * high // 1024 + cut
+        found.append(tiles.tokens(width, height))
+    assert len(found) > 250
+    assert tiles.most_tokens - 100 < max(found) <= tiles.most_tokens
+
+
+def test_an_image_without_a_view_does_not_fit() -> None:
+    assert PUBLISHED.fits(6000, 60)
+    assert not SMALL.fits(6000, 60)
+
+
+def test_tiles_are_written_and_read() -> None:
+    from dataclasses import asdict
+
+    assert from_dict(asdict(SMALL)) == SMALL
