@@ -74,6 +74,20 @@ def build_visual(folder: Path, published: Path) -> None:
     (target / "config.json").write_text(json.dumps(config))
 
 
+def build_tiled(folder: Path, published: Path) -> None:
+    """Write a stock LFM2-VL, which generates text, with the backbone of a published ColLFM2 that has its base's configuration."""
+    target = folder / "lfm2_vl"
+    shutil.copytree(published, target)
+    tensors = load_file(target / "model.safetensors")
+    kept = {name: value for name, value in tensors.items() if not name.startswith("custom_text_proj.")}
+    save_file(kept, target / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((target / "config.json").read_text())
+    config |= {"architectures": ["Lfm2VlForConditionalGeneration"], "model_type": "lfm2_vl"}
+    width = config["text_config"]["hidden_size"]
+    config["text_config"] |= {"architectures": ["Lfm2ForCausalLM"], "conv_dim": width, "block_dim": width}
+    (target / "config.json").write_text(json.dumps(config))
+
+
 def loaded(folder: Path, **options: Any) -> Any:
     from vllm import LLM
 
@@ -96,11 +110,24 @@ def continued(folder: Path) -> list[list[dict[str, float]]]:
 
 def described(folder: Path) -> list[list[dict[str, float]]]:
     """Return the same behind images, and behind a text."""
-    from PIL import Image
-
     llm = loaded(folder, max_model_len=512, limit_mm_per_prompt={"image": 1, "video": 0})
     config = llm.model_config.hf_config
-    ids = [5, config.vision_start_token_id, config.image_token_id, config.vision_end_token_id, 7, 8, 9]
+    return _described(
+        llm, [5, config.vision_start_token_id, config.image_token_id, config.vision_end_token_id, 7, 8, 9]
+    )
+
+
+def described_in_tiles(folder: Path) -> list[list[dict[str, float]]]:
+    """Return the same of a model that cuts images into tiles."""
+    # with vLLM's own kernel, rotations are read out of bounds in this mode on a CPU
+    options = {"custom_ops": ["all", "-rotary_embedding"]}
+    llm = loaded(folder, max_model_len=512, limit_mm_per_prompt={"image": 1}, compilation_config=options)
+    return _described(llm, [2, llm.model_config.hf_config.image_token_id, 110, 111, 112])
+
+
+def _described(llm: Any, ids: list[int]) -> list[list[dict[str, float]]]:
+    from PIL import Image
+
     images = [Image.radial_gradient("L").convert("RGB"), Image.linear_gradient("L").convert("RGB").resize((500, 300))]
     prompts: list[Any] = [{"prompt_token_ids": ids, "multi_modal_data": {"image": image}} for image in images]
     return _continued(llm, [*prompts, {"prompt_token_ids": PROMPTS[0]}])
@@ -140,6 +167,7 @@ def main() -> None:
         ("gemma3", vectors),
         ("lfm2", continued),
         ("qwen3_vl", described),
+        ("lfm2_vl", described_in_tiles),
     ):
         answers[name] = run(folder / name)
         gc.collect()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from encoder_plugins.models.collfm2.tests import tiny as tiled
 from encoder_plugins.models.colqwen3.tests import tiny
 from encoder_plugins.serving.tests import stock_models
 
@@ -54,15 +55,21 @@ def by_transformers(folder: Path) -> list[Any]:
 def test_stock_checkpoints_are_served_as_without_our_plugins(tmp_path: Path) -> None:
     stock_models.build(tmp_path)
     stock_models.build_visual(tmp_path, tiny.build(tmp_path / "published"))
+    stock_models.build_tiled(tmp_path, tiled.build(tmp_path / "tiled")[0])
     plain, beside = answers(tmp_path, ""), answers(tmp_path, "encoder")
     assert plain["ours"] == []
-    assert {"ModernColbertModel", "Lfm2ColbertModel", "SentenceGemma3Model", "VisualColQwen3Model"} <= set(
-        beside["ours"]
-    )
+    assert {
+        "ModernColbertModel",
+        "Lfm2ColbertModel",
+        "SentenceGemma3Model",
+        "VisualColQwen3Model",
+        "VisualColLfm2Model",
+    } <= set(beside["ours"])
     # the same code on the same processor: the very same numbers
     assert beside["answers"] == plain["answers"]
-    first, second, _ = plain["answers"]["qwen3_vl"]
-    assert first != second
+    for name in ("qwen3_vl", "lfm2_vl"):
+        first, second, _ = plain["answers"][name]
+        assert first != second, name
     for name in ("modernbert", "gemma3"):
         for vector, rows in zip(beside["answers"][name], by_transformers(tmp_path / name), strict=True):
             # the first row or the last one, whichever vLLM's class takes
