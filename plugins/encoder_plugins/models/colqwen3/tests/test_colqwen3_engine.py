@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from encoder_checkpoints.original import original
-from encoder_plugins.artifact.reference import Reference
-from encoder_plugins.families.vision.parity import PARITY
+from encoder_plugins.families.vision.tests import engine_check
 from encoder_plugins.models.colqwen3 import PLUGIN
-from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
 from encoder_plugins.models.colqwen3.tests import conversion_mutants, tiny
 from encoder_plugins.parity.tests import served_model
 
@@ -25,10 +22,8 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-OUTPUTS = "encoder_plugins.families.vision.tests.oracle:outputs"
-# enough to find every mistake, and few enough for a check to take a second
+ORACLE = ("encoder_plugins.families.vision.tests.oracle:outputs", PLUGIN.name)
 CASES = frozenset({"query-question", "document-question", "image-odd", "image-large", "image-small", "score-mixed"})
-OPTIONS = {"limit_mm_per_prompt": {"image": 1, "video": 0}, "mm_processor_cache_gb": 0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,17 +34,7 @@ def environment() -> Iterator[None]:
 
 
 def test_rows_and_scores_are_those_of_the_library(tmp_path: Path) -> None:
-    published, model = tiny.build(tmp_path / "published"), tmp_path / "model"
-    model.mkdir()
-    CHECKPOINT.check(published, {})
-    CHECKPOINT.convert(published, {}, model)
-    cases = PARITY.cases(published, ())
-    expected = original("sauerkrautlm_colpali").call(OUTPUTS, PLUGIN.name, str(published), cases)
-    reference = Reference(artifact="", digest="", plugin=PLUGIN.name, cases=tuple(cases), expected=expected)
-    running = served_model.Running(options=OPTIONS)
-    served = served_model.Served(PLUGIN, reference, model, tmp_path / "mutants", "float32", running=running)
-    verdict = served.verdict(served.model)
-    assert verdict.result == "Passed", verdict.message
-    print(verdict.message)
-    served.cases = CASES
-    served_model.check(served, conversion_mutants.of())
+    published = tiny.build(tmp_path / "published")
+    engine_check.check(
+        PLUGIN, published, ORACLE, conversion_mutants.of(), cases=CASES, modalities={"image": 1, "video": 0}
+    )
