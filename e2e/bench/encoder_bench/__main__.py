@@ -12,6 +12,8 @@ COMMANDS = {
     "gliner": "every way to serve a GLiNER checkpoint, in one table",
     "gliner2": "GLiNER2 by the library and by ours, in one table",
     "retrieval": "every way to serve a retriever's checkpoint, in one table",
+    "visual": "visual retrieval by the library and by ours, in one table",
+    "linking": "entity linking by the library and by ours, in one table",
     "memory": "what long documents take of a GPU's memory",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",

@@ -53,11 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def build(folder: Path, plugin: str, shape: str) -> Path:
     """Write the checkpoint, and return its folder."""
-    from encoder_bench import retrieval_checkpoint
+    from encoder_bench import retrieval_checkpoint, visual_checkpoint
     from encoder_checkpoints import gliner, gliner2
 
     if plugin in retrieval_checkpoint.KINDS:
         return retrieval_checkpoint.build(folder, plugin, shape)
+    if plugin in visual_checkpoint.KINDS:
+        return visual_checkpoint.build(folder, plugin, shape)
     if plugin == "deberta_gliner2":
         return gliner2.build(folder, shape)
     positions = {} if plugin == "mt5_gliner" else {"max_position_embeddings": POSITIONS}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pydoc_data.topics import topics
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -16,6 +18,7 @@ LABELS = (
     *("disease", "medicine", "building", "street", "planet", "sport", "food", "vehicle", "tool", "colour"),
 )
 THRESHOLD = 0.5
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ def texts_of_tokens(tokenizer: Tokenizer, count: int, tokens: int, seed: int = 1
         _, end = tokenizer.encode(text, add_special_tokens=False).offsets[tokens - 1]
         found.append(text[:end].rstrip())
     return found
+
+
+def parts(items: Sequence[Item], number: int) -> list[Sequence[Item]]:
+    """Return so many items each; what is left over is left out."""
+    return [items[start : start + number] for start in range(0, len(items) - number + 1, number)]
 
 
 def labels(count: int) -> list[str]:

@@ -6,7 +6,9 @@ Runs in the reference environment.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,12 +36,14 @@ def draw(model: torch.nn.Module, seed: int) -> None:
             parameter.copy_(torch.randn_like(parameter) * size + float("norm" in name and name.endswith("weight")))
 
 
-def write_processors(folder: Path, processor_class: str) -> None:
-    """Write the files of the image and the video processor."""
+def write_processors(
+    folder: Path, processor_class: str, *, least_pixels: int = LEAST_PIXELS, most_pixels: int = MOST_PIXELS
+) -> None:
+    """Write the files of the image and the video processor; images are scaled to a number of pixels between both."""
     image = {
         "image_processor_type": "Qwen2VLImageProcessorFast",
         "processor_class": processor_class,
-        "size": {"shortest_edge": LEAST_PIXELS, "longest_edge": MOST_PIXELS},
+        "size": {"shortest_edge": least_pixels, "longest_edge": most_pixels},
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
         "rescale_factor": 1 / 255,
@@ -54,11 +58,19 @@ def write_processors(folder: Path, processor_class: str) -> None:
     write(folder / "video_preprocessor_config.json", {**video, **_PATCHES})
 
 
-def config(tokenizer: Any, width: int, *, tied: bool) -> transformers.Qwen3VLConfig:
-    """Return the configuration of a model with rows of ``width``."""
+def config(
+    tokenizer: Any,
+    width: int,
+    *,
+    tied: bool,
+    sections: Sequence[int] = (8, 4, 4),
+    text: Mapping[str, Any] = MappingProxyType({}),
+    vision: Mapping[str, Any] = MappingProxyType({}),
+) -> transformers.Qwen3VLConfig:
+    """Return the configuration of a model with rows of ``width``, small but for what ``sections``, ``text`` and ``vision`` replace."""
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL}
-    sections = {"rope_type": "default", "mrope_section": [8, 4, 4], "mrope_interleaved": True}
-    text = {
+    rope = {"rope_type": "default", "mrope_section": list(sections), "mrope_interleaved": True}
+    language = {
         "hidden_size": width,
         "intermediate_size": 256,
         "num_hidden_layers": 4,
@@ -68,12 +80,13 @@ def config(tokenizer: Any, width: int, *, tied: bool) -> transformers.Qwen3VLCon
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
-        "rope_parameters": {**sections, "rope_theta": 5e6},
-        "rope_scaling": sections,
+        "rope_parameters": {**rope, "rope_theta": 5e6},
+        "rope_scaling": rope,
         "rope_theta": 5e6,
         "tie_word_embeddings": tied,
+        **text,
     }
-    vision = {
+    images = {
         "depth": 4,
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -84,10 +97,11 @@ def config(tokenizer: Any, width: int, *, tied: bool) -> transformers.Qwen3VLCon
         "temporal_patch_size": 2,
         "deepstack_visual_indexes": [0, 1, 2],
         "num_position_embeddings": 2304,
+        **vision,
     }
     return transformers.Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
+        text_config=language,
+        vision_config=images,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
@@ -96,18 +110,18 @@ def config(tokenizer: Any, width: int, *, tied: bool) -> transformers.Qwen3VLCon
     )
 
 
-def tokenizer(**options: Any) -> Any:
-    """Train a tokenizer of Qwen's kind: byte-level pairs, special tokens behind."""
+def tokenizer(*, texts: Iterable[str] = (*TEXTS.values(), *PASSAGES), entries: int = VOCABULARY, **options: Any) -> Any:
+    """Train a tokenizer of Qwen's kind for an embedding of so many rows: byte-level pairs, special tokens behind."""
     backend = Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(SPECIAL) - 8,
+        vocab_size=entries - len(SPECIAL) - 8,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator([*TEXTS.values(), *PASSAGES], trainer)
+    backend.train_from_iterator(texts, trainer)
     backend.add_special_tokens(SPECIAL)
     return transformers.Qwen2TokenizerFast(
         tokenizer_object=backend,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -87,7 +89,7 @@ def save(folder: Path) -> None:
         eos_token="<|im_end|>",
     )
     tokenizer.save_pretrained(checkpoint)
-    config = _config(tokenizer.convert_tokens_to_ids("<image>"))
+    config = base_config(tokenizer.convert_tokens_to_ids("<image>"))
     torch.manual_seed(7)
     model = transformers.Lfm2VlForConditionalGeneration(config)
     projection = torch.nn.Linear(WIDTH, DIMENSIONS)
@@ -109,8 +111,15 @@ def save(folder: Path) -> None:
     _write(checkpoint / "processor_config.json", {"processor_class": "Lfm2VlProcessor"})
 
 
-def _config(image_token: int) -> transformers.Lfm2VlConfig:
-    text = {
+def base_config(
+    image_token: int,
+    *,
+    text: Mapping[str, Any] = MappingProxyType({}),
+    vision: Mapping[str, Any] = MappingProxyType({}),
+    projector: int = 96,
+) -> transformers.Lfm2VlConfig:
+    """Return the configuration of the base, small but for what ``text``, ``vision`` and ``projector`` (its inner width) replace."""
+    language = {
         "model_type": "lfm2",
         "hidden_size": WIDTH,
         "intermediate_size": 256,
@@ -128,8 +137,9 @@ def _config(image_token: int) -> transformers.Lfm2VlConfig:
         "eos_token_id": SPECIAL.index("<|im_end|>"),
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         "norm_eps": 1e-5,
+        **text,
     }
-    vision = {
+    images = {
         "model_type": "siglip2_vision_model",
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -138,12 +148,13 @@ def _config(image_token: int) -> transformers.Lfm2VlConfig:
         "num_patches": 256,
         "patch_size": 16,
         "vision_use_head": False,
+        **vision,
     }
     return transformers.Lfm2VlConfig(
-        text_config=text,
-        vision_config=vision,
+        text_config=language,
+        vision_config=images,
         image_token_id=image_token,
-        projector_hidden_size=96,
+        projector_hidden_size=projector,
         projector_use_layernorm=True,
         downsample_factor=2,
     )

@@ -1,0 +1,166 @@
+"""`python -m encoder_bench linking`: entity linking by gliner's bi-encoder and by ours over HTTP, from one run on one machine.
+
+The library gets vectors of labels that were computed before, the same for all texts. Ours gets the labels with each request: the same
+set always, another one of eight sets with each request, and sets that no request had before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from encoder_bench import comparison, load, workload
+from encoder_bench.comparison import Measure
+from encoder_bench.linking_peers import Cell, Task
+
+COUNTED = 16
+ROTATING = 8
+# labels that come before one comes again: more than the cache holds; and texts of all requests together, which are kept in memory
+COLD, MOST_TEXTS = 120_000, 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        side: Who, and how.
+        words: Of each text.
+        labels: Of each text.
+        sets: Which sets of labels come: `same`, `rotating`, or `cold`.
+        rate: Texts a second.
+        entities: Entities of a text, on average.
+        notes: Further figures.
+    """
+
+    side: str
+    words: int
+    labels: int
+    sets: str
+    rate: float
+    entities: float
+    notes: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts")
+    parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
+    parser.add_argument("--labels", nargs="+", type=int, default=[20, 100, 1000])
+    parser.add_argument("--sets", nargs="+", choices=("same", "rotating", "cold"), default=["same", "rotating", "cold"])
+    parser.add_argument("--texts", type=int, default=512, help="different ones of each length")
+    parser.add_argument("--library-texts", type=int, help="of each of the library's measurements; by default as many")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[8, 16, 32, 64], help="of the library")
+    parser.add_argument("--repeats", type=int, default=2, help="of the library; the fastest counts")
+    parser.add_argument("--threshold", type=float, default=0.9, help="of scores")
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run both sides, and print the table."""
+    return comparison.run(
+        given,
+        lambda logs, workers: {"library": _library(given, logs), "http": _http(given, logs, workers)},
+        table,
+    )
+
+
+def label_sets(count: int, sets: str) -> list[list[str]]:
+    """Return sets of so many different labels of some words each: one, eight, or as many as a measurement may need."""
+    number = {"same": 1, "rotating": ROTATING, "cold": COLD // count}[sets]
+    seed = {"same": 11, "rotating": 12, "cold": 13}[sets]
+    # a number makes each of them another text
+    drawn = workload.texts(count * number, 4, seed)
+    labels = [f"{text} {sets[0]}{place}" for place, text in enumerate(drawn)]
+    return [labels[start : start + count] for start in range(0, len(labels), count)]
+
+
+@contextlib.contextmanager
+def _library(given: argparse.Namespace, logs: Path) -> Iterator[Measure[Row]]:
+    count = given.library_texts or given.texts
+    task = Task(
+        source=str(given.source),
+        device=given.device,
+        dtype=given.dtype,
+        texts={str(words): workload.texts(count, words) for words in given.words},
+        labels={str(number): label_sets(number, "same")[0] for number in given.labels},
+        counted=min(COUNTED, count),
+        batch_sizes=given.batch_sizes,
+        repeats=given.repeats,
+        threshold=given.threshold,
+    )
+    with comparison.library(given, "encoder_bench.linking_peers", "gliner", asdict(task), logs) as cells:
+
+        def measure() -> Iterator[Row]:
+            for cell in (Cell(**cell) for cell in cells):
+                yield Row(
+                    side=f"gliner, batches of {cell.size}",
+                    words=cell.words,
+                    labels=cell.labels,
+                    sets="same",
+                    rate=cell.rate,
+                    entities=cell.entities,
+                    notes=f"{cell.label_rate:.4g} labels encoded a second",
+                )
+
+        yield measure
+
+
+@contextlib.contextmanager
+def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
+    with comparison.served(given, logs, "--max-in-flight", "4096") as at:
+
+        def measure() -> Iterator[Row]:
+            for number in given.labels:
+                for words in given.words:
+                    texts = workload.texts(given.texts, words)
+                    common = {"threshold": given.threshold}
+                    counted = {"texts": texts[:COUNTED], "labels": label_sets(number, "same")[0], **common}
+                    results = comparison.answer(at, counted)["results"]
+                    entities = sum(len(result["entities"]) for result in results) / len(results)
+                    for sets in given.sets:
+                        for way in comparison.ways(given):
+                            bodies = _bodies(texts, label_sets(number, sets), way[1], common)
+                            found = comparison.measured(given, at, workers, bodies, way, "text")
+                            yield Row(
+                                side=f"ours, HTTP, {found.load}",
+                                words=words,
+                                labels=number,
+                                sets=sets,
+                                rate=found.rate,
+                                entities=entities,
+                                notes=found.notes,
+                            )
+
+        yield measure
+
+
+def _bodies(
+    texts: Sequence[str], sets: Sequence[Sequence[str]], number: int, more: Mapping[str, object]
+) -> list[bytes]:
+    """Return requests of so many texts, each with the next set of labels."""
+    parts = workload.parts(texts, number)
+    count = max(len(parts), min(len(sets), MOST_TEXTS // number))
+    return [
+        load.body({"texts": parts[place % len(parts)], "labels": sets[place % len(sets)], **more})
+        for place in range(count)
+    ]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the table: each line over the library with as many labels, and over the same load with the same set."""
+    lines = [
+        "| labels | words | side | sets of labels | texts/s | of the library | of the same set | entities a text | notes |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    library = {(row.words, row.labels): row.rate for row in rows if row.side.startswith("gliner")}
+    same = {(row.words, row.labels, row.side): row.rate for row in rows if row.sets == "same"}
+    for row in sorted(rows, key=lambda row: (row.labels, row.words)):
+        bases = (library.get((row.words, row.labels)), same.get((row.words, row.labels, row.side)))
+        ratios = " | ".join(f"{row.rate / base:.2f}" if base else "" for base in bases)
+        lines.append(
+            f"| {row.labels} | {row.words} | {row.side} | {row.sets} | {row.rate:.4g} | {ratios} | {row.entities:.3g} | {row.notes} |"
+        )
+    return lines
