@@ -17,6 +17,7 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from encoder_plugins.families.vision.pooler import rows_pooler
+from encoder_plugins.models.collfm2.normalisation import normalisation
 
 
 class FlatRotation(nn.Module):
@@ -43,6 +44,8 @@ class VisualColLfm2Model(Lfm2VLForConditionalGeneration):  # type: ignore[misc]
     """Texts or images in, one row per token out."""
 
     is_pooling_model = True
+    # vLLM's processor then leaves pixels as bytes
+    supports_mm_device_do_normalize = True
     # published files have the names with and without ``model.``; a rule applies to what those before it made
     hf_to_vllm_mapper = WeightsMapper(
         orig_to_new_prefix={
@@ -58,6 +61,20 @@ class VisualColLfm2Model(Lfm2VLForConditionalGeneration):  # type: ignore[misc]
             if (attention := getattr(layer, "self_attn", None)) is not None:
                 attention.rotary_emb = FlatRotation(attention.rotary_emb)
         self.pooler = rows_pooler(vllm_config)
+        weight = self.vision_tower.vision_model.embeddings.patch_embedding.weight
+        self.normalisation = normalisation(vllm_config, weight[0].numel())
+
+    def image_pixels_to_features(self, pixel_values: Tensor, spatial_shapes: Tensor) -> list[Tensor]:
+        """Return the rows of each view, `[tokens, width]`.
+
+        Args:
+            pixel_values: `[views, patches, values]`; patches behind those of a view are not read.
+            spatial_shapes: Rows and columns of patches, `[views, 2]`.
+        """
+        dtype = self.vision_tower.vision_model.embeddings.patch_embedding.weight.dtype
+        pixels = self.normalisation(pixel_values, dtype)
+        rows: list[Tensor] = super().image_pixels_to_features(pixels, spatial_shapes)
+        return rows
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint; raises ValueError where it has a tensor that the model has not."""
