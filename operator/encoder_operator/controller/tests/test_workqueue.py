@@ -179,13 +179,19 @@ async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) ->
 
 
 async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None:
-    queue.enqueue(ONE, after=3 * workqueue._DEBOUNCE_SECONDS)
-    queue.enqueue(ONE, after=0)
+    looks.hold = asyncio.Event()
     queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=0.01)
+    queue.enqueue(ONE, after=2 * workqueue._DEBOUNCE_SECONDS)
+    await asyncio.wait_for(running(looks), 30)
+    # one that was replaced, or not taken, would be due while the reconcile runs, and lead to a second one
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    looks.hold.set()
     await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
-    # the later one was replaced: it leads to no second reconcile
-    await asyncio.sleep(6 * workqueue._DEBOUNCE_SECONDS)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
     assert looks.keys == [ONE]
+    # nothing is kept of a model that is not due
+    assert queue._entries == {}
 
 
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
@@ -269,12 +275,14 @@ async def test_only_an_event_that_was_not_read_leads_to_another_reconcile(
 
 async def test_the_end_gives_what_runs_its_grace_period_and_then_cancels_it(looks: Looks) -> None:
     patient, waiting = WorkQueue(looks, concurrency=1), sample("encoder_queue_depth")
+    finished = sample("encoder_reconcile_total", result="ok")
     looks.hold = asyncio.Event()
     patient.enqueue(ONE, after=0)
     await running(looks)
     asyncio.get_running_loop().call_later(0.05, looks.hold.set)
     await asyncio.wait_for(patient.close(grace=60), 30)
     assert (looks.keys, looks.running) == ([ONE], 0)
+    assert sample("encoder_reconcile_total", result="ok") == finished + 1
     cancelled = WorkQueue(looks, concurrency=1)
     looks.hold = asyncio.Event()
     cancelled.enqueue(ONE, after=0)
@@ -334,6 +342,7 @@ async def test_the_limits_of_models_that_were_reconciled_long_ago_are_forgotten(
 
 async def test_each_result_is_counted(queue: WorkQueue, looks: Looks) -> None:
     results, finished = ("ok", "NotLeader", "Unavailable", "InternalError"), sample("encoder_reconcile_seconds_count")
+    taken = sample("encoder_reconcile_seconds_sum")
     before = {result: sample("encoder_reconcile_total", result=result) for result in results}
     looks.errors = [Unavailable("down"), ZeroDivisionError()]
     queue.enqueue(ONE, after=0)
@@ -349,6 +358,7 @@ async def test_each_result_is_counted(queue: WorkQueue, looks: Looks) -> None:
         "InternalError": 1,
     }
     assert sample("encoder_reconcile_seconds_count") == finished + 4
+    assert 0 < sample("encoder_reconcile_seconds_sum") - taken < 30
 
 
 async def test_an_event_does_not_shorten_the_delay_after_a_failure(
