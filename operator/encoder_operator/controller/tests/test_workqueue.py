@@ -133,6 +133,16 @@ async def test_a_model_that_never_stops_changing_is_throttled_and_no_other(
     await looks.until(lambda: looks.keys[3:] == [TWO])
 
 
+async def test_a_rollout_is_not_throttled_and_a_fight_over_a_field_is(queue: WorkQueue, looks: Looks) -> None:
+    looks.after = 0
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: len(looks.keys) >= 30)
+    # without a limit there would be thousands in this time
+    await asyncio.sleep(1)
+    assert len(looks.keys) <= 100
+    looks.after = None
+
+
 async def test_a_throttled_model_is_reconciled_when_it_has_a_token_again(
     queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +369,24 @@ async def test_each_result_is_counted(queue: WorkQueue, looks: Looks) -> None:
     }
     assert sample("encoder_reconcile_seconds_count") == finished + 4
     assert 0 < sample("encoder_reconcile_seconds_sum") - taken < 30
+
+
+async def test_a_replica_that_lost_the_lease_does_not_try_again(queue: WorkQueue, looks: Looks) -> None:
+    looks.errors = [NotLeader("the Lease has another holder")]
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
+    # many times the delay after a failure
+    await asyncio.sleep(0.5)
+    assert looks.keys == [ONE]
+
+
+async def test_an_unexpected_error_is_logged_with_its_trace(queue: WorkQueue, looks: Looks) -> None:
+    looks.errors = [ZeroDivisionError("one")]
+    with capture_logs() as logs:
+        queue.enqueue(ONE, after=0)
+        await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
+    (entry,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (entry["event"], entry["exc_info"]) == ("unexpected error during reconciliation", True)
 
 
 async def test_an_event_does_not_shorten_the_delay_after_a_failure(
