@@ -37,4 +37,9 @@ LINKING_LIMITS = (
         default=50_000,
         description="Tokens of all different labels of one request: what encoding them costs when none of them is in the cache.",
     ),
+    Limit(
+        name="label_vectors",
+        default=16_384,
+        description="Given vectors of labels that one request takes to the engine: each prompt has those of its labels.",
+    ),
 )

@@ -21,6 +21,12 @@ COLUMNS = 4
 TOKEN_LOGITS, TOKEN_COLUMNS = 2, 5
 
 _POSITION = np.dtype("<i4")
+_NUMBER = np.dtype("<f4")
+
+# what a run begins with that is no token ids but a vector, which a client got before; no token has this id
+_VECTOR = np.asarray([-1], _POSITION).tobytes()
+# the largest number of a vector: beyond it 16 bits hold no number at all
+VECTOR_LIMIT = 65504.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class Item:
         labels: `[labels]` int32: the position of each label's class token; with ``runs``, which of them is the label.
         threshold: Candidates are those with a probability above it.
         classes: How many of a candidate span's best classes come along; 0 for none.
-        runs: The token ids of labels that have an encoder of their own, of all texts of the prompt: int32, little-endian.
+        runs: The token ids of labels that have an encoder of their own, of all texts of the prompt: int32, little-endian; or
+            what ``vector_run`` makes of a label's vector.
     """
 
     words: NDArray[np.int32]
@@ -84,7 +91,7 @@ def decode(extra: Mapping[str, Any] | None) -> list[Item] | None:
     if not extra or "words" not in extra:
         return None
     words, labels = (_split(extra, name, f"{name[:-1]}_counts") for name in ("words", "labels"))
-    threshold, classes, runs = float(extra["threshold"]), int(extra["classes"]), _runs(extra)
+    threshold, classes, runs = float(extra["threshold"]), int(extra["classes"]), decode_runs(extra)
     return [Item(*pair, threshold, classes, runs) for pair in zip(words, labels, strict=True)]
 
 
@@ -94,7 +101,36 @@ def encode_runs(runs: Sequence[bytes]) -> dict[str, Any]:
     return {"label_runs": b"".join(runs), "label_run_tokens": lengths.tobytes()}
 
 
-def _runs(extra: Mapping[str, Any]) -> tuple[bytes, ...]:
+def encode_labels(runs: Sequence[bytes]) -> dict[str, Any]:
+    """Return the ``extra_kwargs`` of a prompt that is answered with the vectors of its labels."""
+    return {"encode": "labels", **encode_runs(runs)}
+
+
+def decode_labels(extra: Mapping[str, Any] | None) -> tuple[bytes, ...] | None:
+    """Return the runs behind ``encode_labels``; None where it did not write them.
+
+    Raises:
+        KeyError, TypeError, ValueError: They do not fit together.
+    """
+    return decode_runs(extra) if extra and extra.get("encode") == "labels" else None
+
+
+def vector_run(vector: NDArray[np.float32]) -> bytes:
+    """Return what stands for the token ids of a label whose vector `[size]` is given."""
+    return _VECTOR + vector.astype(_NUMBER).tobytes()
+
+
+def run_vector(run: bytes) -> NDArray[np.float32] | None:
+    """Return the vector `[size]` that a run holds; None for token ids."""
+    return np.frombuffer(run, _NUMBER, offset=len(_VECTOR)) if run.startswith(_VECTOR) else None
+
+
+def decode_runs(extra: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """Return the runs that ``encode_runs`` wrote; none where there are none.
+
+    Raises:
+        KeyError, TypeError, ValueError: They do not fit together.
+    """
     if "label_runs" not in extra:
         return ()
     tokens = extra["label_runs"]

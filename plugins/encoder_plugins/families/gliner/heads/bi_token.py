@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
+from vllm.v1.pool.metadata import PoolingMetadata
 
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows
@@ -23,7 +25,7 @@ from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule
 from encoder_plugins.families.gliner.heads.token import TILE, Pairs, pair_offsets, scored, tables
 from encoder_plugins.families.gliner.heads.token_head import TokenHead
-from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, Item
+from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, Item, decode_labels
 
 # a profile run has so many labels
 _DUMMY_RUNS = tuple(np.array([number], "<i4").tobytes() for number in range(25))
@@ -31,6 +33,8 @@ _DUMMY_RUNS = tuple(np.array([number], "<i4").tobytes() for number in range(25))
 
 class GlinerBiTokenPooler(GlinerPooler):
     """Answers each request with the scored words of ``gliner/payload.py``, float32 `[pairs, 5]`, by text, word and label.
+
+    One for the vectors of labels is answered with those, float32 `[labels, size]`.
 
     Args:
         encoder_size: Width of the encoder's rows.
@@ -48,6 +52,26 @@ class GlinerBiTokenPooler(GlinerPooler):
         self.head = TokenHead(encoder_size, replace(config, lstm_layers=0))
         self.labels = labels
         self.tile = tile
+
+    @torch.inference_mode()
+    def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
+        """Return one tensor on the host for each request; empty for one that cannot be answered. Never raises for a request."""
+        answers = super().forward(hidden_states, pooling_metadata)
+        for number, params in enumerate(pooling_metadata.pooling_params):
+            if runs := self._wanted(params.extra_kwargs):
+                # each once, as the cache takes them
+                rows = {run: row for row, run in enumerate(dict.fromkeys(runs))}
+                vectors = self.labels(list(rows), hidden_states).float().cpu()
+                answers[number] = vectors[[rows[run] for run in runs]]
+        return answers
+
+    def _wanted(self, extra: dict[str, Any] | None) -> tuple[bytes, ...]:
+        """Return the labels whose vectors a request wants; none for any other request."""
+        try:
+            runs = decode_labels(extra) or ()
+        except (KeyError, TypeError, ValueError):
+            return ()
+        return runs if self.labels.accepts(runs) else ()
 
     def warm_up(self, hidden: Tensor) -> None:
         """Compile the encoder's kernels: the head has none that depend on the number of labels, and no LSTM."""

@@ -24,6 +24,7 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention import Attention
 
 from encoder_plugins.backbones.attention import VarlenMetadata
+from encoder_plugins.families.gliner.payload import VECTOR_LIMIT, run_vector
 
 # tokens of one pass of the encoder: a GPU is busy with the larger one, and a CPU soon done with the smaller one
 SLICE_TOKENS = {"cpu": 128, "cuda": 2048}
@@ -31,7 +32,7 @@ SLICE_TOKENS = {"cpu": 128, "cuda": 2048}
 CACHE_BYTES = 128 << 20
 
 Run = bytes
-"""The token ids of a label: int32, little-endian."""
+"""The token ids of a label: int32, little-endian. Or its vector: ``payload.vector_run``."""
 
 
 class VectorCache:
@@ -130,14 +131,20 @@ class LabelVectors(nn.Module):
         self.encoder = encoder
         self.projection = nn.Linear(encoder_size, size) if projection else None
         self.cache = VectorCache(size)
+        self._size = size
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
         self._vllm_config = vllm_config
         self._names = [layer.layer_name for layer in encoder.modules() if isinstance(layer, Attention)]
 
     def accepts(self, runs: Sequence[Run]) -> bool:
-        """Return whether all runs can be encoded: an exception in a pooler ends the engine."""
+        """Return whether all runs can be encoded, or are vectors: an exception in a pooler ends the engine."""
         for run in runs:
+            if (vector := run_vector(run)) is not None:
+                # NaN is not below it, either
+                if len(vector) != self._size or not (np.abs(vector) <= VECTOR_LIMIT).all():
+                    return False
+                continue
             tokens = np.frombuffer(run, "<i4")
             if not 1 <= len(tokens) <= self._max_tokens or tokens.min() < 0 or tokens.max() >= self._vocabulary:
                 return False
@@ -145,6 +152,19 @@ class LabelVectors(nn.Module):
 
     def forward(self, runs: Sequence[Run], like: Tensor) -> Tensor:
         """Return the vectors of runs that are different from each other, `[runs, size]`, with the dtype and on the device of ``like``."""
+        found = [run_vector(run) for run in runs]
+        given = {place: vector for place, vector in enumerate(found) if vector is not None}
+        own = [place for place in range(len(runs)) if place not in given]
+        if not given:
+            return self._cached(runs, like)
+        host = torch.from_numpy(np.stack(list(given.values())))
+        vectors = like.new_empty(len(runs), self._size)
+        vectors[_indices(list(given), like)] = host.to(like.device, like.dtype)
+        if own:
+            vectors[_indices(own, like)] = self._cached([runs[place] for place in own], like)
+        return vectors
+
+    def _cached(self, runs: Sequence[Run], like: Tensor) -> Tensor:
         return self.cache.get(runs, lambda missing: self.encode(missing, like), like)
 
     def reserve(self, like: Tensor) -> None:

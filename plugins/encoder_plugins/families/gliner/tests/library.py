@@ -83,6 +83,10 @@ class Library:
         """Return the library's logits for one text: `[words, widths, labels]`."""
         return torch.from_numpy(call("logits", str(self.folder), text, list(labels)))
 
+    def label_vectors(self, labels: Sequence[str]) -> torch.Tensor:
+        """Return the library's vectors of labels that have an encoder of their own: `[labels, size]`."""
+        return torch.from_numpy(call("label_vectors", str(self.folder), list(labels)))
+
     def entities(self, text: str, labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = call("entities", str(self.folder), text, list(labels), **options)
         return found

@@ -115,6 +115,15 @@ def logits(folder: str, text: str, labels: Sequence[str]) -> Array:
 
 
 @torch.inference_mode()
+def label_vectors(folder: str, labels: Sequence[str]) -> Array:
+    """Return the library's vectors `[labels, size]`, each label encoded alone: it pads them, which moves their last bits."""
+    library = model(folder)
+    tokenized = (library.data_processor.labels_tokenizer([label], return_tensors="pt") for label in labels)
+    found: Array = torch.cat([library.model.token_rep_layer.encode_labels(**each) for each in tokenized]).numpy()
+    return found
+
+
+@torch.inference_mode()
 def logits_of_prompt(folder: str, tokens: Sequence[int], words: Sequence[int]) -> Array:
     """Return the library's logits, as ``logits`` does, for a prompt, given the first token of each word."""
     library = model(folder)

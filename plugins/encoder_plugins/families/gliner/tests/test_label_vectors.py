@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     from encoder_plugins.backbones import deberta_v1, deberta_v1_settings
     from encoder_plugins.backbones.tests.conftest import join_group, make, randomize
     from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors, VectorCache
+    from encoder_plugins.families.gliner.payload import vector_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -147,5 +148,22 @@ def test_a_vector_has_the_same_bits_whatever_is_encoded_with_it(labels: tuple[La
 def test_only_runs_that_the_encoder_takes_are_accepted(labels: tuple[LabelVectors, Any]) -> None:
     vectors, _ = labels
     assert vectors.accepts(drawn(3, seed=2))
-    for bad in (b"", run(VOCABULARY), run(-1), run(*[1] * (MOST + 1))):
+    numbers = np.linspace(-9, 9, SIZE, dtype=np.float32)
+    assert vectors.accepts([vector_run(numbers), run(1)])
+    odd = (numbers[:-1], np.append(numbers[1:], np.float32("nan")), np.append(numbers[1:], np.float32("inf")))
+    for bad in (b"", run(VOCABULARY), run(-1), run(*[1] * (MOST + 1)), *map(vector_run, odd)):
         assert not vectors.accepts([run(1), bad])
+
+
+@torch.inference_mode()
+def test_a_given_vector_is_taken_as_it_is_and_not_kept(labels: tuple[LabelVectors, Any]) -> None:
+    vectors, _ = labels
+    runs = drawn(5, seed=3)
+    expected = vectors(runs, LIKE)
+    count = len(vectors.cache)
+    mixed = [run if place % 2 else vector_run(-expected[place].numpy()) for place, run in enumerate(runs)]
+    signs = torch.tensor([1.0 if place % 2 else -1.0 for place in range(len(runs))])
+    assert torch.equal(vectors(mixed, LIKE), expected * signs[:, None])
+    given = [vector_run(row.numpy()) for row in expected]
+    assert torch.equal(vectors(given, LIKE), expected)
+    assert len(vectors.cache) == count

@@ -20,6 +20,7 @@ from encoder_plugins.families.gliner.processor import Parsed
 from encoder_plugins.families.gliner.request import EntityRequest
 from encoder_plugins.families.gliner.tests.library import Library
 from encoder_plugins.inputs import body as bodies
+from encoder_plugins.inputs.encodings import decode_base64, encode_base64
 from encoder_plugins.parity.tests.served_model import Served, environment, pooled, start
 from encoder_plugins.plugin import resolve
 from encoder_plugins.serving import limits
@@ -51,7 +52,8 @@ TEXTS = [
     "<<ENT>> [SEP] one",
 ]
 # sums over other batches end in other bits
-LOGIT, SCORE = 1e-4, 2.5e-5
+LOGIT, SCORE, VECTOR = 1e-4, 2.5e-5, 5e-5
+DIGEST = "sha256:" + "0" * 64
 
 
 class Model:
@@ -69,6 +71,7 @@ class Model:
             names=("m",),
             limits=limits.defaults(self.served.plugin) | values,
             dtype="float32",
+            digest=DIGEST,
         )
         return resolve(self.served.plugin.processor)(context)
 
@@ -201,6 +204,74 @@ def test_several_texts_in_one_prompt_have_their_own_labels(both: tuple[Model, Li
             result["entities"],
             [{**entity, "id": f"Q{LABELS.index(entity['label'])}"} for entity in plain["entities"]],
         )
+
+
+def test_vectors_of_labels_are_those_of_the_library_and_stand_for_the_labels(both: tuple[Model, Library]) -> None:
+    model, library = both
+    model.forget_labels()
+    encoded = model.answer({"encode": "labels", "labels": [*LABELS, LABELS[0]]})["label_vectors"]
+    assert encoded["digest"] == DIGEST
+    assert list(encoded["vectors"]) == LABELS
+    ours = np.stack([decode_base64(encoded["vectors"][label]) for label in LABELS])
+    np.testing.assert_allclose(ours, library.label_vectors(LABELS).numpy(), rtol=0, atol=VECTOR)
+    lists = [LABELS[:3], LABELS[2:7], LABELS[::-1], ["river"]]
+    data = {"texts": TEXTS, "labels_per_text": lists, "threshold": 0.3}
+    expected = model.answer(data)["results"]
+    assert sum(len(result["entities"]) for result in expected) > 10
+    some = {**encoded, "vectors": {label: encoded["vectors"][label] for label in LABELS[1::2]}}
+    for given, left in ((encoded, 0), (some, 4)):
+        model.forget_labels()
+        for result, plain in zip(model.answer({**data, "label_vectors": given})["results"], expected, strict=True):
+            same(result["entities"], plain["entities"])
+        # the others were encoded
+        assert model.forget_labels() == left
+    # the vectors are what is scored: those of other labels make other scores
+    turned = {"digest": DIGEST, "vectors": dict(zip(LABELS, [*encoded["vectors"].values()][::-1], strict=True))}
+    text = {"text": TEXTS[0], "labels": LABELS, "threshold": 0.2, "multi_label": True}
+    names = dict(zip(LABELS, LABELS[::-1], strict=True))
+    renamed = [
+        {**entity, "label": names[entity["label"]]}
+        for entity in model.answer({**text, "labels": LABELS[::-1]})["entities"]
+    ]
+    same(model.answer({**text, "label_vectors": turned})["entities"], renamed)
+
+
+def given(*numbers: float, count: int = 96, digest: str = DIGEST) -> dict[str, Any]:
+    """A vector for the label x, with these numbers and as many zeros as it lacks."""
+    vector = np.zeros((1, count), np.float32)
+    vector[0, : len(numbers)] = numbers
+    return {"digest": digest, "vectors": {"x": encode_base64(vector)[0]}}
+
+
+GIVEN = "data.label_vectors.vectors"
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "param", "message"),
+    [
+        ({"label_vectors": given(digest="sha256:1")}, {}, "data.label_vectors.digest", "is served"),
+        ({"label_vectors": given(count=95)}, {}, GIVEN, "has 95 numbers; expected 96"),
+        ({"label_vectors": given(float("nan"))}, {}, GIVEN, "not finite"),
+        ({"label_vectors": given(0.0, float("-inf"))}, {}, GIVEN, "not finite"),
+        ({"label_vectors": given(7e4)}, {}, GIVEN, "beyond 65504"),
+        ({"label_vectors": {"digest": DIGEST, "vectors": {"x": "%"}}}, {}, GIVEN, "in base64"),
+        ({"label_vectors": {"digest": DIGEST, "vectors": {"x": "AAA="}}}, {}, GIVEN, "in base64"),
+        ({"label_vectors": given()}, {"label_vectors": 0}, GIVEN, "the limit is 0"),
+        ({"encode": "labels"}, {}, "data.text", "with encode"),
+        ({"encode": "labels", "text": None, "threshold": 0.1}, {}, "data.threshold", "with encode"),
+        ({"encode": "labels", "text": None, "labels": []}, {}, "data.labels", "no labels"),
+        ({"encode": "labels", "text": None, "labels": ["x", ""]}, {}, "data.labels[1]", "blank"),
+        ({"encode": "labels", "text": None}, {"label_tokens": 1}, "data.labels", "the limit is 1"),
+        ({"encode": "texts", "text": None}, {}, "data.encode", ""),
+    ],
+)
+def test_a_bad_request_with_vectors_is_refused_by_field(
+    both: tuple[Model, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
+) -> None:
+    model, _ = both
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        model.answer({"text": "Tim Cook leads Apple.", "labels": ["x"], **data}, **values)
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
