@@ -123,6 +123,7 @@ def build_status(inputs: StatusInputs) -> Json:
         "readyReplicas": ready,
         "desiredReplicas": desired,
         "selector": f"{naming.MODEL}={inputs.model.name},{naming.COMPONENT}=serving",
+        "license": inputs.model.plugin.licence_note,
         "artifact": _artifact(inputs),
         "prepJob": workload.newest_job(inputs.observed.prep_jobs, inputs.artifact_plan.actions),
         "activeRevision": inputs.active and inputs.active.hash,
@@ -167,7 +168,7 @@ def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState)
         "Available": serving,
         "Ready": ConditionValue(False, error.reason, error.message),
     }
-    kept = {key: old.get(key) for key in ("endpoint", "selector", "artifact", "engine", "parity")}
+    kept = {key: old.get(key) for key in ("endpoint", "selector", "license", "artifact", "engine", "parity")}
     found = kept | {
         "phase": "Degraded" if ready else "Failed",
         "ready": f"{len(ready)}/{old.get('desiredReplicas', 0)}",
@@ -210,7 +211,7 @@ def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) ->
         "Accepted": ConditionValue(True, Reason.ACCEPTED, "Spec is valid"),
         "Progressing": ConditionValue(True, Reason.WAITING_FOR_DELETION, what),
     }
-    found: Json = {"phase": "Pending", "replicas": 0, "readyReplicas": 0}
+    found: Json = {"phase": "Pending", "replicas": 0, "readyReplicas": 0, "license": model.plugin.licence_note}
     return _assemble(found, conditions, model.status, model.generation, observed)
 
 

@@ -124,6 +124,9 @@ class Status(ApiType):
     """Number of pods that the spec requests; 0 while it is suspended."""
     selector: str | None = None
     """Label selector of the pods, for autoscalers."""
+    license: str | None = None
+    """What the plugin declares about the license of its checkpoints, for instance that it forbids commercial use; absent
+    if it declares nothing. A checkpoint of your own may have another license."""
     artifact: Artifact | None = None
     """The artifact of the target revision."""
     prep_job: str | None = None

@@ -12,22 +12,27 @@ from encoder_operator.state.observed import (
 )
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
+from encoder_operator.status.status import not_accepted_status, waiting_for_deletion_status
 from encoder_operator.status.tests.states import (
     ARTIFACT,
     CRASH,
     EMPTY,
     FIRST,
+    MODEL,
     MOVED,
     NOTHING,
     READY,
     ROUTE,
     SECOND,
+    SERVING,
     UNPREPARED,
     pod,
     reported,
     status,
     verdict,
 )
+from encoder_operator.validation.errors import NotAccepted
+from encoder_plugins import catalog
 
 
 def test_a_model_that_serves() -> None:
@@ -61,6 +66,17 @@ def test_the_artifact_is_shown_with_the_parameters_that_it_was_prepared_with() -
     artifact = replace(ARTIFACT, parameters={"wordsSplitter": "whitespace"})
     found = status(artifact_plan=replace(READY, artifact=artifact))
     assert found["artifact"]["parameters"] == {"wordsSplitter": "whitespace"}
+
+
+def test_the_note_on_licenses_is_shown_from_the_first_status_on() -> None:
+    assert "license" not in status()
+    model = replace(MODEL, plugin=catalog.get("embeddinggemma"))
+    for changes in ({}, {"artifact_plan": UNPREPARED, "target": None}):
+        assert status(model=model, **changes)["license"] == model.plugin.licence_note
+    assert waiting_for_deletion_status(model, SERVING)["license"] == model.plugin.licence_note
+    # an edit that is not accepted does not change what the pods serve
+    live = {"metadata": {}, "status": {"license": "before"}}
+    assert not_accepted_status(live, NotAccepted(Reason.INVALID_SPEC, "wrong"), SERVING)["license"] == "before"
 
 
 REFUSED = Deployment(revision="r1", replicas=1, replica_failure="exceeded quota", live={})
