@@ -71,8 +71,8 @@ def test_the_artifact_is_shown_with_the_parameters_that_it_was_prepared_with() -
 def test_the_note_on_licenses_is_shown_from_the_first_status_on() -> None:
     assert "license" not in status()
     model = replace(MODEL, plugin=catalog.get("embeddinggemma"))
-    for changes in ({}, {"artifact_plan": UNPREPARED, "target": None}):
-        assert status(model=model, **changes)["license"] == model.plugin.licence_note
+    assert status(model=model)["license"] == model.plugin.licence_note
+    assert status(model=model, artifact_plan=UNPREPARED, target=None)["license"] == model.plugin.licence_note
     assert waiting_for_deletion_status(model, SERVING)["license"] == model.plugin.licence_note
     # an edit that is not accepted does not change what the pods serve
     live = {"metadata": {}, "status": {"license": "before"}}
