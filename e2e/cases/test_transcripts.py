@@ -6,7 +6,7 @@
 import json
 import os
 
-from encoder_platform import transcripts
+from encoder_platform import kubectl_plugin, transcripts
 from encoder_platform.space import Space
 from encoder_platform.transcripts import PAGE, Command, Recorder
 
@@ -26,6 +26,9 @@ def test_what_kubectl_shows(space: Space) -> None:
     prep, parity = sections["Ready"][-2:]
     assert '"code": "Prepared"' in prep.output
     assert '"result": "Passed"' in parity.output
+    for of, wanted in (("prep", '"code": "Prepared"'), ("parity", '"result": "Passed"'), ("serve", "[pod/")):
+        code, logs = kubectl_plugin.run(space.kube, space.name, "logs", "minilm", of)
+        assert (code, wanted in logs) == (0, True), logs
 
     active = model["status"]["activeRevision"]
     space.patch_serving({"args": OTHER_POOLING})
