@@ -103,7 +103,8 @@ def test_taken_back_in_the_middle_nothing_has_happened(served: Space) -> None:
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"maxModelLen": 128})
         wait_for("a candidate", lambda: len(staying(served)) == len(uids) + 1, seconds=60)
-        assert condition(served.model(), "UpToDate")["status"] == "False"
+        # the pod may be there before the status that shows it
+        assert served.wait_condition("UpToDate", "RolloutInProgress", seconds=30)["status"] == "False"
         served.patch_serving({"maxModelLen": 256})
         served.wait_ready(seconds=60)
         wait_for(
