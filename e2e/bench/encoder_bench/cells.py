@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -24,3 +25,10 @@ def serve(start: Callable[[dict[str, Any]], Callable[[], Iterator[Any]]]) -> Non
         return
     for cell in cells():
         print(f"{CELL}{json.dumps(asdict(cell))}", flush=True)
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds that a call takes, and what it returns."""
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,7 +113,7 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                 for size in task.batch_sizes:
                     gc.collect()
                     call = partial(extract, ordered, schema, size)
-                    took[size] = min(_timed(call) for _ in range(task.repeats))
+                    took[size] = min(cells.timed(call)[0] for _ in range(task.repeats))
                 best = min(took, key=lambda size: took[size])
                 found = extract(texts[: task.counted], schema, best)
                 yield Cell(
@@ -126,12 +125,6 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                 )
 
     return measure
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

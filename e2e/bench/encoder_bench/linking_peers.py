@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -95,7 +94,7 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
         for number, labels in task.labels.items():
             encode = partial(encoded, labels)
             encode()
-            took_labels, vectors = _timed(encode)
+            took_labels, vectors = cells.timed(encode)
             for words, texts in task.texts.items():
                 ordered = sorted(texts, key=len)
                 predict(ordered[: min(task.batch_sizes)], vectors, labels, min(task.batch_sizes))
@@ -104,7 +103,7 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                     gc.collect()
                     call = partial(predict, ordered, vectors, labels, size)
                     try:
-                        took[size] = min(_timed(call)[0] for _ in range(task.repeats))
+                        took[size] = min(cells.timed(call)[0] for _ in range(task.repeats))
                     except torch.OutOfMemoryError:
                         torch.cuda.empty_cache()
                         break
@@ -120,12 +119,6 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                 )
 
     return measure
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    found = call()
-    return time.perf_counter() - start, found
 
 
 if __name__ == "__main__":

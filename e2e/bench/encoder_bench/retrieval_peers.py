@@ -149,7 +149,7 @@ def _best(task: Task, texts: Sequence[str], call: Callable[[int], object]) -> tu
         try:
             if task.device == "cuda":
                 call(size)
-            took = [_timed(partial(call, size)) for _ in range(task.repeats)]
+            took = [cells.timed(partial(call, size))[0] for _ in range(task.repeats)]
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             break
@@ -159,12 +159,6 @@ def _best(task: Task, texts: Sequence[str], call: Callable[[int], object]) -> tu
             break
     best = max(rates, key=lambda size: rates[size])
     return rates[best], best
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def ours(task: Task) -> Cells:

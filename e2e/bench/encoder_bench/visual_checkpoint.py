@@ -80,8 +80,8 @@ def build(folder: Path, plugin: str, shape: str) -> Path:
 
 def _colqwen3(folder: Path, shape: str) -> None:
     large = _true(shape, "turbo")
-    width, entries = (2048, _TURBO_TEXT["vocab_size"]) if large else (128, qwen3_vl.VOCABULARY)
-    tokenizer = qwen3_vl.tokenizer(texts=topics.values(), entries=min(PIECES, int(str(entries))), padding_side="left")
+    width, entries = (2048, PIECES) if large else (128, qwen3_vl.VOCABULARY)
+    tokenizer = qwen3_vl.tokenizer(texts=topics.values(), entries=entries, padding_side="left")
     tokenizer.save_pretrained(folder)
     more: dict[str, Any] = {"sections": (24, 20, 20), "text": _TURBO_TEXT, "vision": _TURBO_VISION} if large else {}
     config = qwen3_vl.config(tokenizer, width, tied=True, **more)

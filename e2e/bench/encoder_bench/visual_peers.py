@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import importlib
 import io
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +106,7 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
             for way in ((size, number) for size in task.batch_sizes for number in workers):
                 gc.collect()
                 try:
-                    took[way], found = _timed(partial(call, *way))
+                    took[way], found = cells.timed(partial(call, *way))
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     continue
@@ -117,12 +116,6 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
             yield Cell(kind=kind, load=load, rate=count / took[best], rows=shape[best])
 
     return measure
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    found = call()
-    return time.perf_counter() - start, found
 
 
 if __name__ == "__main__":
