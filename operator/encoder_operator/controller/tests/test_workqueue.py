@@ -259,6 +259,16 @@ async def test_a_timer_that_ends_during_a_reconcile_leads_to_another_one(queue: 
     await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
 
 
+async def test_a_timer_that_ends_after_a_reconcile_leads_to_another_one(queue: WorkQueue, looks: Looks) -> None:
+    looks.hold = asyncio.Event()
+    queue.enqueue(ONE, after=0)
+    await running(looks)
+    queue.enqueue(ONE, after=4 * workqueue._DEBOUNCE_SECONDS)
+    looks.hold.set()
+    await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
+    await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
+
+
 @pytest.mark.parametrize(("news", "expected"), [(False, 1), (True, 2)])
 async def test_only_an_event_that_was_not_read_leads_to_another_reconcile(
     looks: Looks, news: bool, expected: int
@@ -348,6 +358,53 @@ async def test_the_limits_of_models_that_were_reconciled_long_ago_are_forgotten(
         queue.enqueue(key, after=0)
         await looks.until(lambda number=number: len(looks.keys) == number and looks.running == 0)  # type: ignore[misc]
     assert looks.keys == [ONE, TWO, ONE]
+
+
+async def test_a_model_that_was_reconciled_lately_keeps_its_limit(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_BURST", 2)
+    monkeypatch.setattr(workqueue, "_TOKEN_SECONDS", 3600)
+    monkeypatch.setattr(workqueue, "_MAX_BUCKETS", 2)
+    three = NamespacedName("demo", "three")
+    for number, key in enumerate((ONE, TWO, ONE, three), 1):
+        queue.enqueue(key, after=0)
+        await looks.until(lambda number=number: len(looks.keys) == number and looks.running == 0)  # type: ignore[misc]
+    queue.enqueue(ONE, after=0)
+    await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
+    assert looks.keys == [ONE, TWO, ONE, three]
+
+
+async def test_a_throttled_model_waits_until_its_bucket_says(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = ScriptedBucket([(0.4, 0.0), (0.0, 1.0)])
+    monkeypatch.setattr(workqueue, "TokenBucket", lambda burst, period: bucket)
+    queue.enqueue(ONE, after=0)
+    await turn()
+    # this event needs no timer of its own: the model is due earlier
+    queue.enqueue(ONE, after=30)
+    await asyncio.sleep(0.2)
+    assert looks.keys == []
+    await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
+
+
+async def test_failures_in_a_row_are_counted_from_the_last_success(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def backoff(failures: int, error: Exception | None) -> float:
+        counts.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(workqueue, "_backoff", backoff)
+    looks.errors, looks.after = [RequestRejected("quota"), ZeroDivisionError()], 0.2
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: len(looks.keys) == 3 and looks.running == 0)
+    looks.errors, looks.after = [RequestRejected("quota")], None
+    await looks.until(lambda: len(looks.keys) == 5 and looks.running == 0)
+    assert counts == [1, 2, 1]
 
 
 async def test_each_result_is_counted(queue: WorkQueue, looks: Looks) -> None:
