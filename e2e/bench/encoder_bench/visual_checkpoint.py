@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from encoder_checkpoints import colbert_builder, qwen3_vl
 from encoder_checkpoints.qwen3_vl import write
 from encoder_plugins.models.collfm2.tests import tiny as lfm2_vl
+from encoder_plugins.models.nemotron_colembed.tests import tiny as nemotron
 
 # pieces that tokenizers learn: about as many tokens in a word as those of published checkpoints have
 PIECES = 12_000
@@ -50,6 +51,16 @@ _TURBO_VISION = {
     "intermediate_size": 4096,
     "num_heads": 16,
     "deepstack_visual_indexes": [5, 11, 17],
+}
+# of Qwen3-VL-4B
+_FOUR_BILLION_TEXT = {
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 262_144,
 }
 _LFM2_TEXT = {
     "hidden_size": 1024,
@@ -126,19 +137,37 @@ def _collfm2(folder: Path, shape: str) -> None:
     _save(folder, model, published, width)
 
 
+def _nemotron_colembed(folder: Path, shape: str) -> None:
+    large = _true(shape, "4b")
+    width, entries = (2560, PIECES) if large else (nemotron.WIDTH, qwen3_vl.VOCABULARY)
+    tokenizer = qwen3_vl.tokenizer(
+        texts=topics.values(), entries=entries, padding_side="right", chat_template=nemotron.TEMPLATE
+    )
+    tokenizer.save_pretrained(folder)
+    more: dict[str, Any] = (
+        {"sections": (24, 20, 20), "text": _FOUR_BILLION_TEXT, "vision": _TURBO_VISION} if large else {}
+    )
+    config = qwen3_vl.config(tokenizer, width, tied=False, **more)
+    nemotron.write_files(folder, config, **({"document_tokens": 8192, "most_pixels": MOST_PIXELS} if large else {}))
+    with torch.device("meta"):
+        model = transformers.Qwen3VLForConditionalGeneration(config)
+    _save(folder, model, str, None)
+
+
 def _true(shape: str, name: str) -> bool:
     if shape not in ("tiny", name):
         raise ValueError(f"the shapes are tiny and {name}, not {shape}")
     return shape == name
 
 
-def _save(folder: Path, model: torch.nn.Module, name_of: Callable[[str], str], width: int) -> None:
-    """Write random weights for a model without data, and for the projection of rows."""
+def _save(folder: Path, model: torch.nn.Module, name_of: Callable[[str], str], width: int | None) -> None:
+    """Write random weights for a model without data, and for the projection of rows of ``width``, if there is one."""
     generator = torch.Generator().manual_seed(7)
 
     def tensors() -> Iterator[tuple[str, torch.Tensor]]:
         shapes = {name_of(name): tuple(value.shape) for name, value in model.named_parameters()}
-        shapes |= {"custom_text_proj.weight": (DIMENSIONS, width), "custom_text_proj.bias": (DIMENSIONS,)}
+        if width is not None:
+            shapes |= {"custom_text_proj.weight": (DIMENSIONS, width), "custom_text_proj.bias": (DIMENSIONS,)}
         for name, shape in shapes.items():
             drawn = torch.randn(shape, generator=generator, dtype=torch.float32)
             if len(shape) == 1:
@@ -150,4 +179,6 @@ def _save(folder: Path, model: torch.nn.Module, name_of: Callable[[str], str], w
     save_file(dict(tensors()), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-KINDS: Mapping[str, Callable[[Path, str], None]] = MappingProxyType({"colqwen3": _colqwen3, "collfm2": _collfm2})
+KINDS: Mapping[str, Callable[[Path, str], None]] = MappingProxyType(
+    {"colqwen3": _colqwen3, "collfm2": _collfm2, "nemotron_colembed": _nemotron_colembed}
+)

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import transformers
 
 NAME, WIDTH = "nemotron-colembed-tiny", 160
 PROCESSOR = "Qwen3VLNemotronEmbedProcessor"
@@ -44,22 +47,35 @@ def save(folder: Path) -> None:
     model = transformers.Qwen3VLForConditionalGeneration(parts.config(tokenizer, WIDTH, tied=False))
     parts.draw(model, 7)
     model.save_pretrained(saved)
+    write_files(saved, model.config)
+
+
+def write_files(
+    folder: Path,
+    config: transformers.Qwen3VLConfig,
+    *,
+    document_tokens: int = DOCUMENT_TOKENS,
+    **pixels: int,
+) -> None:
+    """Write the configuration of a model and of its processors as published; ``pixels`` are bounds of an image's size."""
+    from encoder_checkpoints import qwen3_vl as parts
+
     classes = "modeling_qwen3_vl_nemotron_embed.Qwen3VLNemotronEmbed"
     published = {
-        **json.loads((saved / "config.json").read_text()),
+        **config.to_dict(),
         "architectures": ["Qwen3VLNemotronEmbedModel"],
         "model_type": "qwen3_vl_nemotron_embed",
         "pooling": "colbert",
         "auto_map": {"AutoConfig": f"{classes}Config", "AutoModel": f"{classes}Model"},
     }
-    parts.write(saved / "config.json", published)
-    parts.write_processors(saved, PROCESSOR)
+    parts.write(folder / "config.json", published)
+    parts.write_processors(folder, PROCESSOR, **pixels)
     lengths = {
         "q_max_length": QUERY_TOKENS,
-        "p_max_length": DOCUMENT_TOKENS,
+        "p_max_length": document_tokens,
         "query_prefix": "query:",
         "passage_prefix": "passage:",
         "reserve_tokens_for_images": RESERVED,
     }
     code = {"AutoProcessor": f"processing_qwen3_vl_nemotron_embed.{PROCESSOR}"}
-    parts.write(saved / "processor_config.json", {"processor_class": PROCESSOR, "auto_map": code, **lengths})
+    parts.write(folder / "processor_config.json", {"processor_class": PROCESSOR, "auto_map": code, **lengths})
