@@ -11,6 +11,7 @@ import yaml
 
 from encoder_node import module_sources, programs
 from encoder_node.settings import load
+from encoder_operator.api.v1alpha1 import LabelSelector
 from encoder_operator.cli import doctor
 from encoder_operator.manager.settings import Settings
 from encoder_platform import chart, openapi
@@ -34,10 +35,19 @@ EVERYTHING: Body = {
         for name in ("podMonitor", "serviceMonitor", "servingPodMonitor", "alerts", "dashboard")
     },
 }
+SELECTOR: Body = {
+    "matchLabels": {"encoders": "enabled"},
+    "matchExpressions": [{"key": "tier", "operator": "In", "values": ["search", "ads"]}],
+}
 SHAPES: dict[str, Body] = {
     "default": {},
     "everything": EVERYTHING,
     "some namespaces": {**EVERYTHING, "watch": {"namespaces": ["team-a", "team-b"]}},
+    "selected namespaces": {
+        **EVERYTHING,
+        "test": {**EVERYTHING["test"], "namespace": "team-a"},
+        "watch": {"namespaceSelector": SELECTOR},
+    },
     "nothing": {
         "crds": {"install": False},
         "gatePolicy": {"enabled": False},
@@ -122,6 +132,25 @@ def test_in_some_namespaces_the_operator_has_no_right_outside_of_them(helm: Helm
             assert expression["values"] == ["team-a", "team-b"]
 
 
+def test_operator_and_policies_select_the_same_namespaces(helm: Helm) -> None:
+    objects = helm.render(SHAPES["selected namespaces"])
+    selectors = [
+        body["spec"]["matchResources"] for body in objects if body["kind"] == "ValidatingAdmissionPolicyBinding"
+    ]
+    assert selectors == [{"namespaceSelector": SELECTOR}] * 3
+    operator = chart.find(objects, "Deployment", "encoder-operator")["spec"]["template"]["spec"]
+    collector = chart.find(objects, "CronJob", "encoder-operator-gc")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    for pod in (operator, collector):
+        environment = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+        found = LabelSelector.model_validate_json(environment["ENCODER_NAMESPACE_SELECTOR"])
+        assert found.model_dump(by_alias=True, exclude_defaults=True) == SELECTOR
+        assert json.loads(environment["ENCODER_NAMESPACES"]) == []
+    # without one, the policies match everywhere
+    for body in helm.render():
+        if body["kind"] == "ValidatingAdmissionPolicyBinding":
+            assert "matchResources" not in body["spec"]
+
+
 @pytest.mark.complaint(22)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_role_has_wildcards_or_reads_secrets_or_enters_pods(helm: Helm, shape: str) -> None:
@@ -150,6 +179,9 @@ def test_the_operators_role_matches_the_permissions_that_doctor_checks(helm: Hel
     some = helm.render(SHAPES["some namespaces"])
     assert granted(chart.find(some, "Role", "encoder-operator", "team-a")) == required
     assert granted(chart.find(helm.render(), "ClusterRole", "encoder-operator")) == required | {("", "nodes", "get")}
+    selected = chart.find(helm.render(SHAPES["selected namespaces"]), "ClusterRole", "encoder-operator")
+    namespaces = {(doctor.NAMESPACES[0], doctor.NAMESPACES[1], verb) for verb in doctor.NAMESPACES[2]}
+    assert granted(selected) == required | {("", "nodes", "get")} | namespaces
     leases = {(doctor.LEASES[0], doctor.LEASES[1], verb) for verb in doctor.LEASES[2]}
     assert granted(chart.find(some, "Role", "encoder-operator-lease")) == leases
 

@@ -29,6 +29,7 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "engines.cuda": ({"sentence_transformer": IMAGE}, {}),
     "preps": ({"sentence_transformer": IMAGE}, {}),
     "watch.namespaces": (["team-a", "team-b"], {}),
+    "watch.namespaceSelector": ({"matchLabels": {"encoders": "enabled"}}, {}),
     "replicas": (3, {}),
     "leaderElection.enabled": (True, {"replicas": 1}),
     "leaderElection.leaseSeconds": (30, {"replicas": 2}),
@@ -88,6 +89,7 @@ OTHER: dict[str, tuple[Any, Body]] = {
     "artifactCollection.enabled": (True, {}),
     "artifactCollection.schedule": ("@daily", {"artifactCollection": {"enabled": True}}),
     "artifactCollection.resources": (RESOURCES, {"artifactCollection": {"enabled": True}}),
+    "test.namespace": ("team-a", {}),
     "test.model": ({"plugin": "sentence_transformer"}, {}),
     "test.timeoutSeconds": (77, {}),
     **{f"monitoring.{name}.enabled": (True, {}) for name in ("podMonitor", "serviceMonitor", "servingPodMonitor")},
@@ -143,6 +145,13 @@ def test_a_value_is_used(helm: Helm, path: str) -> None:
     assert all(body["metadata"]["name"] for body in with_it)
 
 
+SELECTOR: Body = {
+    "matchLabels": {"encoders": "enabled"},
+    "matchExpressions": [
+        {"key": "team.example.org/tier", "operator": "In", "values": ["search", ""]},
+        {"key": "paused", "operator": "DoesNotExist"},
+    ],
+}
 ALL: Body = {
     "replicas": 2,
     "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
@@ -156,7 +165,14 @@ ALL: Body = {
 
 
 @pytest.mark.parametrize(
-    "values", [{}, ALL, {**ALL, "watch": {"namespaces": ["team-a"]}}], ids=["default", "all", "some"]
+    "values",
+    [
+        {},
+        ALL,
+        {**ALL, "watch": {"namespaces": ["team-a"]}},
+        {**ALL, "watch": {"namespaceSelector": SELECTOR}, "test": {"namespace": "team-a"}},
+    ],
+    ids=["default", "all", "some", "selected"],
 )
 def test_both_helms_render_the_same(values: Body) -> None:
     def sorted_by_name(name: str) -> list[Body]:
@@ -179,6 +195,15 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
         ({"extraEnv": [{"name": "ENCODER_IMAGES", "value": "{}"}]}, "extraEnv"),
         ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
+        ({"watch": {"namespaces": ["team-a"], "namespaceSelector": SELECTOR}}, "exclude each other"),
+        ({"watch": {"namespaceSelector": {"matchLabel": {"a": "b"}}}}, "matchLabel"),
+        ({"watch": {"namespaceSelector": {"matchLabels": {"a b": "c"}}}}, "a b"),
+        ({"watch": {"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}}}, "operator"),
+        ({"watch": {"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}}, "values"),
+        (
+            {"watch": {"namespaceSelector": SELECTOR}, "test": {"model": {"plugin": "sentence_transformer"}}},
+            "test.namespace is empty",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
@@ -292,6 +317,6 @@ def test_defaults_reach_the_operator_as_it_reads_them(helm: Helm) -> None:
 def test_the_values_in_the_documentation_are_values(helm: Helm) -> None:
     page = (chart.ROOT / "docs" / "install.md").read_text()
     examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for values in examples:
         assert helm.render(values) != helm.render()

@@ -37,7 +37,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The namespace in which `helm test` creates its EncoderModel. */}}
 {{- define "encoder-operator.test-namespace" -}}
-{{- if .Values.watch.namespaces }}{{ first .Values.watch.namespaces }}{{ else }}{{ .Release.Namespace }}{{ end }}
+{{- if and .Values.watch.namespaceSelector .Values.test.model (not .Values.test.namespace) }}{{ fail "test.namespace is empty: with watch.namespaceSelector and test.model, set it to a namespace that matches" }}{{ end -}}
+{{- if .Values.test.namespace }}{{ .Values.test.namespace }}{{ else if .Values.watch.namespaces }}{{ first .Values.watch.namespaces }}{{ else }}{{ .Release.Namespace }}{{ end }}
 {{- end }}
 
 {{/* An image reference. Takes a dict of root, image, repository and tag (the defaults). A digest takes precedence over a tag. */}}
@@ -105,6 +106,7 @@ seccompProfile:
 
 {{/* Environment variables of every pod that runs the operator's program. */}}
 {{- define "encoder-operator.environment" -}}
+{{- if and .Values.watch.namespaces .Values.watch.namespaceSelector }}{{ fail "watch.namespaces and watch.namespaceSelector exclude each other: set one of them" }}{{ end -}}
 - name: HOME
   value: /tmp
 # the uid has no entry in /etc/passwd
@@ -114,6 +116,8 @@ seccompProfile:
   value: {{ include "encoder-operator.images" . | quote }}
 - name: ENCODER_NAMESPACES
   value: {{ .Values.watch.namespaces | toJson | quote }}
+- name: ENCODER_NAMESPACE_SELECTOR
+  value: {{ .Values.watch.namespaceSelector | default dict | toJson | quote }}
 - name: ENCODER_FIXED_USER
   value: {{ not (include "encoder-operator.platform-assigns-users" .) | quote }}
 - name: ENCODER_LOG_LEVEL
@@ -143,6 +147,13 @@ spec:
           operator: In
           values:
             {{- toYaml . | nindent 12 }}
+  {{- end }}
+  {{- with .root.Values.watch.namespaceSelector }}
+  # another release may serve the other namespaces, with a service account that these policies do not know. So the policies do not
+  # protect the objects of a namespace while its labels do not match (docs/security.md)
+  matchResources:
+    namespaceSelector:
+      {{- toYaml . | nindent 6 }}
   {{- end }}
 {{- end }}
 

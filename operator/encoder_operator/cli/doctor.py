@@ -13,6 +13,7 @@ from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
+from encoder_operator.controller.namespaces import SelectedNamespaces
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 
@@ -36,6 +37,7 @@ PERMISSIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("networking.k8s.io", "networkpolicies", ("get", "list", "create", "patch", "delete")),
 )
 ROUTES = ("gateway.networking.k8s.io", "httproutes", ("get", "list", "create", "patch", "delete"))
+NAMESPACES = ("", "namespaces", _READ)
 LEASES = ("coordination.k8s.io", "leases", ("get", "create", "update"))
 _GPU = "nvidia.com/gpu"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -81,6 +83,8 @@ async def run_checks(client: Client, settings: Settings) -> AsyncIterator[Findin
     for namespace in settings.namespaces or [""]:
         async for finding in _check_permissions(client, settings, namespace):
             yield finding
+    if settings.selects_namespaces:
+        yield await _check_selected_namespaces(client, settings)
     yield await _check_storage(client)
     yield await _check_accelerators(client)
 
@@ -105,6 +109,8 @@ async def _check_permissions(client: Client, settings: Settings, namespace: str)
         wanted.append((*ROUTES, namespace))
     if not settings.namespaced:
         wanted.append(("", "nodes", ("get",), ""))
+    if settings.selects_namespaces:
+        wanted.append((*NAMESPACES, ""))
     if settings.lease:
         wanted.append((*LEASES, settings.lease_namespace))
     missing = []
@@ -123,6 +129,25 @@ async def _check_permissions(client: Client, settings: Settings, namespace: str)
         yield Finding(
             "wrong", f"missing permission in {scope}: {text}", "upgrade the chart: its role grants this permission"
         )
+
+
+async def _check_selected_namespaces(client: Client, settings: Settings) -> Finding:
+    namespaces = SelectedNamespaces(client, settings)
+    try:
+        await namespaces.refresh()
+    except ApiServerError as error:
+        return Finding(
+            "wrong", f"cannot list Namespaces: {error}", "upgrade the chart: its role grants this permission"
+        )
+    names = sorted(namespaces.served)
+    if not names:
+        return Finding(
+            "note",
+            "the labels of no namespace match watch.namespaceSelector",
+            "label a namespace, or change the selector in the chart's values",
+        )
+    shown = ", ".join(names[:5])
+    return Finding("ok", f"namespaces that are served: {shown}{' …' if len(names) > 5 else ''} ({len(names)})")
 
 
 async def _check_storage(client: Client) -> Finding:

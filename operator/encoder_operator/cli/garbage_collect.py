@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime
 
 import structlog
@@ -17,6 +18,7 @@ import structlog
 from encoder_operator import naming
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
+from encoder_operator.controller.namespaces import served_namespaces
 from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import garbage_collection_job
 from encoder_operator.resources.garbage_collection_job import CollectionTarget
@@ -84,11 +86,17 @@ async def run(client: Client, settings: Settings, now: datetime) -> int:
     Returns:
         The exit code: 1 if a Job could not be created.
     """
-    references = References()
+    references, namespaces = References(), served_namespaces(client, settings)
+    await namespaces.refresh()
+
+    def of_served(consume: Callable[[Json], None]) -> Callable[[Json], None]:
+        return lambda live: consume(live) if namespaces.serves(live["metadata"]["namespace"]) else None
+
     for namespace in settings.namespaces or ["*"]:
-        await client.for_each(naming.KIND, namespace, {}, references.add_model)
+        await client.for_each(naming.KIND, namespace, {}, of_served(references.add_model))
         for kind in _REFERENCING_KINDS:
-            await client.for_each(kind, namespace, {naming.MANAGED_BY: naming.MANAGER}, references.add_other)
+            labels = {naming.MANAGED_BY: naming.MANAGER}
+            await client.for_each(kind, namespace, labels, of_served(references.add_other))
     failed = False
     for claim in references.targets():
         log = _LOG.bind(namespace=claim.namespace, claim=claim.name)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import crd
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         return _generate(parsed)
     try:
         settings = Settings()
-    except ValidationError as error:
+    except (ValidationError, SettingsError) as error:
         sys.stderr.write(f"invalid settings in the environment (ENCODER_...): {error}\n")
         return 64
     if parsed.command == "render":

@@ -153,22 +153,22 @@ class Client:
 
         await self._read("list", kind, read)
 
-    async def list_metadata(self, kind: str, namespace: str) -> _ObjectList:
-        """Return name, namespace and resourceVersion of all objects of a kind."""
-        found = await self._list_metadata(kind, namespace, _IDENTITY_FIELDS, "")
+    async def list_metadata(self, kind: str, namespace: str | None, *more: str) -> _ObjectList:
+        """Return name, namespace, resourceVersion and ``more`` of the metadata of all objects of a kind."""
+        found = await self._list_metadata(kind, namespace, (*_IDENTITY_FIELDS, *more), "")
         return [entry["metadata"] for entry in found]
 
     async def list_owners(self, kind: str, namespace: str, label: str, values: Iterable[str]) -> _ObjectList:
         """Return the objects whose ``label`` has one of ``values``, with no more than their identity, labels and owners."""
         return await self._list_metadata(kind, namespace, _OWNER_FIELDS, f"{label} in ({','.join(values)})")
 
-    async def _list_metadata(self, kind: str, namespace: str, fields: tuple[str, ...], selector: str) -> _ObjectList:
+    async def _list_metadata(self, kind: str, namespace: str | None, fields: Sequence[str], labels: str) -> _ObjectList:
         async def read() -> _ObjectList:
             found: _ObjectList = []
             more = ""
             while True:
                 query = {"limit": str(_PAGE_SIZE)} | ({"continue": more} if more else {})
-                query |= {"labelSelector": selector} if selector else {}
+                query |= {"labelSelector": labels} if labels else {}
                 page = await self._raw("list", kind, namespace, None, query, accept=_METADATA_ONLY)
                 found += [
                     {"metadata": {field: value for field, value in entry["metadata"].items() if field in fields}}

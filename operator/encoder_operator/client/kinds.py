@@ -19,6 +19,7 @@ KINDS: dict[str, Any] = {
     "PersistentVolumeClaim": create_namespaced_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     "ConfigMap": create_namespaced_resource("", "v1", "ConfigMap", "configmaps"),
     "Event": create_namespaced_resource("", "v1", "Event", "events"),
+    "Namespace": create_global_resource("", "v1", "Namespace", "namespaces"),
     "Node": create_global_resource("", "v1", "Node", "nodes"),
     "NetworkPolicy": create_namespaced_resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
     "PodDisruptionBudget": create_namespaced_resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),

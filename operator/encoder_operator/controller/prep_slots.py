@@ -143,6 +143,16 @@ class PrepSlots:
         self._export()
         self._enqueue_next()
 
+    def forget(self, namespace: str) -> None:
+        """Forget the Jobs and the queue of a namespace that is not served any more; its slots are free."""
+        for jobs in (self._running, self._pending):
+            for key in [key for key in jobs if key.namespace == namespace]:
+                del jobs[key]
+        self._reserved = {key for key in self._reserved if key.namespace != namespace}
+        self._waiting.pop(namespace, None)
+        self._export()
+        self._enqueue_next()
+
     @property
     def _in_use(self) -> set[NamespacedName]:
         return self._running.keys() | self._reserved

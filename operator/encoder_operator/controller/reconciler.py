@@ -84,6 +84,20 @@ class Reconciler:
             self._prep_slots.leave(key)
             raise
 
+    def forget(self, namespace: str) -> None:
+        """Forget what is known of the models of a namespace that is not served any more. Nothing is written."""
+        for key in self._phase_gauge.models | self._condition_gauge.models:
+            if key.namespace == namespace:
+                self._remove(key)
+        self._watch_progress.forget_namespace(namespace)
+        self._prep_slots.forget(namespace)
+
+    def _remove(self, key: NamespacedName) -> None:
+        """Remove a model that is gone, or not served any more, from gauges and limits."""
+        self._phase_gauge.remove(key)
+        self._condition_gauge.remove(key)
+        self._automatic_updates.remove(key)
+
     async def _reconcile(self, key: NamespacedName) -> float | None:
         unread = self._watch_progress.unread_events(key)
         try:
@@ -93,9 +107,7 @@ class Reconciler:
             raise
         if snapshot is None:
             self._watch_progress.forget_deleted(key, unread)
-            self._phase_gauge.remove(key)
-            self._condition_gauge.remove(key)
-            self._automatic_updates.remove(key)
+            self._remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
             self._prep_slots.leave(key)

@@ -20,6 +20,7 @@ from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlo
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
+from encoder_operator.state.observed import parse_version
 
 _LOG = structlog.get_logger()
 # models of one batch are read together
@@ -37,7 +38,7 @@ class WatchProgress:
 
     def record_event(self, key: NamespacedName, kind: str, version: str) -> bool:
         """Record an event; return whether a reconcile is needed for it."""
-        number = _parse_version(version)
+        number = parse_version(version)
         read = self._read.get(key)
         if read is not None and number and number <= read[WATCHED_KINDS.index(kind)]:
             return False
@@ -51,7 +52,7 @@ class WatchProgress:
 
     def record_read(self, key: NamespacedName, versions: Mapping[str, str]) -> None:
         """Record the version that a reconcile has read of each kind."""
-        self._read[key] = tuple(_parse_version(versions.get(kind, "")) for kind in WATCHED_KINDS)
+        self._read[key] = tuple(parse_version(versions.get(kind, "")) for kind in WATCHED_KINDS)
         unread = self._unread.get(key)
         if unread is not None:
             remaining = {
@@ -65,14 +66,19 @@ class WatchProgress:
     def record_write(self, key: NamespacedName, kind: str, version: str) -> None:
         """Record the version that a write of the operator's own has created, of an object that had not changed since it was read."""
         read = self._read.get(key)
-        if read is not None and _parse_version(version):
+        if read is not None and parse_version(version):
             index = WATCHED_KINDS.index(kind)
-            self._read[key] = (*read[:index], max(read[index], _parse_version(version)), *read[index + 1 :])
+            self._read[key] = (*read[:index], max(read[index], parse_version(version)), *read[index + 1 :])
 
     def forget(self, key: NamespacedName) -> None:
         """Forget a model whose reconcile failed, so that its next event is not skipped."""
         self._read.pop(key, None)
         self._unread.pop(key, None)
+
+    def forget_namespace(self, namespace: str) -> None:
+        """Forget the models of a namespace that is not served any more."""
+        for key in [key for key in (*self._read, *self._unread) if key.namespace == namespace]:
+            self.forget(key)
 
     def unread_events(self, key: NamespacedName) -> Mapping[str, int]:
         """Return the newest version, by kind, of the events that no reconcile has read."""
@@ -122,8 +128,9 @@ async def resync(
             # the resync is the last safety net, and one malformed response must not end it
             _LOG.exception("unexpected error during resync")
             continue
-        found = [meta for models, _ in lists for meta in models]
-        prep_slots.reset((job for _, jobs in lists for job in jobs), namespaces.unreadable)
+        found = [meta for models, _ in lists for meta in models if namespaces.serves(meta["namespace"])]
+        unfinished = [job for _, jobs in lists for job in jobs if namespaces.serves(job["metadata"]["namespace"])]
+        prep_slots.reset(unfinished, namespaces.unreadable)
         keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
         # a watch that starts again does not report what was deleted in the meantime
         missing = watch_progress.models.difference(keys)
@@ -131,7 +138,3 @@ async def resync(
         groups = max(1, -(-len(keys) // _RESYNC_BATCH))
         for i, key in enumerate(keys):
             queue.enqueue(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)
-
-
-def _parse_version(version: str) -> int:
-    return int(version) if version.isdigit() else 0

@@ -17,6 +17,7 @@ from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from encoder_operator import naming
 from encoder_operator.client.credentials import KopfLogin
+from encoder_operator.controller.namespaces import Namespaces, SelectedNamespaces
 from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
@@ -28,34 +29,45 @@ _CHILDREN = (
     ("apps", "v1", "deployments", "Deployment"),
 )
 
+_NAMESPACES = "namespaces"
 _LOGIN_RETRY_SECONDS = 5.0
 _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 _MAX_RETRY_DELAY = 8.0
 
 
-def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress) -> kopf.OperatorRegistry:
+def kopf_registry(queue: WorkQueue, watch_progress: WatchProgress, namespaces: Namespaces) -> kopf.OperatorRegistry:
     """Return the registry of Kopf handlers.
 
     Args:
         queue: Where the handlers enqueue EncoderModels.
         watch_progress: Records which versions the watches have delivered.
+        namespaces: Which namespaces are served; those that are selected by their labels are watched too.
     """
     # the default registry would log in with any Kubernetes client that is installed
     found = kopf.OperatorRegistry()
 
     def came(kind: str, meta: Mapping[str, Any]) -> None:
         key = _model_of(kind, meta)
+        # before anything is recorded: what is not served must not use memory
+        if not namespaces.serves(key.namespace):
+            return
         # a deletion has a version of its own, so a running reconcile is followed by one that finds the object gone
         if watch_progress.record_event(key, kind, meta["resourceVersion"]):
             queue.enqueue(key)
 
-    plurals = (naming.PLURAL, *(plural for _, _, plural, _ in _CHILDREN))
+    plurals = (naming.PLURAL, _NAMESPACES, *(plural for _, _, plural, _ in _CHILDREN))
     # a kubeconfig may be read while another process writes it
     kopf.on.login(id="login", registry=found, backoff=_LOGIN_RETRY_SECONDS)(KopfLogin(plurals).login)
 
     @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL, id="model_changed", registry=found)
     async def model_changed(meta: Any, **_: Any) -> None:
         came(naming.KIND, meta)
+
+    if isinstance(namespaces, SelectedNamespaces):
+        # all of them: the API server would report that one ceases to match only to a watch that is never interrupted
+        @kopf.on.event("", "v1", _NAMESPACES, id="namespace_changed", registry=found)
+        async def namespace_changed(event: Any, meta: Any, **_: Any) -> None:
+            await namespaces.record_event(dict(meta), deleted=event["type"] == "DELETED")
 
     def child(kind: str) -> Any:
         async def child_changed(meta: Any, **_: Any) -> None:

@@ -19,7 +19,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.controller import watches
-from encoder_operator.controller.namespaces import Namespaces
+from encoder_operator.controller.namespaces import Namespaces, SelectedNamespaces, served_namespaces
 from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
 from encoder_operator.controller.watch_progress import WatchProgress, resync
@@ -28,6 +28,7 @@ from encoder_operator.manager import health, leader_election
 from encoder_operator.manager.leader_election import LeaderElector
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
+from encoder_operator.naming import NamespacedName
 from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
@@ -132,24 +133,32 @@ async def _run_controller(
     stop: asyncio.Event,
 ) -> bool:
     """Watch and reconcile until shutdown is requested. Return False if a watch failed."""
-    namespaces = Namespaces(client, settings)
+    namespaces = served_namespaces(client, settings)
     if not await _unless_stopped(stop, _wait_for_crd(client, prep_slots, namespaces)):
         return True
     reconciler = Reconciler(client, settings, watch_progress=watch_progress, prep_slots=prep_slots)
     queue = WorkQueue(
-        lambda key: reconciler.reconcile(*key),
+        lambda key: reconcile_if_served(reconciler, namespaces, key),
         concurrency=settings.concurrency,
         # a slot may have become free for a model since its reconcile was planned
         has_news=lambda key: watch_progress.has_unread_events(key) or prep_slots.may_start(key),
     )
     prep_slots.on_free(queue.enqueue)
+
+    def enqueue_again(key: NamespacedName) -> None:
+        # events were dropped since a reconcile that may still run has read the model
+        watch_progress.record_event(key, naming.KIND, "")
+        queue.enqueue(key)
+
+    if isinstance(namespaces, SelectedNamespaces):
+        namespaces.on_change(enqueue_again, reconciler.forget)
     coroutine = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
     resyncing = asyncio.create_task(coroutine, name="resync")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     own_tasks = asyncio.all_tasks()
     try:
         tasks = await kopf.spawn_tasks(
-            registry=watches.kopf_registry(queue, watch_progress),
+            registry=watches.kopf_registry(queue, watch_progress, namespaces),
             settings=watches.kopf_settings(),
             memories=watches.NullMemories(),
             clusterwide=not settings.namespaced,
@@ -179,12 +188,29 @@ async def _run_controller(
         await queue.close()
 
 
+async def reconcile_if_served(reconciler: Reconciler, namespaces: Namespaces, key: NamespacedName) -> float | None:
+    """Reconcile a model unless its namespace ceased to be served after the model was enqueued.
+
+    Returns:
+        Seconds until the next reconcile if no event arrives before; None to wait for an event.
+    """
+    if not namespaces.serves(key.namespace):
+        return None
+    try:
+        after = await reconciler.reconcile(*key)
+    finally:
+        # it may have ceased meanwhile; the reconcile has then recorded what was forgotten already
+        if not namespaces.serves(key.namespace):
+            reconciler.forget(key.namespace)
+    return after if namespaces.serves(key.namespace) else None
+
+
 def _task_error(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
 async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: Namespaces) -> None:
-    """Wait until the API server serves EncoderModels, then count the running prep Jobs before any new one may start."""
+    """Wait until the API server serves EncoderModels, then read which namespaces are served and count their running prep Jobs."""
     logged = False
     while True:
         try:
@@ -192,7 +218,8 @@ async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: Names
             # later
             if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
                 lists = await namespaces.read(lambda name: client.list("Job", name, *UNFINISHED_PREP_JOBS))
-                prep_slots.reset(job for jobs in lists for job in jobs)
+                found = [job for jobs in lists for job in jobs if namespaces.serves(job["metadata"]["namespace"])]
+                prep_slots.reset(found)
                 return
             if not logged:
                 _LOG.error("the API server does not serve EncoderModels; is the CustomResourceDefinition installed?")

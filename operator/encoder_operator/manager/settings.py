@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from encoder_operator.api.v1alpha1 import Accelerator, Resources
+from encoder_operator.api.v1alpha1 import Accelerator, LabelSelector, Resources
 
 Seconds = Annotated[float, Field(gt=0)]
 Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _TIME_OF_DAY = "^(([01][0-9]|2[0-3]):[0-5][0-9])?$"
+_LABEL_KEY = re.compile("([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Images(BaseModel):
@@ -104,6 +106,9 @@ class Settings(BaseSettings):
     namespaces: list[str] = Field(default_factory=list)
     """Namespaces to serve, as a JSON list; empty for all namespaces. With a list, the operator does not read Nodes, so
     each pod is verified separately unless its EncoderModel sets acceleratorProduct."""
+    namespace_selector: LabelSelector = LabelSelector()
+    """Namespaces to serve by their labels, as the JSON of a LabelSelector: `{"matchLabels": {}, "matchExpressions": []}`. Changes of
+    the labels are followed. An empty selector selects all namespaces; any other one cannot be combined with `ENCODER_NAMESPACES`."""
     allow_trust_remote_code: bool = False
     """Whether EncoderModels may set trustRemoteCode in spec.serving and spec.prepare, which lets their pods run Python code from the
     checkpoint's repository."""
@@ -157,6 +162,23 @@ class Settings(BaseSettings):
     crash_before_write: int | None = Field(default=None, ge=1)
     """For tests: kill the operator with SIGKILL right before its n-th write to the API server. None disables this."""
 
+    @field_validator("namespace_selector")
+    @classmethod
+    def _has_label_keys(cls, selector: LabelSelector) -> LabelSelector:
+        keys = {f"matchLabels.{key}": key for key in selector.match_labels}
+        keys |= {f"matchExpressions.{i}.key": entry.key for i, entry in enumerate(selector.match_expressions)}
+        for path, key in keys.items():
+            # no namespace can have it, so that the operator would serve none, or all
+            if not _LABEL_KEY.fullmatch(key):
+                raise ValueError(f"{path}: {key!r} is not a valid label key")
+        return selector
+
+    @model_validator(mode="after")
+    def _has_one_choice_of_namespaces(self) -> Self:
+        if self.namespaces and self.selects_namespaces:
+            raise ValueError("set either namespaces or namespace_selector: they exclude each other")
+        return self
+
     @property
     def namespace_max_preps(self) -> int:
         """Maximum number of unfinished prep Jobs in one namespace."""
@@ -165,5 +187,10 @@ class Settings(BaseSettings):
 
     @property
     def namespaced(self) -> bool:
-        """Whether the operator serves, and reads, selected namespaces only."""
+        """Whether the operator serves, and reads, listed namespaces only."""
         return bool(self.namespaces)
+
+    @property
+    def selects_namespaces(self) -> bool:
+        """Whether the operator serves the namespaces that have some labels, and reads all."""
+        return self.namespace_selector != LabelSelector()

@@ -21,6 +21,11 @@ class ConditionGauge:
         self._max_models = max_models
         self._models: set[NamespacedName] = set()
 
+    @property
+    def models(self) -> frozenset[NamespacedName]:
+        """Return the EncoderModels that are known."""
+        return frozenset(self._models)
+
     def set(self, key: NamespacedName, status: Json) -> None:
         """Export the conditions of an EncoderModel. Each model is reconciled regularly, so all are exported again below the limit."""
         if not self._max_models:

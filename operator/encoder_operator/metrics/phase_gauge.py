@@ -16,6 +16,11 @@ class PhaseGauge:
         self._found: dict[NamespacedName, tuple[str, str]] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def models(self) -> frozenset[NamespacedName]:
+        """Return the EncoderModels that are counted."""
+        return frozenset(self._found)
+
     def set(self, key: NamespacedName, phase: str, plugin: str) -> None:
         """Set the phase and plugin of an EncoderModel."""
         now = (sys.intern(phase), sys.intern(plugin))

@@ -229,6 +229,11 @@ def parse_json(text: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
+def parse_version(version: str) -> int:
+    """Return a resourceVersion as a number, which grows with each change; 0 if it is not one."""
+    return int(version) if version.isdigit() else 0
+
+
 def parse_time(text: str | None) -> datetime | None:
     """Parse a timestamp of the API server."""
     return datetime.fromisoformat(text) if text else None

@@ -19,6 +19,7 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError, RequestRejected
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
+from encoder_operator.state.observed import parse_version
 
 # one object of each of these kinds has the same name as the model; without the operator's label it belongs to someone
 # else
@@ -198,7 +199,7 @@ class SnapshotReader:
                 item["kind"] = kind
                 found[key].append(item)
         # everything older than the oldest of the lists is in all of them
-        return found, min((listed.version for listed in lists), key=_parse_version)
+        return found, min((listed.version for listed in lists), key=parse_version)
 
     async def _claims(self, models: Mapping[NamespacedName, Json]) -> dict[tuple[str, str], Json | None]:
         wanted = list({(key.namespace, pvc_name(live)) for key, live in models.items()})
@@ -237,10 +238,6 @@ def _is_requested(kind: str, spec: Json) -> bool:
     if kind == "PodDisruptionBudget":
         return bool((spec.get("serving") or {}).get("replicas", 1) > 1)
     return True
-
-
-def _parse_version(version: str) -> int:
-    return int(version) if version.isdigit() else 0
 
 
 def _split_by_namespace(batch: _Batch) -> list[_Batch]:

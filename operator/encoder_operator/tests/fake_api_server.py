@@ -34,6 +34,7 @@ class FakeApiServer:
     Attributes:
         fault: asked about each request: an answer instead of its own, for how many seconds it says nothing, or None.
         asked: method, path and whether it is a watch, of each request.
+        accepted: path and accepted type of each request.
         objects: what lists return, by plural.
         lease: the Lease, as it was put last.
         groups: the API groups that it serves.
@@ -42,6 +43,7 @@ class FakeApiServer:
     def __init__(self) -> None:
         self.fault: Fault = lambda request: None
         self.asked: list[tuple[str, str, bool]] = []
+        self.accepted: set[tuple[str, str]] = set()
         self.objects: dict[str, list[Json]] = {}
         self.lease: Json | None = None
         self.groups = dict(_GROUPS)
@@ -60,6 +62,7 @@ class FakeApiServer:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         watch = "watch" in request.query
         self.asked.append((request.method, request.path, watch))
+        self.accepted.add((request.path, request.headers.get("Accept", "")))
         fault = self.fault(request)
         if isinstance(fault, web.Response):
             return fault

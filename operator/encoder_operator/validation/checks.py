@@ -87,9 +87,9 @@ def check_single_node(spec: Spec, model: str, namespace: str) -> None:
     if affinity is not None and affinity.pod_anti_affinity is not None:
         for term in affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution:
             here = not term.namespaces and term.namespace_selector is None
-            if (here or namespace in term.namespaces or term.namespace_selector == LabelSelector()) and _selects(
-                term.label_selector, own
-            ):
+            everywhere = term.namespace_selector == LabelSelector()
+            selector = term.label_selector
+            if (here or everywhere or namespace in term.namespaces) and selector is not None and selector.matches(own):
                 raise NotAccepted(
                     Reason.ONE_NODE_ONLY,
                     f"spec.serving.affinity.podAntiAffinity requires the model's pods to be separated by {term.topology_key}, but"
@@ -108,7 +108,7 @@ def check_single_node(spec: Spec, model: str, namespace: str) -> None:
         )
     for constraint in serving.topology_spread_constraints:
         if constraint.when_unsatisfiable == "DoNotSchedule" and (
-            constraint.label_selector is None or _selects(constraint.label_selector, own)
+            constraint.label_selector is None or constraint.label_selector.matches(own)
         ):
             raise NotAccepted(
                 Reason.ONE_NODE_ONLY,
@@ -216,18 +216,3 @@ def _check_images(spec: Spec, settings: Settings) -> None:
             Reason.NO_IMAGE,
             f"no image is configured for {', '.join(missing)}: set it in the chart's values",
         )
-
-
-def _selects(selector: LabelSelector | None, labels: dict[str, str]) -> bool:
-    if selector is None:
-        return False
-    plain = all(labels.get(key) == value for key, value in selector.match_labels.items())
-    return plain and all(
-        {
-            "In": labels.get(entry.key) in entry.values,
-            "NotIn": labels.get(entry.key) not in entry.values,
-            "Exists": entry.key in labels,
-            "DoesNotExist": entry.key not in labels,
-        }[entry.operator]
-        for entry in selector.match_expressions
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -74,6 +75,19 @@ class LabelSelector(ApiType):
     """Required labels."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] = Field(default_factory=list)
     """Further requirements."""
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the labels of an object match. As in Kubernetes, NotIn matches objects without the label."""
+        plain = all(labels.get(key) == value for key, value in self.match_labels.items())
+        return plain and all(
+            {
+                "In": labels.get(entry.key) in entry.values,
+                "NotIn": labels.get(entry.key) not in entry.values,
+                "Exists": entry.key in labels,
+                "DoesNotExist": entry.key not in labels,
+            }[entry.operator]
+            for entry in self.match_expressions
+        )
 
 
 class NodeRequirement(ApiType):

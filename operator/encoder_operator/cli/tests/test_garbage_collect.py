@@ -12,9 +12,11 @@ import httpx2
 import pytest
 
 from encoder_operator import naming
+from encoder_operator.api.v1alpha1 import LabelSelector
 from encoder_operator.cli import garbage_collect
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import ApiServerError, RequestRejected
+from encoder_operator.manager.settings import Settings
 from encoder_operator.resources import garbage_collection_job
 from encoder_operator.resources.garbage_collection_job import CollectionTarget
 from encoder_operator.revisions.hashing import Json
@@ -36,10 +38,10 @@ def kept(job: Json) -> set[str]:
     return {value for name, value in itertools.pairwise(found) if name == "--keep"}
 
 
-async def collected(harness: Harness, now: datetime = NOW) -> list[Json]:
+async def collected(harness: Harness, now: datetime = NOW, settings: Settings = SETTINGS) -> list[Json]:
     before = {job["metadata"]["name"] for job in harness.fake.of("jobs", component="gc")}
     cluster = Client(config=FakeCluster.config(), transport=harness.fake)
-    assert await garbage_collect.run(cluster, SETTINGS, now) == 0
+    assert await garbage_collect.run(cluster, settings, now) == 0
     return [job for job in harness.fake.of("jobs", component="gc") if job["metadata"]["name"] not in before]
 
 
@@ -154,6 +156,18 @@ async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> No
     parsed = _parser("collect").parse_args(arguments(job))
     assert set(parsed.keep) == kept(job)
     assert datetime.fromisoformat(parsed.listed_at) == NOW
+
+
+async def test_artifacts_of_a_namespace_that_is_not_served_are_kept() -> None:
+    harness = Harness()
+    await harness.settle()
+    selector = LabelSelector(match_labels={"encoders": "yes"})
+    settings = SETTINGS.model_copy(update={"namespace_selector": selector})
+    harness.fake.put("namespaces", {"metadata": {"name": NAMESPACE}})
+    assert await collected(harness, settings=settings) == []
+    harness.fake.put("namespaces", {"metadata": {"name": NAMESPACE, "labels": {"encoders": "yes"}}})
+    (job,) = await collected(harness, settings=settings)
+    assert keys(harness) <= kept(job)
 
 
 def test_claims_of_one_name_in_two_namespaces_are_two() -> None:

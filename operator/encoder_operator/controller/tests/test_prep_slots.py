@@ -290,3 +290,16 @@ def test_a_namespace_at_its_limit_waits_for_its_own() -> None:
 )
 def test_a_job_has_finished_by_its_conditions(status: Any, finished: bool) -> None:
     assert is_finished({"status": status}) is finished
+
+
+def test_slots_of_a_forgotten_namespace_go_to_the_others() -> None:
+    slots, enqueued = prep_slots(2)
+    other = NamespacedName("other", "m")
+    slots.set_jobs(ONE, ["prep"], ["pending"])
+    slots.reserve(TWO)
+    for key in (THREE, other):
+        slots.wait(key)
+    slots.forget("demo")
+    assert not any(slots.has_job(key) for key in (ONE, TWO))
+    assert set(enqueued) == {other}
+    assert metrics.PREPS.labels("queued")._value.get() == 1

@@ -133,6 +133,20 @@ def test_events_during_a_reconcile_count_only_if_it_has_not_read_them() -> None:
     assert not found.has_unread_events(KEY)
 
 
+def test_unread_events_of_a_forgotten_namespace_are_forgotten() -> None:
+    progress = WatchProgress()
+    for namespace in ("demo", "other"):
+        for name in ("read", "new"):
+            progress.record_event(NamespacedName(namespace, name), "Pod", "7")
+        progress.record_read(NamespacedName(namespace, "read"), {"Pod": "5"})
+    progress.forget_namespace("demo")
+    assert progress.models == {NamespacedName("other", "read")}
+    found = {key for name in ("read", "new") for key in (NamespacedName("demo", name), NamespacedName("other", name))}
+    assert {key for key in found if progress.has_unread_events(key)} == {
+        key for key in found if key.namespace == "other"
+    }
+
+
 class Lists:
     """Answers with these lists of EncoderModels, one after another, and has no Jobs."""
 
@@ -225,6 +239,9 @@ class OneNamespace:
 
     unreadable = frozenset({"lost"})
 
+    def serves(self, name: str) -> bool:
+        return name != "other"
+
     async def read(self, read: Any) -> list[Any]:
         return [await read("demo")]
 
@@ -233,7 +250,7 @@ class WithJobs(Lists):
     """Has an unfinished prep Job."""
 
     async def list(self, *_: Any) -> list[Any]:
-        return [{"metadata": {"name": "prep"}}]
+        return [{"metadata": {"name": "prep", "namespace": namespace}} for namespace in ("demo", "other")]
 
 
 async def resynced(monkeypatch: pytest.MonkeyPatch, cluster: Any, progress: WatchProgress, periods: int = 1) -> Any:
@@ -250,12 +267,13 @@ async def test_a_resync_spreads_batches_over_half_a_period_and_counts_the_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = [f"m{number:02}" for number in range(40)]
-    cluster = WithJobs([{"name": name, "namespace": "demo"} for name in names])
+    others = [{"name": "not-served", "namespace": "other"}]
+    cluster = WithJobs([*others, *({"name": name, "namespace": "demo"} for name in names)])
     enqueued, slots = await resynced(monkeypatch, cluster, WatchProgress())
     assert [key.name for key, _ in enqueued] == names
     # three batches of at most 16, which a queue reads together
     assert [after for _, after in enqueued] == [0.0] * 16 + [10.0] * 16 + [20.0] * 8
-    assert slots == [([{"metadata": {"name": "prep"}}], frozenset({"lost"}))]
+    assert slots == [([{"metadata": {"name": "prep", "namespace": "demo"}}], frozenset({"lost"}))]
 
 
 async def test_a_resync_takes_models_of_a_namespace_that_it_cannot_read_for_existing(

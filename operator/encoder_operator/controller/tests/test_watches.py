@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from encoder_operator.api.v1alpha1 import LabelSelector
+from encoder_operator.client.client import Client
 from encoder_operator.controller import watches
+from encoder_operator.controller.namespaces import Namespaces, SelectedNamespaces
 from encoder_operator.controller.watch_progress import WATCHED_KINDS, WatchProgress
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
+from encoder_operator.tests.fake_cluster import FakeCluster
+from encoder_operator.tests.harness import SETTINGS
 
 
 class RecordingQueue(WorkQueue):
@@ -25,9 +30,13 @@ class RecordingQueue(WorkQueue):
         self.keys.append(key)
 
 
-def handlers_of(queue: WorkQueue, progress: WatchProgress) -> dict[str, Any]:
+CLIENT = Client(config=FakeCluster.config(), transport=FakeCluster())
+ALL = Namespaces(CLIENT, SETTINGS)
+
+
+def handlers_of(queue: WorkQueue, progress: WatchProgress, namespaces: Namespaces = ALL) -> dict[str, Any]:
     """The handlers by their names, without their fields."""
-    found = watches.kopf_registry(queue, progress)._watching.get_all_handlers()
+    found = watches.kopf_registry(queue, progress, namespaces)._watching.get_all_handlers()
     return {str(entry.id).split("/")[0]: entry.fn for entry in found}
 
 
@@ -60,7 +69,7 @@ def test_a_page_of_a_list_is_small_because_kopf_has_a_task_for_each_of_its_objec
 
 
 def test_handlers_leave_no_trace_on_objects() -> None:
-    registry = watches.kopf_registry(RecordingQueue(), WatchProgress())
+    registry = watches.kopf_registry(RecordingQueue(), WatchProgress(), ALL)
     assert len(registry._watching.get_all_handlers()) == 5
     assert list(registry._changing.get_all_handlers()) == []
     assert list(registry._spawning.get_all_handlers()) == []
@@ -77,6 +86,26 @@ async def test_events_enqueue_their_model_unless_it_was_read_since() -> None:
     progress.record_read(NamespacedName("n", "other"), dict.fromkeys(WATCHED_KINDS, "7"))
     await functions["pods_changed"](**pod)
     assert woken.keys == [NamespacedName("n", "m"), NamespacedName("n", "other")]
+
+
+async def test_events_of_a_namespace_that_is_not_served_leave_no_trace() -> None:
+    queue, progress = RecordingQueue(), WatchProgress()
+    selector = LabelSelector(match_labels={"encoders": "yes"})
+    settings = SETTINGS.model_copy(update={"namespace_selector": selector})
+    functions = handlers_of(queue, progress, SelectedNamespaces(CLIENT, settings))
+    namespace: dict[str, Any] = {"name": "n", "resourceVersion": "5", "labels": {"encoders": "yes"}}
+    key, meta = NamespacedName("n", "m"), {"namespace": "n", "name": "m", "resourceVersion": "7"}
+    await functions["model_changed"](meta=meta)
+    assert (queue.keys, progress.has_unread_events(key)) == ([], False)
+    await functions["namespace_changed"](event={"type": None}, meta=namespace)
+    await functions["model_changed"](meta=meta)
+    assert queue.keys == [key]
+    await functions["namespace_changed"](event={"type": "DELETED"}, meta=namespace | {"resourceVersion": "8"})
+    pod = {"meta": meta | {"name": "other-1", "labels": {"encoders.dev/model": "other"}}}
+    await functions["pods_changed"](**pod)
+    assert queue.keys == [key]
+    # nothing else has the right to watch namespaces
+    assert "namespace_changed" not in handlers_of(queue, progress)
 
 
 async def test_a_model_deleted_during_a_reconcile_is_reconciled_once_more() -> None:

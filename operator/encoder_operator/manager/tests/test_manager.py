@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -58,6 +59,37 @@ async def test_what_exists_at_the_start_is_reconciled(plural: str, fake: FakeApi
         await until(lambda: any("/namespaces/n/" in path for _, path, _ in fake.asked))
         # the fake has no object that is whole enough to be reconciled; what Kopf does before must not fail
         assert [line for line in running.traced if not line["logger"].endswith(".workqueue")] == []
+
+
+async def test_namespaces_that_are_selected_are_read_first_and_followed(fake: FakeApiServer, kubeconfig: Path) -> None:
+    def namespace(version: str, **labels: str) -> dict[str, Any]:
+        return {"metadata": {"name": "n", "uid": "n", "resourceVersion": version, "labels": labels}}
+
+    def reads() -> int:
+        return sum("/namespaces/n/encodermodels/m" in path for _, path, _ in fake.asked)
+
+    fake.objects["encodermodels"] = [MODEL]
+    fake.objects["namespaces"] = [namespace("1")]
+    selector = '{"matchExpressions": [{"key": "team", "operator": "In", "values": ["search"]}]}'
+    async with operator(kubeconfig, ENCODER_NAMESPACE_SELECTOR=selector, ENCODER_RESYNC_SECONDS="3600") as running:
+        await until(lambda: fake.watched == ALL | {"namespaces"})
+        lists = [path for method, path, watch in fake.asked if method == "GET" and not watch]
+        assert lists.index("/api/v1/namespaces") < lists.index("/apis/encoders.dev/v1alpha1/encodermodels")
+        await fake.tell("namespaces", {"type": "MODIFIED", "object": namespace("2", team="search")})
+        await until(lambda: reads())
+        await fake.tell("namespaces", {"type": "MODIFIED", "object": namespace("3", team="ads")})
+        await until(lambda: running.said("a namespace is no longer served: its labels do not match, or it is gone"))
+        before = reads()
+        changed = {"metadata": {**MODEL["metadata"], "resourceVersion": "4"}}
+        await fake.tell("encodermodels", {"type": "MODIFIED", "object": changed})
+        await fake.tell("namespaces", {"type": "MODIFIED", "object": namespace("5", team="search")})
+        await until(lambda: len(running.said("a namespace is served: its labels match")) == 2)
+        await until(lambda: reads() > before)
+        # metadata only, of namespaces too
+        assert {kind for path, kind in fake.accepted if path == "/api/v1/namespaces"} == {
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+        }
 
 
 async def test_it_ends_in_time_while_the_api_server_does_not_answer(fake: FakeApiServer, kubeconfig: Path) -> None:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from encoder_operator.manager.settings import Settings
+
+KEY = {"key": "team", "operator": "In", "values": ["search"]}
+
+
+def read(monkeypatch: pytest.MonkeyPatch, selector: Any, **more: str) -> Settings:
+    monkeypatch.setenv("ENCODER_NAMESPACE_SELECTOR", json.dumps(selector))
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    return Settings()
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ({"matchLabel": {}}, "namespace_selector.matchLabel\n"),
+        ({"matchLabels": {"team": 1}}, "namespace_selector.matchLabels.team\n"),
+        ({"matchLabels": {"a team": "x"}}, "namespace_selector\n  Value error, matchLabels.a team: 'a team' is not"),
+        ({"matchLabels": {"team": "-"}}, "namespace_selector.matchLabels.team\n"),
+        (
+            {"matchExpressions": [KEY, KEY | {"operator": "Equals"}]},
+            "namespace_selector.matchExpressions.1.operator\n",
+        ),
+        (
+            {"matchExpressions": [KEY | {"values": []}]},
+            "namespace_selector.matchExpressions.0\n  In and NotIn need values",
+        ),
+        (
+            {"matchExpressions": [KEY | {"operator": "Exists"}]},
+            "namespace_selector.matchExpressions.0\n  In and NotIn need values, Exists and DoesNotExist must have none",
+        ),
+        ({"matchExpressions": [KEY | {"key": "x/y/z"}]}, "matchExpressions.0.key: 'x/y/z' is not a valid label key"),
+    ],
+)
+def test_an_invalid_selector_is_refused_with_its_field(
+    selector: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        read(monkeypatch, selector)
+    assert message in str(error.value)
+
+
+def test_namespaces_are_listed_or_selected_and_an_empty_selector_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = {"matchLabels": {"team": "search"}, "matchExpressions": [KEY | {"key": "example.org/tier"}]}
+    assert read(monkeypatch, some).selects_namespaces
+    assert not read(monkeypatch, {}).selects_namespaces
+    assert read(monkeypatch, {"matchLabels": {}}, ENCODER_NAMESPACES='["a"]').namespaced
+    with pytest.raises(ValidationError, match="set either namespaces or namespace_selector"):
+        read(monkeypatch, some)
