@@ -60,6 +60,25 @@ def test_a_missing_permission_is_named_with_its_remedy(kube: Kube, environment: 
     assert "-> upgrade the chart" in output
 
 
+def test_a_selector_of_namespaces_needs_the_right_to_read_them(kube: Kube, environment: dict[str, str]) -> None:
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
+    selecting = {**environment, "ENCODER_NAMESPACE_SELECTOR": json.dumps(selector)}
+    # this chart is installed without a selector
+    code, output = doctor(selecting)
+    assert code == 1
+    for verb in ("get", "list", "watch"):
+        assert f"missing permission in all namespaces: {verb} namespaces" in output
+    assert "cannot list Namespaces" in output
+    code, output = doctor({**selecting, "KUBECONFIG": str(kube.kubeconfig)})
+    assert code == 0, output
+    assert "namespaces that are served: default (1)" in output
+    selector["matchLabels"]["kubernetes.io/metadata.name"] = "nowhere"
+    none = {"ENCODER_NAMESPACE_SELECTOR": json.dumps(selector), "KUBECONFIG": str(kube.kubeconfig)}
+    code, output = doctor({**environment, **none})
+    assert code == 0, output
+    assert "the labels of no namespace match watch.namespaceSelector" in output
+
+
 def test_an_unreachable_api_server_is_reported(environment: dict[str, str], tmp_path: Path) -> None:
     config = json.loads(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"}))
     config["clusters"] = [{"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}]
