@@ -74,6 +74,11 @@ IMAGE_LIMITS = (
     Limit(name="images", default=32, description="Images of one request."),
     Limit(name="image_bytes", default=20 << 20, description="Bytes of the file of one image, before base64."),
     Limit(name="image_pixels", default=40_000_000, description="Pixels of one image, as its file has them."),
+    Limit(
+        name="image_seconds",
+        default=10,
+        description="Seconds in which all images of a request that are addresses must have been fetched.",
+    ),
 )
 """Further limits of plugins that take images."""
 
@@ -167,6 +172,11 @@ class Plugin:
     limits: tuple[Limit, ...] = REQUEST_LIMITS
     parameters: tuple[Parameter, ...] = ()
     extra: str | None = None
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether requests may hold images."""
+        return any(limit.name == IMAGE_LIMITS[0].name for limit in self.limits)
 
     def dtype(self, accelerator: Accelerator) -> str:
         """Return the default dtype of this family on ``accelerator``."""

@@ -71,6 +71,7 @@ def _container(model: EncoderModel, key: str, digest: str, settings: Settings) -
             pod_defaults.option_arguments("--max-in-flight", serving.max_in_flight),
             # sorted, so that the order in the spec makes no revision
             *(["--limit", f"{name}={value}"] for name, value in sorted(serving.limits.items())),
+            *(["--allowed-media-host", host] for host in (serving.media.allowed_hosts if serving.media else ())),
             pod_defaults.option_arguments("--engines", _engines(serving)),
             pod_defaults.option_arguments("--api-servers", serving.api_server_count),
             ["--", *further] if further else [],

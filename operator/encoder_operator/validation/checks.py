@@ -28,6 +28,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     tenancy.check(spec, settings)
     _check_accelerator(spec.serving, plugin)
     _check_limits(spec.serving, plugin)
+    _check_media(spec.serving, plugin)
     _check_parameters(spec.prepare, plugin)
     _check_arguments(spec)
     _check_loading(spec)
@@ -155,6 +156,11 @@ def _check_limits(serving: Serving, plugin: Plugin) -> None:
                 Reason.INVALID_SPEC,
                 f"spec.serving.limits.{name}: plugin {plugin.name} has no such limit; it has {', '.join(known)}",
             )
+
+
+def _check_media(serving: Serving, plugin: Plugin) -> None:
+    if serving.media is not None and not plugin.takes_images:
+        raise NotAccepted(Reason.INVALID_SPEC, f"spec.serving.media: plugin {plugin.name} takes no images")
 
 
 def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:

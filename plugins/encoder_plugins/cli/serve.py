@@ -9,6 +9,8 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+from encoder_plugins.errors import BadArgument
+from encoder_plugins.inputs import remote
 from encoder_plugins.serving import command, entrypoint, host, limits
 from encoder_plugins.serving.command import Service
 from encoder_plugins.serving.entrypoint import Plan
@@ -36,8 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="NAME=FOLDER", help="a LoRA adapter that requests may name"
     )
+    parser.add_argument(
+        "--allowed-media-host",
+        action="append",
+        default=[],
+        type=_host,
+        metavar="HOST[:PORT]",
+        help="a host from which requests may have images fetched by https; may be repeated (default: none)",
+    )
     parser.add_argument("--json", action="store_true", help="print what is started as one JSON object")
     parser.add_argument("--dry-run", action="store_true", help="print what would be started, and start nothing")
+
+
+def _host(text: str) -> str:
+    try:
+        return remote.host_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str) -> int:
@@ -61,6 +78,8 @@ def service_of(arguments: argparse.Namespace) -> Service:
     plugin = entrypoint.plugin_of(folder)
     in_flight = [] if arguments.max_in_flight is None else [f"in_flight={arguments.max_in_flight}"]
     folders = command.adapters_from(arguments.adapter)
+    if arguments.allowed_media_host and not plugin.takes_images:
+        raise BadArgument(f"--allowed-media-host: {plugin.name} takes no images")
     return Service(
         artifact=folder,
         name=arguments.name or command.name_of(folder, plugin),
@@ -72,6 +91,7 @@ def service_of(arguments: argparse.Namespace) -> Service:
         engines=arguments.engines,
         api_servers=arguments.api_servers,
         adapters=tuple(entrypoint.read_adapter(name, path) for name, path in folders.items()),
+        media_hosts=tuple(dict.fromkeys(arguments.allowed_media_host)),
         arguments=arguments.extra,
     )
 

@@ -3,7 +3,8 @@
 | an image | its outcome |
 |---|---|
 | PNG, JPEG, WebP, TIFF, GIF | decoded; of several frames or pages only the first is read |
-| another format, an address, a path | refused |
+| another format, a path | refused |
+| an address | refused, or fetched before: `inputs.remote` |
 | more bytes or pixels than the limits, or sides of a ratio above 200 | refused, before anything is decoded |
 | truncated or damaged | refused |
 | transparency, of a palette, too | flattened on white |
@@ -11,7 +12,7 @@
 | one channel of 16 or 32 bits | refused: Pillow would clip it to white |
 | an EXIF orientation | applied |
 
-Nothing is ever fetched or opened: an image is in the request, or there is none.
+Nothing is fetched or opened here.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Service:
         engines: Engines behind the port; None leaves the choice to ``tuning``.
         api_servers: API server processes of each engine; None leaves the choice to ``tuning``.
         adapters: The LoRA adapters.
+        media_hosts: The hosts from which requests may have images fetched.
         arguments: Further arguments for vLLM; where they contradict ours, they win.
     """
 
@@ -79,6 +80,7 @@ class Service:
     engines: int | None = None
     api_servers: int | None = None
     adapters: tuple[Adapter, ...] = ()
+    media_hosts: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=())
 
 

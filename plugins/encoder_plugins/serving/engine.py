@@ -77,6 +77,7 @@ def context_of(config: VllmConfig, settings: Settings, adapters: frozenset[str] 
         dtype=str(model.dtype).removeprefix("torch."),
         digest=settings.digest,
         adapters=adapters,
+        media_hosts=settings.media_hosts,
     )
 
 

@@ -69,6 +69,7 @@ def plan(service: Service, given: Mapping[str, str], *, dry: bool = False) -> Pl
         limits=dict(service.limits),
         digest=read.digest,
         adapters={adapter.name: str(adapter.path) for adapter in service.adapters},
+        media_hosts=service.media_hosts,
         counters=counters,
     )
     wanted = command.environment(given, service, tuning, host.cores, serving)

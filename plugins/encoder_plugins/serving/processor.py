@@ -37,6 +37,7 @@ class ServingContext:
         dtype: The engine's dtype, e.g. ``bfloat16``.
         digest: The artifact's digest; empty where the folder is not an artifact.
         adapters: The names of LoRA adapters that requests may use.
+        media_hosts: The hosts from which requests may have images fetched, from ``inputs.remote.host_of``.
     """
 
     model: Path
@@ -46,6 +47,7 @@ class ServingContext:
     dtype: str = "float32"
     digest: str = ""
     adapters: frozenset[str] = field(default_factory=frozenset)
+    media_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The artifact's digest."""
     adapters: dict[str, str] = {}
     """The folder of each LoRA adapter by name."""
+    media_hosts: tuple[str, ...] = ()
+    """The hosts from which requests may have images fetched."""
     counters: CountersFile | None = None
     """None where a single process serves."""
 

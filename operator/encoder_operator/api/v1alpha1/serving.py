@@ -77,6 +77,25 @@ def _enough(resources: Resources | None, size: int) -> bool:
     return requested == str(size) or (size == 1 and re.fullmatch(_GPUS, requested) is not None)
 
 
+MediaHost = Annotated[
+    str,
+    StringConstraints(
+        max_length=259,
+        pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?$",
+    ),
+]
+
+
+class Media(ApiType):
+    """Images that requests name by their address."""
+
+    allowed_hosts: Annotated[
+        list[MediaHost], Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ]
+    """Hosts from which the serving pods fetch images by https, for instance `images.example.com` or
+    `images.example.com:8443`. A host must have a public address; redirects to other hosts are not followed."""
+
+
 class Serving(ApiType):
     """The serving pods."""
 
@@ -185,6 +204,8 @@ class Serving(ApiType):
     ] = Field(default_factory=dict)
     """Limits on requests by name, for instance `texts: 512`; the plugin's page lists them with their defaults. The parity
     check sends up to 256 texts in one request, and fails if a limit rejects its requests."""
+    media: Media | None = None
+    """Images that requests name by their address; without it, requests must contain their images. Only for plugins that take images."""
     trust_remote_code: bool = False
     """Run Python code from the checkpoint's repository. Requires the operator's setting allowTrustRemoteCode. Pods get
     the label encoders.dev/trust-remote-code, and the condition Accepted reports it."""

@@ -14,7 +14,9 @@ from encoder_operator.tests.harness import SETTINGS, with_fields
 from encoder_operator.validation.errors import NotAccepted
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-IMAGES = SETTINGS.images.model_copy(update={"prep": {**SETTINGS.images.prep, "mt5_gliner": "prep:1"}})
+IMAGES = SETTINGS.images.model_copy(
+    update={"prep": {**SETTINGS.images.prep, "mt5_gliner": "prep:1", "colqwen3": "prep:2"}}
+)
 TRUSTING = SETTINGS.model_copy(
     update={"allow_trust_remote_code": True, "prep_service_accounts": ["reader"], "images": IMAGES}
 )
@@ -206,6 +208,7 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("serving.enginesPerAccelerator", None, 2, serving={"apiServerCount": 2}),
     **one("serving.maxInFlight", None, 8),
     **one("serving.limits", {}, {"texts": 8}),
+    **one("serving.media.allowedHosts", ["a.example"], ["b.example"], plugin="colqwen3", image="engine:1"),
     **one("serving.trustRemoteCode", False, True),
     **one("serving.resources.requests", {"cpu": 1}, {"cpu": 2}),
     **one("serving.resources.limits", {"cpu": 1}, {"cpu": 2}),

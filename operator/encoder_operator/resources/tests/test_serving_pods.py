@@ -92,3 +92,13 @@ async def test_however_many_pods_serve_one_job_downloads() -> None:
     assert [name for kind, name in harness.fake.created if kind == "jobs" and name.endswith("-prep")] == [
         job["metadata"]["name"]
     ]
+
+
+def test_hosts_of_images_reach_the_command_of_the_engine() -> None:
+    hosts = ["images.example.com", "pages.example.com:8443"]
+    images = SETTINGS.images.model_copy(update={"engine": {"cpu": {"colqwen3": "e:1"}}, "prep": {"colqwen3": "p:1"}})
+    settings = SETTINGS.model_copy(update={"images": images})
+    model = parsed_model({"spec.plugin": "colqwen3", "spec.serving.media": {"allowedHosts": hosts}}, settings)
+    template = serving_pod_template.build(model, "key", "sha256:1", shared=True, settings=settings)
+    arguments = _parser("serve").parse_args(template["spec"]["containers"][0]["args"])
+    assert arguments.allowed_media_host == hosts

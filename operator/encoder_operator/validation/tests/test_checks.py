@@ -47,6 +47,16 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             "spec.serving.limits.text: plugin sentence_transformer has no such limit; it has body_bytes,",
         ),
         (
+            {"spec.serving.media": {"allowedHosts": ["images.example.com"]}},
+            Reason.INVALID_SPEC,
+            "spec.serving.media: plugin sentence_transformer takes no images",
+        ),
+        (
+            {"spec.serving.media": {"allowedHosts": ["127.0.0.1"]}},
+            Reason.INVALID_SPEC,
+            "serving.media.allowedHosts",
+        ),
+        (
             {"spec.serving.limits": {"in_flight": 8}, "spec.serving.maxInFlight": 8},
             Reason.INVALID_SPEC,
             "serving.maxInFlight and serving.limits.in_flight set the same limit",

@@ -35,12 +35,14 @@ class ImageFile:
 
     Attributes:
         path: The field that it came in.
-        content: Its file.
+        content: Its file; empty while it is still to be fetched.
+        address: Where it is fetched; None where the request has the file.
         text: The text beside it; None for none.
     """
 
     path: str
-    content: bytes
+    content: bytes = b""
+    address: str | None = None
     text: str | None = None
 
 

@@ -1,7 +1,7 @@
 """Requests to visual retrievers: texts and images to rows, or to scores.
 
-``parse`` leaves images as the files that they came as: their pixels are decoded and scaled by ``run``, in a thread however small
-the file is, and are held from then on only.
+``parse`` leaves images as the files, or the addresses, that they came as: ``run`` fetches what is not there yet, and decodes and scales
+the pixels, in a thread however small the file is; they are held from then on only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from encoder_plugins.families.vision.request import (
 from encoder_plugins.families.vision.tokens import VisualText, VisualTokenizer
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.pdf import Pdf, PdfRenderer
+from encoder_plugins.inputs.remote import RemoteFiles
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Engine, Response, Schema, ServingContext
 
@@ -44,12 +45,14 @@ class EncodedImage(TokenisedText):
     """An image whose pixels are still to be decoded.
 
     Attributes:
-        content: Its file.
+        content: Its file; empty while it is still to be fetched.
         path: The field that it came in.
+        address: Where it is fetched; None where the request has the file.
     """
 
     content: bytes = b""
     path: str = ""
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class VisualProcessor(MultiVectorProcessor):
         self._captions = self._visual.captions is not None
         self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
         self._pdfs = PdfRenderer(self.limits)
+        self._rules = request.Rules(limits=self.limits, captions=self._captions, hosts=context.media_hosts)
+        self._remote = RemoteFiles(context.media_hosts, self.limits)
 
     _tokenizer: VisualTokenizer
 
@@ -96,10 +101,10 @@ class VisualProcessor(MultiVectorProcessor):
         return VisualTokenizer(model, self._config, self._visual)
 
     def _check(self, data: VisualRequest) -> tuple[Texts, Wanted] | Scoring:
-        return request.check(data, self.limits, captions=self._captions)
+        return request.check(data, self._rules)
 
     def _check_rerank(self, data: VisualRerankRequest) -> Scoring:
-        return request.check_rerank(data, self.limits, captions=self._captions)
+        return request.check_rerank(data, self._rules)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         if isinstance(found, PdfPages):
@@ -113,7 +118,9 @@ class VisualProcessor(MultiVectorProcessor):
                 if image.text is not None:
                     text = self._tokenizer.captioned(image.text)
                     path, ids = f"{path}.text", text.ids
-                texts[position] = EncodedImage(ids, len(ids), None, content=image.content, path=image.path)
+                texts[position] = EncodedImage(
+                    ids, len(ids), None, content=image.content, path=image.path, address=image.address
+                )
             if isinstance(text, VisualText) and text.reserved is not None:
                 raise InvalidRequest(
                     f"the text contains {text.reserved}, a token of the model's own: it would stand for an image or a turn",
@@ -122,10 +129,10 @@ class VisualProcessor(MultiVectorProcessor):
         return texts
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Render the pages or decode the images, and answer with rows in the order of texts and images, or with scores.
+        """Render the pages or fetch and decode the images, and answer with rows in the order of texts and images, or with scores.
 
         Raises:
-            InvalidRequest: A page cannot be rendered or an image decoded, or has more tokens or rows than are answered.
+            InvalidRequest: A page cannot be rendered or an image fetched or decoded, or has more tokens or rows than are answered.
             Overloaded: Too many requests wait for the pages of their PDFs.
         """
         if isinstance(request.texts[0], EncodedPdf):
@@ -136,9 +143,23 @@ class VisualProcessor(MultiVectorProcessor):
             return await super().run(replace(request, texts=pages), engine)
         images = sum(isinstance(text, EncodedImage) for text in request.texts)
         if images:
+            request = await self._fetched(request)
             decoded = await engine.compute(self._decoded, request, size=images * MICROSECONDS_PER_IMAGE)
             request = replace(request, texts=decoded)
         return await super().run(request, engine)
+
+    async def _fetched(self, request: Parsed) -> Parsed:
+        """Return a request whose images are all there as files."""
+        images = [text for text in request.texts if isinstance(text, EncodedImage)]
+        addresses = {image.path: image.address for image in images if image.address is not None}
+        if not addresses:
+            return request
+        files = await self._remote.fetch(addresses)
+        texts = [
+            replace(text, content=files[text.path]) if isinstance(text, EncodedImage) and text.path in files else text
+            for text in request.texts
+        ]
+        return replace(request, texts=texts)
 
     def _decoded(self, request: Parsed) -> list[TokenisedText]:
         """Return the texts of a request, each image with its pixels."""

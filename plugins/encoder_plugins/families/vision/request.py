@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
@@ -15,6 +15,7 @@ from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.request import Embeddings, RetrievalLimits, Wanted
 from encoder_plugins.families.retrieval.scoring import ImageFile, Scoring, Texts
+from encoder_plugins.inputs import remote
 from encoder_plugins.inputs.body import Data
 from encoder_plugins.inputs.image import content_of
 from encoder_plugins.inputs.pdf import DEFAULT_DPI, Pdf, pdf_of
@@ -27,7 +28,8 @@ IMAGE_FIELDS = ("image", "images", "inputs", "pdf")
 _SCORING_FIELDS = ("query", "queries", "top_k")
 
 _FORMS = (
-    "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read"
+    "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read;"
+    " or an https address of a host that the server allows"
 )
 
 
@@ -38,6 +40,7 @@ class VisualLimits(RetrievalLimits):
     images: int
     image_bytes: int
     image_pixels: int
+    image_seconds: int
     pdf_bytes: int
     pdf_pages: int
     pdf_dpi: int
@@ -122,33 +125,46 @@ class PdfPages(Texts):
     pdf: Pdf
 
 
-def check_rerank(data: VisualRerankRequest, limits: VisualLimits, *, captions: bool) -> Scoring:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What requests are held to.
+
+    Attributes:
+        limits: The numbers.
+        captions: Whether an image may have a text.
+        hosts: From where images may be fetched.
+    """
+
+    limits: VisualLimits
+    captions: bool
+    hosts: Collection[str] = ()
+
+
+def check_rerank(data: VisualRerankRequest, rules: Rules) -> Scoring:
     """Return what a reranking wants scored.
 
     Args:
         data: The request.
-        limits: What it is held to.
-        captions: Whether an image may have a text.
+        rules: What it is held to.
 
     Raises:
         InvalidRequest: It exceeds a limit, or requests something that is not done.
     """
-    texts, images = split(data.documents, limits, path="documents", captions=captions)
+    texts, images = split(data.documents, rules, path="documents")
     if images and data.return_documents:
         raise InvalidRequest("images are not repeated; leave the field out", param="return_documents")
     # nothing is cut, whatever a client says about that
     plain = msgspec.structs.replace(data, documents=texts, truncation=None)
-    found = rerank.check_rerank(plain, limits, most_tokens=None)
+    found = rerank.check_rerank(plain, rules.limits, most_tokens=None)
     return replace(found, documents=replace(found.documents, images=images))
 
 
-def check(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple[Texts, Wanted] | Scoring:
+def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
     """Return what a request wants.
 
     Args:
         data: The request.
-        limits: What it is held to.
-        captions: Whether an image may have a text.
+        rules: What it is held to.
 
     Raises:
         InvalidRequest: It wants nothing, or two things at once, or exceeds a limit.
@@ -159,12 +175,12 @@ def check(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple
     if data.pdf is None and (name := next((n for n in ("pages", "dpi") if getattr(data, n) is not None), None)):
         raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"data.{name}")
     if data.documents is not None:
-        texts, images = split(data.documents, limits, path="data.documents", captions=captions)
-        found = retrieval.check(msgspec.structs.replace(data, documents=texts), limits)
+        texts, images = split(data.documents, rules, path="data.documents")
+        found = retrieval.check(msgspec.structs.replace(data, documents=texts), rules.limits)
         assert isinstance(found, Scoring)
         return replace(found, documents=replace(found.documents, images=images))
     if not given or given[0] not in IMAGE_FIELDS:
-        return retrieval.check(data, limits)
+        return retrieval.check(data, rules.limits)
     if name := next((name for name in _SCORING_FIELDS if getattr(data, name) is not None), None):
         raise InvalidRequest(
             f"{given[0]} and {name} are both there; scores are those of documents", param=f"data.{name}"
@@ -175,10 +191,11 @@ def check(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple
         raise InvalidRequest(
             "images and pages have rows that no token stands for; leave the field out", param="data.return_tokens"
         )
-    return _documents(data, limits, captions=captions)
+    return _documents(data, rules)
 
 
-def _documents(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> tuple[Texts, Wanted]:
+def _documents(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted]:
+    limits = rules.limits
     if data.pdf is not None:
         pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data")
         found, wanted = retrieval.rows_wanted(
@@ -187,7 +204,7 @@ def _documents(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> 
         return PdfPages(texts=found.texts, path=found.path, kind=found.kind, pdf=pdf), wanted
     path = "data.inputs[{}]"
     if data.inputs is not None:
-        texts, images = split(data.inputs, limits, path="data.inputs", captions=captions)
+        texts, images = split(data.inputs, rules, path="data.inputs")
         check_texts(texts, limits, path="data.inputs")
     else:
         files = [data.image] if data.image is not None else data.images or []
@@ -197,7 +214,7 @@ def _documents(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> 
         _check_count(len(files), limits, path="data.images")
         fields = [path.format(position) for position in range(len(files))]
         images = {
-            position: ImageFile(path=field, content=content_of(file, limits, path=field))
+            position: _image(file, rules, path=field)
             for position, (field, file) in enumerate(zip(fields, files, strict=True))
         }
         texts = [IMAGE] * len(files)
@@ -205,34 +222,37 @@ def _documents(data: VisualRequest, limits: VisualLimits, *, captions: bool) -> 
     return replace(found, images=images), wanted
 
 
-def split(
-    items: Sequence[str | Item], limits: VisualLimits, *, path: str, captions: bool
-) -> tuple[list[str], dict[int, ImageFile]]:
+def split(items: Sequence[str | Item], rules: Rules, *, path: str) -> tuple[list[str], dict[int, ImageFile]]:
     """Return the texts, with a character in the place of each image without a text, and the images by position.
 
     Args:
         items: Texts and images.
-        limits: What images are held to.
+        rules: What images are held to.
         path: The field that holds the items.
-        captions: Whether an image may have a text.
 
     Raises:
         InvalidRequest: An item is neither, or both where an image has no text, or an image exceeds a limit.
     """
-    _check_count(sum(not isinstance(item, str) and item.image is not None for item in items), limits, path=path)
+    _check_count(sum(not isinstance(item, str) and item.image is not None for item in items), rules.limits, path=path)
     texts, images = [], {}
     for position, item in enumerate(items):
         text, image = (item, None) if isinstance(item, str) else (item.text, item.image)
-        if (text is None and image is None) or (text is not None and image is not None and not captions):
-            says = "an item has text, image, or both" if captions else "an item has either text or image"
+        if (text is None and image is None) or (text is not None and image is not None and not rules.captions):
+            says = "an item has text, image, or both" if rules.captions else "an item has either text or image"
             raise InvalidRequest(says, param=f"{path}[{position}]")
         if image is not None:
             field = f"{path}[{position}].image"
             # an empty text is none, as in the library
             text = text or None
-            images[position] = ImageFile(path=field, content=content_of(image, limits, path=field), text=text)
+            images[position] = replace(_image(image, rules, path=field), text=text)
         texts.append(IMAGE if text is None else text)
     return texts, images
+
+
+def _image(value: str, rules: Rules, *, path: str) -> ImageFile:
+    if rules.hosts and remote.is_address(value):
+        return ImageFile(path=path, address=remote.check(value, rules.hosts, path=path))
+    return ImageFile(path=path, content=content_of(value, rules.limits, path=path))
 
 
 def _check_count(images: int, limits: VisualLimits, *, path: str) -> None:

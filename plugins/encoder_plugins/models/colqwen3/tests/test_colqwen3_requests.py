@@ -13,12 +13,13 @@ import torch
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.families.vision.processor import VisualProcessor
+from encoder_plugins.inputs.remote import RemoteFiles
 from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3 import PLUGIN
 from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
 from encoder_plugins.models.colqwen3.tests import tiny
 from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.processor import Prompt, Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
 # torch and transformers warn about themselves
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 POOLING, RERANK, *_ = PLUGIN.routes
 IMAGE = picture(64, 96)
 PDF = base64.b64encode(pdf((b"0 0 200 300", b"0 0 100 100"))).decode()
+# of images behind addresses
+SIZES = {"https://pages.example.com/1.png": (64, 128), "https://pages.example.com/2.png": (320, 96)}
 BROKEN = base64.b64encode(base64.b64decode(IMAGE)[:200]).decode()
 
 
@@ -37,9 +40,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def served(model: Path, most_tokens: int = 512, **changed: int) -> VisualProcessor:
+def served(model: Path, most_tokens: int = 512, media_hosts: tuple[str, ...] = (), **changed: int) -> VisualProcessor:
     values = limits.defaults(PLUGIN) | changed
-    return VisualProcessor(ServingContext(model=model, max_model_len=most_tokens, names=("pages",), limits=values))
+    return VisualProcessor(
+        ServingContext(model=model, max_model_len=most_tokens, names=("pages",), limits=values, media_hosts=media_hosts)
+    )
 
 
 def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
@@ -68,6 +73,7 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"inputs": ["a", {"image": "?"}]}, "data.inputs[1].image", "neither base64 nor a data URI"),
         ({"inputs": ["a", {"path": "/etc/passwd"}]}, "data.inputs[1].path", "no such field"),
         ({"image": "file:///etc/passwd"}, "data.image", "an address is not fetched"),
+        ({"image": "https://pages.example.com/1.png"}, "data.image", "an address is not fetched"),
         ({"image": IMAGE, "return_tokens": True}, "data.return_tokens", "no token stands for"),
         ({"image": BROKEN}, "data.image", "truncated or damaged"),
         ({"query": "a", "documents": ["b", {"image": BROKEN}]}, "data.documents[1].image", "truncated or damaged"),
@@ -121,6 +127,38 @@ def test_an_image_is_scaled_and_counted_before_the_engine(model: Path) -> None:
     assert isinstance(response, Response)
     assert response.prompt_tokens == found.tokens
     assert json.loads(response.body)["data"]["rows"] == [text.tokens, image.tokens]
+
+
+def test_images_of_allowed_hosts_are_fetched_for_their_fields_and_the_others_are_left(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def fetch(files: RemoteFiles, addresses: dict[str, str]) -> dict[str, bytes]:
+        seen.append(dict(addresses))
+        return {field: base64.b64decode(picture(*SIZES[address])) for field, address in addresses.items()}
+
+    monkeypatch.setattr(RemoteFiles, "fetch", fetch)
+    plain, allowed = served(model), served(model, media_hosts=("pages.example.com",))
+    items = [{"image": IMAGE}, "a text", *({"image": address} for address in SIZES)]
+    same = [{"image": IMAGE}, "a text", *({"image": picture(*size)} for size in SIZES.values())]
+    ((_, found), (_, expected)) = (
+        begun(of, {"inputs": data, "encoding": "base64"}) for of, data in ((allowed, items), (plain, same))
+    )
+    assert seen == [dict(zip(("data.inputs[2].image", "data.inputs[3].image"), SIZES, strict=True))]
+    assert [prompt.token_ids for prompt in found.prompts] == [prompt.token_ids for prompt in expected.prompts]
+    assert [image_bytes(prompt) for prompt in found.prompts] == [image_bytes(prompt) for prompt in expected.prompts]
+    # what scores and ranks takes them, too
+    begun(allowed, {"query": "a", "documents": items})
+    allowed.parse(RERANK, json.dumps({"query": "a", "documents": items}).encode())
+    assert len(seen) == 2
+    with pytest.raises(InvalidRequest, match=r"evil.example.com is not allowed; .* pages.example.com") as refused:
+        begun(allowed, {"images": [IMAGE, "https://evil.example.com/a.png"]})
+    assert refused.value.param == "data.images[1]"
+
+
+def image_bytes(prompt: Prompt) -> bytes | None:
+    return None if prompt.image is None else prompt.image.tobytes()
 
 
 def test_each_page_of_a_pdf_is_a_document(model: Path) -> None:
