@@ -99,13 +99,13 @@ class Origin:
     """
 
     host: str
-    requests: list[web.Request]
+    requests: list[web.BaseRequest]
 
     def address(self, path: str) -> str:
         return f"https://{self.host}{path}"
 
 
-async def _answer(request: web.Request, origin: Origin) -> web.StreamResponse:
+async def _answer(request: web.BaseRequest, origin: Origin) -> web.StreamResponse:
     origin.requests.append(request)
     image = {"Content-Type": "image/gif"}
     match request.path:
@@ -151,7 +151,7 @@ async def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     context.load_cert_chain(certificate, key)
     found = Origin("", [])
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         return await _answer(request, found)
 
     server = web.Server(answer)
