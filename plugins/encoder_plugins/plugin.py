@@ -79,6 +79,11 @@ IMAGE_LIMITS = (
         default=10,
         description="Seconds in which all images of a request that are addresses must have been fetched.",
     ),
+    Limit(
+        name="image_cache_bytes",
+        default=128 << 20,
+        description="Bytes of decoded pixels that each API server keeps of the images that came last; 1 keeps none.",
+    ),
 )
 """Further limits of plugins that take images."""
 

@@ -45,8 +45,8 @@ class VisualFiles:
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.
 
-        A request is pooled at once, so that a step has to hold the largest image. Pages do not repeat: neither vLLM's cache of
-        processed images, gigabytes in each process, nor that of prefixes is of use.
+        A request is pooled at once, so that a step has to hold the largest image. Prompts do not begin alike, so that
+        vLLM's cache of prefixes is of no use; its cache of processed images is gigabytes in each process, and ``Pixels`` keeps those that repeat.
 
         Raises:
             NotServable: vLLM's attention has no kernel for the head size on this accelerator.

@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+import threading
+from hashlib import sha256
+
 import numpy as np
+from cachetools import LRUCache
 from PIL import Image
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.vision.sizes import Sizes
 from encoder_plugins.inputs.image import ImageLimits, decode
 
+# of the cache that one image may take, so that a few large ones do not drive out all others
+_LARGEST_SHARE = 8
 
-def pixels_of(content: bytes, limits: ImageLimits, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:
-    """Return the image of a file as ``fitted`` does, and the number of its tokens.
+
+class Pixels:
+    """Decodes files of images, and keeps the pixels of those that came last: rerankers get the same pages with query after query.
+
+    Used by several threads at once.
 
     Args:
-        content: The file.
-        limits: What it is held to.
+        limits: What files are held to.
         bounds: The sizes of scaled images.
-        path: The field that it came in, for messages.
-
-    Raises:
-        InvalidRequest: It is not an image that is decoded.
+        cache_bytes: Bytes of pixels that are kept, the least recently used go first.
     """
-    return fitted(decode(content, limits, path=path), bounds, path=path)
+
+    def __init__(self, limits: ImageLimits, bounds: Sizes, cache_bytes: int) -> None:
+        self._limits, self._bounds = limits, bounds
+        self._largest = cache_bytes // _LARGEST_SHARE
+        self._kept: LRUCache[bytes, tuple[Image.Image, int]] = LRUCache(cache_bytes, getsizeof=_bytes)
+        self._lock = threading.Lock()
+
+    def of(self, content: bytes, *, path: str) -> tuple[Image.Image, int]:
+        """Return the image of a file as ``fitted`` does, and the number of its tokens. Nobody may change the image.
+
+        Args:
+            content: The file.
+            path: The field that it came in, for messages.
+
+        Raises:
+            InvalidRequest: It is not an image that is decoded.
+        """
+        key = sha256(content).digest()
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is None:
+            kept = fitted(decode(content, self._limits, path=path), self._bounds, path=path)
+            if _bytes(kept) <= self._largest:
+                with self._lock:
+                    self._kept[key] = kept
+        return kept
+
+
+def _bytes(found: tuple[Image.Image, int]) -> int:
+    image, _ = found
+    return image.width * image.height * 3
 
 
 def fitted(image: Image.Image, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:

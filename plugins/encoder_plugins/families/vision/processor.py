@@ -20,6 +20,7 @@ from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Te
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.families.vision import pixels, request
 from encoder_plugins.families.vision.config import read_visual
+from encoder_plugins.families.vision.pixels import Pixels
 from encoder_plugins.families.vision.request import (
     PdfPages,
     VisualLimits,
@@ -92,6 +93,7 @@ class VisualProcessor(MultiVectorProcessor):
         self._captions = self._visual.captions is not None
         self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
         self._pdfs = PdfRenderer(self.limits)
+        self._pixels = Pixels(self.limits, self._visual.bounds, self.limits.image_cache_bytes)
         self._rules = request.Rules(limits=self.limits, captions=self._captions, hosts=context.media_hosts)
         self._remote = RemoteFiles(context.media_hosts, self.limits)
 
@@ -166,7 +168,7 @@ class VisualProcessor(MultiVectorProcessor):
         texts = []
         for text in request.texts:
             if isinstance(text, EncodedImage):
-                image, tokens = pixels.pixels_of(text.content, self.limits, self._visual.bounds, path=text.path)
+                image, tokens = self._pixels.of(text.content, path=text.path)
                 ids = self._cut(text.ids, tokens, text.path)
                 decoded = TokenisedText(ids, len(ids), None, image=image, image_tokens=tokens)
                 self._check_document(decoded, request, text.path)

@@ -41,6 +41,7 @@ class VisualLimits(RetrievalLimits):
     image_bytes: int
     image_pixels: int
     image_seconds: int
+    image_cache_bytes: int
     pdf_bytes: int
     pdf_pages: int
     pdf_dpi: int

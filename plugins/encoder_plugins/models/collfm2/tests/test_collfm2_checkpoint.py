@@ -22,7 +22,7 @@ from encoder_plugins.families.retrieval.config import InputType
 from encoder_plugins.families.vision.cases import SIZES, TEXTS, picture
 from encoder_plugins.families.vision.checkpoint import PROMPT_TOKENS
 from encoder_plugins.families.vision.config import read_visual
-from encoder_plugins.families.vision.pixels import pixels_of
+from encoder_plugins.families.vision.pixels import Pixels
 from encoder_plugins.families.vision.request import VisualLimits
 from encoder_plugins.families.vision.sizes import Tiles, ViewBounds
 from encoder_plugins.families.vision.tokens import VisualTokenizer
@@ -218,7 +218,7 @@ def test_the_largest_page_of_the_published_sizes_fits() -> None:
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_pixels_are_those_of_the_library(size: tuple[int, int], published: Path, model: Path) -> None:
     content, visual = picture(*size), read_visual(model)
-    image, _ = pixels_of(base64.b64decode(content), LIMITS, visual.bounds, path="data.image")
+    image, _ = Pixels(LIMITS, visual.bounds, 1).of(base64.b64decode(content), path="data.image")
     assert image.size == size
     processor = AutoImageProcessor.from_pretrained(model, local_files_only=True)
     found = processor(images=[image], return_tensors="np")["pixel_values"]

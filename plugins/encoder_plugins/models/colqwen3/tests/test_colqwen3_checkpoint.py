@@ -20,7 +20,7 @@ from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import InputType
 from encoder_plugins.families.vision.cases import SIZES, TEXTS, picture
 from encoder_plugins.families.vision.config import read_visual
-from encoder_plugins.families.vision.pixels import pixels_of
+from encoder_plugins.families.vision.pixels import Pixels
 from encoder_plugins.families.vision.request import VisualLimits
 from encoder_plugins.families.vision.sizes import PixelBounds
 from encoder_plugins.families.vision.tokens import VisualTokenizer
@@ -149,7 +149,7 @@ def test_images_of_every_size_have_the_tokens_of_the_library(published: Path, mo
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_pixels_are_those_of_the_library(size: tuple[int, int], published: Path, model: Path) -> None:
     content, visual = picture(*size), read_visual(model)
-    image, tokens = pixels_of(base64.b64decode(content), LIMITS, visual.bounds, path="data.image")
+    image, tokens = Pixels(LIMITS, visual.bounds, 1).of(base64.b64decode(content), path="data.image")
     processor = AutoImageProcessor.from_pretrained(model, local_files_only=True)
     found = processor(images=[image], return_tensors="np")
     expected = library("pixels", published, content)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.vision import pixels
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.families.vision.processor import VisualProcessor
+from encoder_plugins.inputs import image
 from encoder_plugins.inputs.remote import RemoteFiles
 from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3 import PLUGIN
@@ -155,6 +158,45 @@ def test_images_of_allowed_hosts_are_fetched_for_their_fields_and_the_others_are
     with pytest.raises(InvalidRequest, match=r"evil.example.com is not allowed; .* pages.example.com") as refused:
         begun(allowed, {"images": [IMAGE, "https://evil.example.com/a.png"]})
     assert refused.value.param == "data.images[1]"
+
+
+def test_an_image_that_comes_again_is_decoded_once_within_the_bytes_that_are_kept(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def decode(content: bytes, *rest: Any, **more: Any) -> Image.Image:
+        decoded.append(content)
+        return image.decode(content, *rest, **more)
+
+    monkeypatch.setattr(pixels, "decode", decode)
+    # 256 × 256 pixels each: two of them fit, and one may take an eighth
+    kept = 3 * 256 * 256
+    first, second, third = (picture(256, 256, seed) for seed in range(3))
+    of, none = served(model, image_cache_bytes=8 * kept), served(model, image_cache_bytes=8 * kept - 1)
+
+    def prompts(by: VisualProcessor, *images: str) -> list[bytes | None]:
+        _, found = begun(by, {"images": list(images), "encoding": "base64"})
+        return [image_bytes(prompt) for prompt in found.prompts]
+
+    expected = prompts(none, first, second, third)
+    assert len(set(expected)) == 3
+    assert prompts(of, first, second, third, first) == [*expected, expected[0]]
+    assert len(decoded) == 3 + 3
+    assert prompts(of, first, second, third) == expected
+    assert len(decoded) == 6
+    # larger than its share: decoded each time
+    assert prompts(none, first, first) == [expected[0]] * 2
+    assert len(decoded) == 8
+    # the least recently used goes first
+    many = [picture(256, 256, seed) for seed in range(3, 11)]
+    prompts(of, *many[:5])
+    prompts(of, first, *many[5:8])
+    assert len(decoded) == 16
+    prompts(of, first, many[7])
+    assert len(decoded) == 16
+    prompts(of, second)
+    assert len(decoded) == 17
 
 
 def image_bytes(prompt: Prompt) -> bytes | None:
