@@ -23,8 +23,11 @@ BESIDE = {
     "CHANGELOG.md": "changelog.md",
     "kernels/BENCHMARKS.md": "kernel-benchmarks.md",
     "examples/search/README.md": "examples/search.md",
+    "examples/pages/README.md": "examples/pages.md",
     "examples/invoices/README.md": "examples/invoices.md",
 }
+# their pictures, which a page names as its neighbours
+PICTURES = {"examples/pages/sizes_1.png": "examples/sizes_1.png"}
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -70,10 +73,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that stand outside docs/."""
+    """Add the pages that stand outside docs/, and their pictures."""
     for source, page in pages(ROOT).items():
         if not source.startswith("docs/"):
             files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for source, picture in PICTURES.items():
+        files.append(File.generated(config, picture, content=(ROOT / source).read_bytes()))
     return files
 
 

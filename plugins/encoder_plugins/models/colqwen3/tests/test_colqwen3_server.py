@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -177,3 +180,33 @@ def test_an_image_that_cannot_be_served_is_refused_and_the_server_goes_on(server
     ):
         assert server.refusal(**data)["param"] == param
     assert server.answer(image=SMALL) == before
+
+
+def test_the_example_finds_pages_with_the_scores_of_the_server(server: Server, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[5] / "examples/pages"
+
+    def run(script: str, *arguments: str) -> str:
+        command = ["uv", "run", "--quiet", "--frozen", "--script", str(folder / script), *arguments]
+        done = subprocess.run(command, env={**os.environ, "VIRTUAL_ENV": ""}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("make_pdfs.py", str(tmp_path))
+    for name in ("sizes.pdf", "operation.pdf"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), f"{name} is of another make_pdfs.py"
+    picture = tmp_path / "found.png"
+    about, *lines, wrote = run(
+        "search.py", server.url, QUERY, "--rescore", "--top", "8", "--picture", str(picture)
+    ).splitlines()
+    assert about.startswith("8 pages, ")
+    assert wrote == f"wrote {picture}"
+    found = [re.fullmatch(r"(\S+)  server (\S+)  (\S+), page (\d)", line) for line in lines]
+    pages = [(match[3], int(match[4])) for match in found if match]
+    assert sorted(pages) == [(name, page) for name in ("operation.pdf", "sizes.pdf") for page in (1, 2, 3, 4)]
+    # only float16 lies between them
+    stored, scored = ([float(match[group]) for match in found if match] for group in (1, 2))
+    np.testing.assert_allclose(stored, scored, rtol=2e-3)
+    name, page = pages[0]
+    with pypdfium2.PdfDocument(folder / name) as document, Image.open(picture) as image:
+        width, height = document[page - 1].get_size()
+        assert image.size == (-int(-width * 96 // 72), -int(-height * 96 // 72))
