@@ -9,6 +9,7 @@ Needs httpx and numpy, tqdm for progress bars, and nothing of the server's packa
 (``entities``, ``extraction``, ``embeddings``, ``rows``) and a pair of classes in ``models``.
 """
 
+from encoder_client.documents import Pdf
 from encoder_client.errors import (
     ArgumentError,
     AuthenticationError,
@@ -51,6 +52,7 @@ __all__ = [
     "InvalidRequestError",
     "MultiVectorEncoder",
     "NotServedError",
+    "Pdf",
     "RegexValidator",
     "RequestTimeoutError",
     "Schema",

@@ -96,11 +96,11 @@ class AsyncClient:
             return work.combine(await self._parts_in_tasks(itertools.chain(first, work.batches), work, progress))
 
     async def _parts_in_tasks(self, batches: Iterator[Batch], work: Work[Any], progress: Progress) -> list[Any]:
-        parts: dict[int, list[Any]] = {}
+        parts: dict[tuple[int, int], list[Any]] = {}
 
         async def send_all() -> None:
             for batch in batches:
-                parts[batch.place] = await self._parts(batch, work, progress)
+                parts[batch.order] = await self._parts(batch, work, progress)
 
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -99,7 +99,7 @@ class Client:
     def _parts_in_threads(self, batches: Iterator[Batch], work: Work[Any], progress: Progress) -> list[Any]:
         stop = threading.Event()
         lock = threading.Lock()
-        parts: dict[int, list[Any]] = {}
+        parts: dict[tuple[int, int], list[Any]] = {}
 
         def take() -> Batch | None:
             with lock:
@@ -107,7 +107,7 @@ class Client:
 
         def send_all() -> None:
             while (batch := take()) is not None:
-                parts[batch.place] = self._parts(batch, work, progress, stop)
+                parts[batch.order] = self._parts(batch, work, progress, stop)
 
         with ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="encoder-client") as threads:
             workers = [threads.submit(send_all) for _ in range(self.settings.concurrency)]

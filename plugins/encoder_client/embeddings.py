@@ -129,10 +129,10 @@ class Encode:
         return Work(batches=iter(batches), total=len(texts), decode=decode, combine=combine, progress=shown)
 
 
-def text_items(texts: Sequence[str], field: str = "texts") -> Iterator[Item]:
-    """Yield texts as items; ``field`` is what the request calls their list."""
+def text_items(texts: Sequence[str]) -> Iterator[Item]:
+    """Yield texts as items."""
     for place, text in enumerate(texts):
-        yield Item(values={field: json_of(text, param=f"{field}[{place}]")}, characters=len(text), place=place)
+        yield Item(values={"texts": json_of(text, param=f"texts[{place}]")}, characters=len(text), place=place)
 
 
 encode = Encode(None)

@@ -10,13 +10,14 @@ import numpy as np
 from encoder_client import progress
 from encoder_client.arrays import Array, rows_of
 from encoder_client.context import Context, refuse
-from encoder_client.embeddings import NO_DEVICE, NO_TORCH, Side, text_items
+from encoder_client.documents import Document, Pdf, documents_of, is_image, is_one, items
+from encoder_client.embeddings import NO_DEVICE, NO_TORCH, Side
 from encoder_client.errors import ArgumentError
 from encoder_client.server import json_of as json_of_answer
-from encoder_client.work import Answer, Batch, Work, positive, texts_of
+from encoder_client.work import Answer, Batch, Work, positive
 
 # a request with fewer texts, or documents, may stay below the limits that stand behind these
-_TEXTS = ("data.texts",)
+_TEXTS = ("data.texts", "data.inputs")
 _DOCUMENTS = ("data.documents",)
 _PROMPT = "the server puts the checkpoint's own prompt and marker before each text; leave it out"
 _EPSILON = np.float32(1e-12)
@@ -33,7 +34,7 @@ class EncodeRows:
     def __call__(
         self,
         context: Context,
-        inputs: str | Sequence[str],
+        inputs: Document | Sequence[Document],
         prompt_name: None = None,
         prompt: None = None,
         batch_size: int = 32,
@@ -48,11 +49,12 @@ class EncodeRows:
         *,
         pool_factor: float | None = None,
     ) -> Work[Any]:
-        """Return the rows of each text, as the method of the same name of ``MultiVectorEncoder`` does.
+        """Return the rows of each text or image, as the method of the same name of ``MultiVectorEncoder`` does.
 
         Args:
             context: The server.
-            inputs: One text, or several.
+            inputs: One text, or several. Documents of visual plugins are also images: a ``pathlib.Path`` or the bytes of a file, an image of
+                Pillow, or ``{"image": ..., "text": ...}``; and ``Pdf``. A path that is a ``str`` is a text.
             prompt_name: Only None: the prompt is the checkpoint's for this side.
             prompt: Only None.
             batch_size: Texts of one request; fewer where the server's limits require it.
@@ -67,7 +69,8 @@ class EncodeRows:
             pool_factor: Documents only, 1 to 64: about 1 / ``pool_factor`` of the rows are returned, each the mean of alike ones.
 
         Returns:
-            A list with `[rows, dimensions]` float32 for each text; the array alone for one text. Arrays of one request share memory.
+            A list with `[rows, dimensions]` float32 for each text or image, and a list of such arrays, one for each page, for a ``Pdf``; what
+            stands for one input alone where there is one. Arrays of one request share memory.
 
         Raises:
             ArgumentError: An argument cannot be honoured; ``param`` is its name.
@@ -83,29 +86,48 @@ class EncodeRows:
             raise ArgumentError("the server answers with token_embeddings alone", param="output_value")
         if normalize_embeddings and pool_factor is not None:
             raise ArgumentError("the server merges rows before they could get length 1", param="normalize_embeddings")
-        single = isinstance(inputs, str)
-        texts = [inputs] if isinstance(inputs, str) else texts_of(inputs, param="inputs")
+        single = is_one(inputs)
+        server, listed = context.server, [inputs] if single else inputs
+        documents = documents_of(listed, server, param="inputs", pdfs=True)
+        if self._side == "query":
+            _check_queries(documents)
         common = {"encoding": "bytes", "input_type": self._side, "pool_factor": pool_factor}
 
-        def decode(answer: Answer, batch: Batch) -> list[Array]:
+        def decode(answer: Answer, batch: Batch) -> list[tuple[int, Array]]:
             found = rows_of(answer.content, answer.headers)
-            if len(found) != len(batch.items):
+            if len(found) != len(batch.items) and not batch.items[0].own:
                 raise ValueError(f"rows of {len(found)} texts for {len(batch.items)} texts")
-            return [_unit(rows) for rows in found] if normalize_embeddings else found
+            # those of a PDF are all of its only item
+            places = [batch.place] * len(found) if batch.items[0].own else [item.place for item in batch.items]
+            arrays = map(_unit, found) if normalize_embeddings else found
+            return list(zip(places, arrays, strict=True))
 
-        def combine(parts: list[list[Array]]) -> Any:
-            together = [rows for part in parts for rows in part]
+        def combine(parts: list[list[tuple[int, Array]]]) -> Any:
+            together: list[Any] = [[] for _ in documents]
+            for place, rows in (pair for part in parts for pair in part):
+                if isinstance(documents[place], Pdf):
+                    together[place].append(rows)
+                else:
+                    together[place] = rows
             return together[0] if single else together
 
-        batches = context.batches(text_items(texts), common, batch_size=batch_size, divisible=_TEXTS)
+        field = "inputs" if any(map(is_image, documents)) else "texts"
+        batches = context.batches(
+            items(documents, server, field, param="inputs"),
+            common,
+            batch_size=batch_size,
+            limits=("texts", "images") if field == "inputs" else ("texts",),
+            divisible=_TEXTS,
+        )
         shown = progress.wanted(show_progress_bar)
-        return Work(batches=iter(batches), total=len(texts), decode=decode, combine=combine, progress=shown)
+        total = sum(len(each.parts(server)) if isinstance(each, Pdf) else 1 for each in documents)
+        return Work(batches=iter(batches), total=total, decode=decode, combine=combine, progress=shown)
 
 
 def rank(
     context: Context,
     query: str,
-    documents: Sequence[str],
+    documents: Sequence[Document],
     top_k: int | None = None,
     return_documents: bool = False,
     prompt_name: None = None,
@@ -123,7 +145,7 @@ def rank(
     Args:
         context: The server; plugins of one vector per text rank by the cosine.
         query: The query.
-        documents: The documents.
+        documents: The documents: texts, and images as ``encode_document`` takes them.
         top_k: Documents to return; None returns all.
         return_documents: Whether each result repeats its document.
         prompt_name: Only None: prompts are the checkpoint's for each side.
@@ -135,8 +157,8 @@ def rank(
         chunk_size: Only None: the server decides.
 
     Returns:
-        A dictionary for each document: ``corpus_id``, its position in ``documents``; ``score``; and ``text`` where documents are
-        returned. Of equal scores the first document comes first.
+        A dictionary for each document: ``corpus_id``, its position in ``documents``; ``score``; and where documents are returned
+        ``text``, or ``image`` with what was passed. Of equal scores the first document comes first.
 
     Raises:
         ArgumentError: An argument cannot be honoured; ``param`` is its name.
@@ -148,7 +170,7 @@ def rank(
     refuse(NO_DEVICE, device=device, pool=pool, chunk_size=chunk_size)
     if not isinstance(query, str):
         raise ArgumentError(f"it is {type(query).__name__}, not a text", param="query")
-    texts = texts_of(documents, param="documents")
+    listed = documents_of(documents, context.server, param="documents", pdfs=False)
     most = None if top_k is None else positive(top_k, param="top_k")
 
     def decode(answer: Answer, batch: Batch) -> list[tuple[int, float]]:
@@ -162,15 +184,26 @@ def rank(
         results: list[dict[str, Any]] = [{"corpus_id": place, "score": score} for place, score in ranked]
         if return_documents:
             for result in results:
-                result["text"] = texts[result["corpus_id"]]
+                document = listed[result["corpus_id"]]
+                result["image" if is_image(document) else "text"] = document
         return results
 
     common = {"query": query, "top_k": most}
     batches = context.batches(
-        text_items(texts, "documents"), common, batch_size=batch_size, limits=("documents",), divisible=_DOCUMENTS
+        items(listed, context.server, "documents", param="documents"),
+        common,
+        batch_size=batch_size,
+        limits=("documents", "images") if any(map(is_image, listed)) else ("documents",),
+        divisible=_DOCUMENTS,
     )
     shown = progress.wanted(show_progress_bar)
-    return Work(batches=iter(batches), total=len(texts), decode=decode, combine=combine, progress=shown)
+    return Work(batches=iter(batches), total=len(listed), decode=decode, combine=combine, progress=shown)
+
+
+def _check_queries(inputs: Sequence[Document]) -> None:
+    for place, each in enumerate(inputs):
+        if not isinstance(each, str):
+            raise ArgumentError("queries are texts; images and pages are documents", param=f"inputs[{place}]")
 
 
 def _unit(rows: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from encoder_client.errors import ArgumentError, EncoderClientError, InvalidAnswerError, InvalidRequestError
@@ -33,22 +33,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One text of a call, with what belongs to it.
+    """One document of a call, with what belongs to it.
 
     Attributes:
         values: JSON by the name of the field that lists it, e.g. ``texts`` and ``labels_per_text``.
         characters: Code points that count towards the server's limit.
         place: Its position in the caller's list.
+        own: JSON by the name of the field, of an item that is a request of its own, e.g. ``pdf`` and ``pages``.
+        part: Of several items for one position, which one it is.
     """
 
     values: Mapping[str, bytes]
     characters: int
     place: int
+    own: Mapping[str, bytes] = field(default_factory=dict)
+    part: int = 0
 
     @property
     def size(self) -> int:
         """Bytes in a body, with the separators."""
-        return sum(len(value) + 2 for value in self.values.values())
+        return sum(len(value) + 2 for value in (*self.values.values(), *self.own.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,17 @@ class Batch:
         """The position of the first item in the caller's list."""
         return self.items[0].place
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Where its answer stands among those of the call."""
+        return self.items[0].place, self.items[0].part
+
     def body(self) -> bytes:
         """Return the body of the request."""
         columns = b"".join(
             b', "%s": [%s]' % (name.encode(), b", ".join(item.values[name] for item in self.items))
             for name in self.items[0].values
-        )
+        ) + b"".join(b', "%s": %s' % (name.encode(), value) for name, value in self.items[0].own.items())
         outer, common = self.envelope
         data = b"{" + (common + columns if common else columns[2:]) + b"}"
         return b"{" + outer + b'"data": ' + data + b"}"
@@ -187,7 +196,7 @@ def split(
     fields = frozenset(divisible)
     for item in items:
         full = len(found) == most or characters + item.characters > most_characters or size + item.size > most_bytes
-        if found and full:
+        if found and (full or item.own or found[-1].own):
             yield Batch(items=found, envelope=envelope, divisible=fields)
             found, characters, size = [], 0, 0
         found.append(item)
@@ -204,6 +213,8 @@ def param_in_call(param: str | None, batch: Batch) -> str | None:
     """Return the field that a refusal of a batch names, with the position in the call instead of that in the request."""
     if param is None:
         return None
+    if (own := param.removeprefix("data.")) in batch.items[0].own:
+        return f"inputs[{batch.place}].{own}"
     name, bracket, _ = param.partition("[")
     if not bracket or name.removeprefix("data.") not in batch.items[0].values:
         return param

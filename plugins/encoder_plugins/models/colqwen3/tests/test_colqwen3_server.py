@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from encoder_checkpoints.original import original
+from encoder_client import ArgumentError, InvalidRequestError, MultiVectorEncoder, Pdf
+from encoder_client.tests import documented
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.tests import pdfs
@@ -180,6 +182,39 @@ def test_an_image_that_cannot_be_served_is_refused_and_the_server_goes_on(server
     ):
         assert server.refusal(**data)["param"] == param
     assert server.answer(image=SMALL) == before
+
+
+def test_the_python_client_returns_what_the_library_returns(server: Server, published: Path, tmp_path: Path) -> None:
+    content = base64.b64decode(PAGE)
+    (tmp_path / "wide.png").write_bytes(base64.b64decode(WIDE))
+    with Image.open(io.BytesIO(base64.b64decode(SMALL))) as small, MultiVectorEncoder(server.url) as model:
+        inputs = [content, "A text.", tmp_path / "wide.png", small]
+        cases: list[dict[str, Any]] = [{"image": PAGE}, {"text": "A text."}, {"image": WIDE}, {"image": SMALL}]
+        found = model.encode_document(inputs, batch_size=3)
+        for case, rows in zip(cases, found, strict=True):
+            np.testing.assert_allclose(rows, expected(published, **case), rtol=0, atol=1e-5)
+        documents = [{"image": PAGE}, "A text.", {"image": WIDE}, {"image": SMALL}]
+        scores = expected(published, text=QUERY, input_type="query", documents=documents)
+        for each in model.rank(QUERY, inputs, batch_size=3):
+            np.testing.assert_allclose(each["score"], scores[each["corpus_id"]], rtol=1e-5)
+        np.testing.assert_allclose(model.similarity(model.encode_query(QUERY), found)[0], scores, rtol=1e-5)
+        pages = pdf((b"0 0 210 297", b"0 0 150 100"), (pdfs.text("one"), pdfs.text("two")), page=pdfs.FONT)
+        one, two = model.encode_document(Pdf(pages, dpi=72))
+        (again,) = model.encode_document([Pdf(pages, "2,1", dpi=72)])
+        np.testing.assert_allclose(again[0], two, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(again[1], one, rtol=0, atol=1e-5)
+        for wrong, param in ((b"%PDF-1.7", "data.inputs[1].image"), (Pdf(pages, "3"), "inputs[1].pages")):
+            with pytest.raises(InvalidRequestError) as caught:
+                model.encode_document(["a", wrong])
+            assert caught.value.param == param
+        with pytest.raises(ArgumentError, match="limit"):
+            model.encode_document(b"a" * (20 << 20 | 1))
+
+
+async def test_the_examples_of_the_client_s_page_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[5] / "examples/pages")
+    variables = await documented.run("pages", server.url)
+    assert (len(variables["pages"]), variables["scores"].shape, len(variables["rows"])) == (3, (1, 3), 3)
 
 
 def test_the_example_finds_pages_with_the_scores_of_the_server(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""Images and PDFs as documents: what is sent for them, how they are split into requests, and what is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from encoder_client import ArgumentError, AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder, Pdf
+from encoder_client.tests.scripted_server import Reply, ScriptedServer, refusal
+
+
+def pages_of(data: Any) -> list[int]:
+    """Return the numbers that stand for the documents of a request: of a text its length, of an image its first byte."""
+    if "pdf" in data:
+        return [int(page) for page in data.get("pages", "1,2").split(",")]
+    listed = data.get("inputs") or data.get("documents") or data["texts"]
+    return [len(each) if isinstance(each, str) else base64.b64decode(each["image"])[0] for each in listed]
+
+
+def visual(data: Any) -> Reply:
+    """Answer each document with one row, or with its number as the score."""
+    numbers = pages_of(data)
+    if "documents" in data:
+        results = [{"indices": list(range(len(numbers))), "scores": numbers}]
+        return Reply(200, {"data": {"results": results, "usage": {}}})
+    headers = {"x-encoder-shape": f"{len(numbers)},1", "x-encoder-dtype": "float32"}
+    content = np.array(numbers, "<f4").tobytes()
+    return Reply(200, content, {**headers, "x-encoder-rows": ",".join("1" for _ in numbers)})
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer("colqwen3", visual, images=2, pdf_pages=3, image_bytes=5000, pdf_bytes=50) as started:
+        yield started
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "page.png"
+    found.write_bytes(b"\x07 a picture")
+    return found
+
+
+async def test_images_and_texts_are_split_at_the_limit_of_images(server: ScriptedServer, file: Path) -> None:
+    # 137 is the first byte of a PNG
+    inputs = [file, "four", b"\x09", Image.new("RGB", (3, 2), "red"), {"image": file, "text": "of a page"}]
+    expected = [7, 4, 9, 137, 7]
+    with MultiVectorEncoder(server.url) as model:
+        assert [rows.tolist() for rows in model.encode_document(inputs)] == [[[number]] for number in expected]
+        sent = sorted(server.posted, key=lambda request: len(request.data["inputs"]))
+        assert [len(request.data["inputs"]) for request in sent] == [1, 2, 2]
+        assert sent[0].data["inputs"][0] == {
+            "text": "of a page",
+            "image": base64.b64encode(file.read_bytes()).decode(),
+        }
+        assert sent[0].data["input_type"] == "document"
+        assert model.encode_document(file).tolist() == [[7]]
+        # a path that is a str is a text
+        assert model.encode_document([str(file)])[0].tolist() == [[len(str(file))]]
+        assert server.posted[-1].data["texts"] == [str(file)]
+        ranking = model.rank("q", inputs, top_k=2, return_documents=True)
+        assert [(each["corpus_id"], each["score"]) for each in ranking] == [(3, 137), (2, 9)]
+        assert ranking[1]["image"] == b"\x09"
+    async with AsyncMultiVectorEncoder(server.url) as awaited:
+        assert [rows.tolist() for rows in await awaited.encode_document(inputs)] == [[[n]] for n in expected]
+
+
+def test_an_image_of_pillow_is_sent_without_loss(server: ScriptedServer) -> None:
+    pictures = [
+        Image.effect_noise((5, 4), 90).convert(mode) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
+    ]
+    with MultiVectorEncoder(server.url) as model:
+        for picture in pictures:
+            model.encode_document(picture)
+            content = base64.b64decode(server.posted[-1].data["inputs"][0]["image"])
+            with Image.open(io.BytesIO(content)) as found:
+                assert found.format == "PNG"
+                kept = picture if picture.mode == found.mode else picture.convert("RGB")
+                assert (found.mode, found.tobytes()) == (kept.mode, kept.tobytes())
+        for mode in ("F", "I", "I;16"):
+            with pytest.raises(ArgumentError, match="mode") as caught:
+                model.encode_document(["a", Image.new(mode, (3, 3))])
+            assert caught.value.param == "inputs[1]"
+
+
+def test_pages_of_a_pdf_become_as_many_requests_as_the_limit_requires(server: ScriptedServer) -> None:
+    wanted = [9, 1, 2, 3, 4, 5, 6]
+    inputs = ["four", Pdf(b"%PDF-", "9,1-6", dpi=72), "sixsix", Pdf(b"%PDF-")]
+    with MultiVectorEncoder(server.url) as model:
+        first, pages, second, everything = model.encode_document(inputs)
+        assert (first.tolist(), second.tolist()) == ([[4]], [[6]])
+        assert [page.tolist() for page in pages] == [[[number]] for number in wanted]
+        assert len(everything) == 2
+        # a list of pages alone, which similarity takes
+        alone = model.encode_document(Pdf(b"%PDF-", "3"))
+        np.testing.assert_array_equal(model.similarity(np.ones((1, 1), np.float32), alone), [[3]])
+    sent = [request.data for request in server.posted if "pdf" in request.data]
+    assert sorted(str(data.get("pages")) for data in sent) == ["3", "3,4,5", "6", "9,1,2", "None"]
+    assert {data.get("dpi") for data in sent} == {72, None}
+    assert {base64.b64decode(data["pdf"]) for data in sent} == {b"%PDF-"}
+
+
+def test_a_refusal_names_the_position_in_the_call(server: ScriptedServer) -> None:
+    def refusing(data: Any) -> Reply:
+        if "pdf" in data:
+            return refusal(400, "page 9 is not there", "data.pages")
+        return refusal(400, "not an image", "data.inputs[1].image") if 9 in pages_of(data) else visual(data)
+
+    server.handler = refusing
+    with MultiVectorEncoder(server.url) as model:
+        for inputs, param in (
+            ([b"\x01", b"\x02", b"\x03", b"\x09"], "data.inputs[3].image"),
+            (["a", Pdf(b"%PDF-", "9")], "inputs[1].pages"),
+        ):
+            with pytest.raises(InvalidRequestError) as caught:
+                model.encode_document(inputs, batch_size=2)
+            assert caught.value.param == param
+
+
+WRONG: Any = {
+    "inputs[1]": {"inputs": ["a", 1]},
+    "inputs[0]": {"inputs": [{"picture": b"a"}]},
+    "a list of lists": {"inputs": [["a"]], "param": "inputs[0]"},
+    "no such file": {"inputs": [Path("/no/such/file.png")], "param": "inputs[0]"},
+    "no such pdf": {"inputs": [Pdf("/no/such/file.pdf")], "param": "inputs[0]"},
+    "a large image": {"inputs": [b"a" * 5001], "param": "inputs[0]"},
+    "a large pdf": {"inputs": [Pdf(b"a" * 51)], "param": "inputs[0]"},
+    "an image that is a str": {"inputs": [{"image": "page.png"}], "param": "inputs[0]"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_document_is_refused_before_anything_is_sent(server: ScriptedServer, name: str) -> None:
+    with MultiVectorEncoder(server.url) as model:
+        with pytest.raises(ArgumentError) as caught:
+            model.encode_document(WRONG[name]["inputs"])
+        assert caught.value.param == WRONG[name].get("param", name)
+    assert server.posted == []
+
+
+def test_images_are_documents_of_visual_servers_only(server: ScriptedServer) -> None:
+    with MultiVectorEncoder(server.url) as model:
+        for call, param in (
+            (lambda: model.encode_query(["a", b"\x01"]), "inputs[1]"),
+            (lambda: model.rank("q", ["a", Pdf(b"%PDF-")]), "documents[1]"),
+        ):
+            with pytest.raises(ArgumentError) as caught:
+                call()
+            assert caught.value.param == param
+    with ScriptedServer("moderncolbert", visual) as texts, MultiVectorEncoder(texts.url) as model:
+        for each in (b"\x01", Pdf(b"%PDF-")):
+            with pytest.raises(ArgumentError, match="moderncolbert have no field"):
+                model.encode_document(["a", each])
+
+
+@pytest.mark.parametrize("pages", ["", "0", "3-1", "1,1", "1-3,2", "a", "1-", "-1", "1-999999999", "١"])
+def test_pages_that_are_none_are_refused_by_name(pages: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Pdf(b"%PDF-", pages)
+    assert caught.value.param == "pages"
+    with pytest.raises(ArgumentError) as caught:
+        Pdf(b"%PDF-", dpi=0)
+    assert caught.value.param == "dpi"
+
+
+def test_pillow_is_not_imported() -> None:
+    program = "import sys, encoder_client; sys.exit('imported' if 'PIL' in sys.modules else 0)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).returncode == 0
