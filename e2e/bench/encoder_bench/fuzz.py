@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import sys
 import time
@@ -25,6 +26,8 @@ from encoder_bench.fuzz_bodies import Body, Maker, Shape
 from encoder_plugins import catalog
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.artifact.reference import Reference
+from encoder_plugins.families.vision.cases import picture
+from encoder_plugins.inputs.tests import pdfs
 from encoder_plugins.parity import verdict as comparison
 from encoder_plugins.parity.plan import Batch
 from encoder_plugins.parity.protocol import Parity
@@ -114,6 +117,19 @@ RANKING: Sequence[Mapping[str, Any]] = (
     {"text": DOCUMENTS[0], "input_type": "document", "embedding_dtype": "bfloat16", "encoding": "bytes"},
 )
 
+_PDF = base64.b64encode(
+    pdfs.pdf((b"0 0 210 297", b"0 0 60 40"), (pdfs.text("one"), pdfs.text("two")), page=pdfs.FONT)
+).decode()
+_IMAGE = picture(60, 40, 1)
+# and where its documents are images, too
+VISUAL: Sequence[Mapping[str, Any]] = (
+    {"pdf": _PDF, "dpi": 40, "encoding": "base64"},
+    {"pdf": _PDF, "pages": "2,1", "dpi": 72},
+    {"images": [_IMAGE, picture(300, 20, 2)], "embedding_dtype": "float16", "encoding": "bytes"},
+    {"inputs": ["a text", {"image": _IMAGE}]},
+    {"query": "bread", "documents": ["bread", {"image": _IMAGE}]},
+)
+
 
 def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
     """Return what makes bodies for the routes of the plugin of a recorded reference."""
@@ -126,7 +142,10 @@ def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> M
     if "rerank" in schemas:
         # as many as there are of the others, so that each is chosen as often
         good += [{"data": data} for data in RANKING] * max(1, len(good) // len(RANKING))
-    shapes = [Shape("/pooling", schema_of(schemas["pooling"].request), good)]
+    schema = schema_of(schemas["pooling"].request)
+    if "pdf" in schema["properties"]["data"]["properties"]:
+        good += [{"data": data} for data in VISUAL] * max(1, len(good) // len(VISUAL))
+    shapes = [Shape("/pooling", schema, good)]
     shapes += [
         Shape(route.path, schema_of(schemas[route.schema].request), FURTHER[route.schema])
         for route in plugin.routes

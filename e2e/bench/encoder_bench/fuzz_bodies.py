@@ -6,6 +6,8 @@ that is known to be answered is what most bodies differ from in a single place.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import copy
 import gzip
 import json
@@ -85,6 +87,8 @@ CONTENT_TYPES = (
     "multipart/form-data",
 )
 DEEP = 3_000
+# characters of base64; no text of a good request has as many without a space
+_SHORTEST_FILE = 80
 # fields around a request, in which any text but one is refused
 ENVELOPE = frozenset({"model", "lora", "task", "priority", "request_id", "user"})
 
@@ -148,6 +152,8 @@ class Maker:
             "deep": (1, self._deep),
             "large": (1, self._large),
         }
+        if any(self._files(body) for shape in shapes for body in shape.good):
+            self._kinds["damaged files"] = (30, self._damaged_files)
 
     @property
     def kinds(self) -> list[str]:
@@ -212,7 +218,31 @@ class Maker:
         return self._json("random JSON", self._any_json(4))
 
     def _damaged(self) -> Body:
-        content = bytearray(_dump({"model": "bench", **self._any_good()}))
+        whole = self._with_damage(_dump({"model": "bench", **self._any_good()}))
+        if self._chance.random() < 0.1:
+            whole = self._chance.choice(
+                (whole.decode("latin-1").encode("utf-16"), gzip.compress(whole, mtime=0), whole * 2)
+            )
+        return Body("damaged", whole, {})
+
+    def _damaged_files(self) -> Body:
+        """A good request whose images or PDFs are damaged, or in the place of each other."""
+        body = self._chance.choice([body for body in self._shape.good if self._files(body)] or self._shape.good)
+        body = {"model": "bench", **copy.deepcopy(body)}
+        found = self._files(body)
+        for path, content in found.items():
+            if self._chance.random() < 0.1:
+                content = self._chance.choice(list(found.values()))
+            _put(body, path, base64.b64encode(self._with_damage(content)).decode())
+        return self._json("damaged files", body)
+
+    def _files(self, body: Mapping[str, Json]) -> dict[tuple[str | int, ...], bytes]:
+        """Return the files in a body, by where they are."""
+        paths = [path for path in self._paths(body) if _is_file(_at(body, path))]
+        return {path: base64.b64decode(_at(body, path)) for path in paths}
+
+    def _with_damage(self, sound: bytes) -> bytes:
+        content = bytearray(sound)
         for _ in range(self._chance.choice((1, 1, 2, 8))):
             how, place = self._chance.randrange(5), self._chance.randrange(len(content) or 1)
             if how == 0 and content:
@@ -227,12 +257,7 @@ class Maker:
                 content[place:place] = self._chance.choice(
                     (b"\xff", b"\xef\xbb\xbf", b"\\ud800", b"\x00", b",,", b"//")
                 )
-        whole = bytes(content)
-        if self._chance.random() < 0.1:
-            whole = self._chance.choice(
-                (whole.decode("latin-1").encode("utf-16"), gzip.compress(whole, mtime=0), whole * 2)
-            )
-        return Body("damaged", whole, {})
+        return bytes(content)
 
     def _headers(self) -> Body:
         good = _dump(self._any_good())
@@ -353,6 +378,15 @@ class Maker:
 
 def _names(schema: Mapping[str, Json]) -> list[str]:
     return [name for part in schema.get("$defs", {}).values() for name in part.get("properties", {})]
+
+
+def _is_file(value: Json) -> bool:
+    if not isinstance(value, str) or len(value) < _SHORTEST_FILE:
+        return False
+    try:
+        return bool(base64.b64decode(value, validate=True))
+    except (binascii.Error, ValueError):
+        return False
 
 
 def _dump(value: Json) -> bytes:

@@ -1,5 +1,6 @@
 """The bodies that fuzzing sends: the same for the same seed, of every kind, and about the plugin's own fields."""
 
+import base64
 import json
 from collections import Counter
 from typing import Annotated, Any
@@ -46,6 +47,15 @@ def test_every_kind_is_there() -> None:
     made = maker()
     kinds = Counter(body.kind for body in made.bodies(500))
     assert set(kinds) == set(made.kinds)
+
+
+def test_files_are_damaged_where_a_request_has_them() -> None:
+    assert "damaged files" not in maker().kinds
+    file = base64.b64encode(bytes(range(256))).decode()
+    shape = Shape("/pooling", schema_of(Envelope[Request]), [{"data": {"text": file}}, {"data": {"text": "a b"}}])
+    made = [body for body in Maker([shape], 1, BODY_BYTES).bodies(400) if body.kind == "damaged files"]
+    found = [base64.b64decode(json.loads(body.content)["data"]["text"], validate=True) for body in made]
+    assert len(set(found)) > len(found) * 0.9 > 50
 
 
 def test_every_route_gets_bodies_of_its_own_shape() -> None:
