@@ -13,7 +13,7 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.vision.sizes import Sizes
 from encoder_plugins.inputs.image import ImageLimits, decode
 
-# of the cache that one image may take, so that a few large ones do not drive out all others
+# of the cache that one image may take, so that large ones do not drive out all others
 _LARGEST_SHARE = 8
 
 
