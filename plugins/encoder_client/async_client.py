@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -90,16 +88,19 @@ class AsyncClient:
             EncoderClientError: One of them failed; the others are cancelled.
         """
         with Progress(work.total, shown=work.progress) as progress:
-            first = list(itertools.islice(work.batches, 2))
+            left = _Batches(work)
+            first = [batch for _ in range(2) if (batch := await left.next()) is not None]
             if len(first) < 2:
                 return work.combine([part for batch in first for part in await self._parts(batch, work, progress)])
-            return work.combine(await self._parts_in_tasks(itertools.chain(first, work.batches), work, progress))
+            return work.combine(await self._parts_in_tasks(first, left, work, progress))
 
-    async def _parts_in_tasks(self, batches: Iterator[Batch], work: Work[Any], progress: Progress) -> list[Any]:
+    async def _parts_in_tasks(
+        self, first: list[Batch], left: _Batches, work: Work[Any], progress: Progress
+    ) -> list[Any]:
         parts: dict[tuple[int, int], list[Any]] = {}
 
         async def send_all() -> None:
-            for batch in batches:
+            while (batch := first.pop(0) if first else await left.next()) is not None:
                 parts[batch.order] = await self._parts(batch, work, progress)
 
         try:
@@ -143,3 +144,19 @@ class AsyncClient:
             async for chunk in response.aiter_bytes():
                 content += chunk
             return response.status_code, Answer(content, exchange.lower(response.headers))
+
+
+class _Batches:
+    """The requests of a call, for several tasks: one at a time is made, in a thread if that reads files."""
+
+    def __init__(self, work: Work[Any]) -> None:
+        self._batches = work.batches
+        self._reads_files = work.reads_files
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> Batch | None:
+        """Return the next one; None behind the last."""
+        if not self._reads_files:
+            return next(self._batches, None)
+        async with self._lock:
+            return await asyncio.to_thread(next, self._batches, None)

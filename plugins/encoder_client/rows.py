@@ -121,7 +121,14 @@ class EncodeRows:
         )
         shown = progress.wanted(show_progress_bar)
         total = sum(len(each.parts(server)) if isinstance(each, Pdf) else 1 for each in documents)
-        return Work(batches=iter(batches), total=total, decode=decode, combine=combine, progress=shown)
+        return Work(
+            batches=iter(batches),
+            total=total,
+            decode=decode,
+            combine=combine,
+            progress=shown,
+            reads_files=_reads_files(documents),
+        )
 
 
 def rank(
@@ -197,13 +204,24 @@ def rank(
         divisible=_DOCUMENTS,
     )
     shown = progress.wanted(show_progress_bar)
-    return Work(batches=iter(batches), total=len(listed), decode=decode, combine=combine, progress=shown)
+    return Work(
+        batches=iter(batches),
+        total=len(listed),
+        decode=decode,
+        combine=combine,
+        progress=shown,
+        reads_files=_reads_files(listed),
+    )
 
 
 def _check_queries(inputs: Sequence[Document]) -> None:
     for place, each in enumerate(inputs):
         if not isinstance(each, str):
             raise ArgumentError("queries are texts; images and pages are documents", param=f"inputs[{place}]")
+
+
+def _reads_files(documents: Sequence[Document]) -> bool:
+    return any(isinstance(each, Pdf) or is_image(each) for each in documents)
 
 
 def _unit(rows: Array) -> Array:

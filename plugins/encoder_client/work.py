@@ -114,6 +114,7 @@ class Work(Generic[T]):
         decode: Turns an answer to a batch into its part of the result.
         combine: Turns the parts, in the order of the items, into the result.
         progress: Whether a progress bar is shown.
+        reads_files: Whether making a request reads a file or encodes an image, which an event loop must not wait for.
     """
 
     batches: Iterator[Batch]
@@ -121,6 +122,7 @@ class Work(Generic[T]):
     decode: Callable[[Answer, Batch], Any]
     combine: Callable[[list[Any]], T]
     progress: bool = False
+    reads_files: bool = False
 
     def part(self, answer: Answer, batch: Batch) -> Any:
         """Return what an answer contributes to the result.

@@ -6,6 +6,7 @@ import base64
 import io
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from encoder_client import ArgumentError, AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder, Pdf
+from encoder_client import (
+    ArgumentError,
+    AsyncMultiVectorEncoder,
+    InvalidRequestError,
+    MultiVectorEncoder,
+    Pdf,
+    documents,
+)
 from encoder_client.tests.scripted_server import Reply, ScriptedServer, refusal
 
 
@@ -72,6 +80,25 @@ async def test_images_and_texts_are_split_at_the_limit_of_images(server: Scripte
         assert ranking[1]["image"] == b"\x09"
     async with AsyncMultiVectorEncoder(server.url) as awaited:
         assert [rows.tolist() for rows in await awaited.encode_document(inputs)] == [[[n]] for n in expected]
+
+
+async def test_an_event_loop_does_not_wait_for_files(
+    server: ScriptedServer, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    read = documents._read
+
+    def noted(found: str | Path | bytes, *, param: str) -> bytes:
+        threads.add(threading.get_ident())
+        return read(found, param=param)
+
+    monkeypatch.setattr(documents, "_read", noted)
+    async with AsyncMultiVectorEncoder(server.url) as model:
+        rows = await model.encode_document([file] * 7)
+        assert [each.tolist() for each in rows] == [[[7]]] * 7
+        await model.rank("q", [file] * 5)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_an_image_of_pillow_is_sent_without_loss(server: ScriptedServer) -> None:
