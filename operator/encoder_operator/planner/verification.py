@@ -401,6 +401,7 @@ def _accepted_verdict(model: EncoderModel, observed: ObservedState, revision: Re
         "cases": report.get("cases", 0),
         "versions": report.get("versions", {}),
         "worst": report.get("worst", []),
+        **({"wrong": report["wrong"]} if report.get("wrong") else {}),
         "message": report.get("message", ""),
         "ranAt": format_time(pod.terminated.finished_at or observed.now),
     }

@@ -25,8 +25,14 @@ def _rounded(value: str, threshold: str | None) -> str:
 
 
 def parity_message(revision: str, accelerator: str, check: Mapping[str, Any]) -> str:
-    """Return a message with the numbers of a parity check: its `result`, `metrics`, `cases` and `worst` cases."""
+    """Return a message about a parity check: its `result`, `metrics`, `cases` and `worst` cases.
+
+    Where answers could not be compared (`wrong`), for instance because the engine rejected a request, the metrics of the others say
+    nothing about them, and the check's own `message` has the number and the first one.
+    """
     passed = check["result"] == "Passed"
+    if check.get("wrong") and check.get("message"):
+        return f"Revision {revision} on {accelerator} differs from the reference outputs: {check['message']}"
     numbers = ", ".join(
         f"{metric['name']} {_rounded(metric['value'], metric.get('threshold'))}"
         + (f" (threshold {metric['threshold']})" if metric.get("threshold") else "")

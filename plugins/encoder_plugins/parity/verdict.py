@@ -51,7 +51,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a parity check; ``encode`` gives the termination message."""
+    """The result of a parity check; ``encode`` gives the termination message.
+
+    Attributes:
+        wrong: Answers that cannot be compared: refusals, and those of another shape. The metrics are of the others.
+    """
 
     result: Result
     message: str
@@ -60,6 +64,7 @@ class Verdict:
     binding: Mapping[str, Any] = field(default_factory=dict)
     metrics: tuple[Mapping[str, str], ...] = ()
     cases: int = 0
+    wrong: int = 0
     worst: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,6 +80,7 @@ class Verdict:
             "worst": list(self.worst),
             "versions": dict(self.versions),
             "message": self.message,
+            **({"wrong": self.wrong} if self.wrong else {}),
         }
         while len(text := json.dumps(body)) > VERDICT_BYTES:
             if not body["message"]:
@@ -198,6 +204,7 @@ def judge(
             _metric(threshold, worst[threshold.metric]) for threshold in tolerance if threshold.metric in worst
         ),
         cases=len(reference.cases),
+        wrong=len(uncomparable),
         worst=_worst_cases(uncomparable, outside, measured, tolerance),
     )
 

@@ -238,8 +238,23 @@ def test_a_report_that_is_believed_is_recorded_once(result: str, exit_code: int)
     assert (manifest["data"]["product"], manifest["data"]["ranAt"]) == (HERE.product, "2025-12-31T23:59:59Z")
     state = VerificationState.PASSED if result == "Passed" else VerificationState.FAILED
     assert verification.verification_state(MODEL, found.observed, of.hash, HERE) is state
+    assert "wrong" not in manifest["data"]
     # the next reconcile reads the record
     assert plan(found.observed, of)[1] == []
+
+
+def test_the_number_of_answers_that_cannot_be_compared_is_recorded() -> None:
+    of = revision(1)
+    said = report(of, pod(of), result="Failed", message="8 of 64 answers are wrong", wrong=8)
+    observed = ObservedState(
+        now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=(job(of, pod(of), said=said, exit_code=1, ended=1),)
+    )
+    found, (manifest,), _ = plan(observed, of)
+    assert manifest["data"]["wrong"] == 8
+    (verdict,) = found.observed.verdicts
+    assert verification.verdict_message(verdict).endswith(
+        "differs from the reference outputs: 8 of 64 answers are wrong"
+    )
 
 
 @pytest.mark.parametrize(("attempts", "pause"), [(1, 5), (2, 10), (3, 20), (6, 160), (7, 300), (12, 300)])

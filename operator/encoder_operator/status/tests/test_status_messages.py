@@ -217,3 +217,13 @@ def test_children_of_a_deleted_model_are_waited_for() -> None:
     message = messages(found)["Ready"]
     assert "Job j2" in message
     assert "Job j3" not in message
+
+
+def test_answers_that_cannot_be_compared_are_named_and_not_the_metrics_of_the_others() -> None:
+    metric = {"name": "cosine", "value": "1", "threshold": "0.9"}
+    message = "8 of 64 answers are wrong; first: case long, sent alone: 400: the text has 600 tokens"
+    failed = {"result": "Failed", "metrics": [metric], "cases": 16, "worst": ["long"], "message": message}
+    assert parity_message("r", "cpu", {**failed, "wrong": 8}) == (
+        f"Revision r on cpu differs from the reference outputs: {message}"
+    )
+    assert "cosine 1 (threshold 0.9) in 16 cases; worst: long" in parity_message("r", "cpu", failed)

@@ -295,7 +295,11 @@ def test_the_worst_cases_are_named_wrong_ones_first_then_the_nearest_to_the_firs
     findings.append(Finding(case=verdicts.POOLED, sent="alone", metrics={"cosine": 0.1}))
     assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).worst == ("e", "d", "b", "c", "a")
     findings.append(Finding(case="f", sent="alone", wrong="no vector"))
-    assert verdicts.judge(findings, TOLERANCE, reference(a=[1]), {}).worst == ("e", "f", "d", "b", "c")
+    found = verdicts.judge(findings, TOLERANCE, reference(a=[1]), {})
+    assert found.worst == ("e", "f", "d", "b", "c")
+    # a report has their number, and none where all answers were compared
+    assert json.loads(found.encode())["wrong"] == 2
+    assert "wrong" not in json.loads(verdicts.judge(findings[:3], TOLERANCE, reference(a=[1]), {}).encode())
 
 
 def test_samples_are_pooled_over_the_cases_that_have_them() -> None:
