@@ -8,7 +8,8 @@
 | more bytes or pixels than the limits, or sides of a ratio above 200 | refused, before anything is decoded |
 | truncated or damaged | refused |
 | transparency, of a palette, too | flattened on white |
-| CMYK, YCbCr, grey, black and white, a palette | converted to RGB, without its colour profile |
+| CMYK, YCbCr, grey, black and white, a palette | converted to RGB |
+| a colour profile | ignored, as the libraries do |
 | one channel of 16 or 32 bits | refused: Pillow would clip it to white |
 | an EXIF orientation | applied |
 

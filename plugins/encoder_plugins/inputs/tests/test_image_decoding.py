@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms, ImageOps
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs.image import content_of, decode
@@ -63,6 +63,12 @@ def oriented(orientation: int) -> bytes:
     return file(picture(), "PNG", exif=exif)
 
 
+def swapped_profile() -> bytes:
+    """A colour profile in which red and blue have changed places."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    return profile.replace(b"rXYZ", b"xxxx").replace(b"bXYZ", b"rXYZ").replace(b"xxxx", b"bXYZ")
+
+
 def transparent_palette() -> bytes:
     image = Image.new("P", (4, 2), 1)
     image.putpalette([*RED, *BLUE])
@@ -99,11 +105,8 @@ PIXELS: dict[str, tuple[Callable[[], bytes], tuple[int, int], tuple[int, int, in
     "palette with transparency": (transparent_palette, (4, 2), WHITE),
     "half transparent": (lambda: half_transparent("RGBA"), (2, 2), (127, 127, 127)),
     "half transparent grey": (lambda: half_transparent("LA"), (2, 2), (127, 127, 127)),
-    "upright": (lambda: oriented(1), (4, 2), GREEN),
-    "upside down": (lambda: oriented(3), (4, 2), RED),
-    "turned left": (lambda: oriented(6), (2, 4), RED),
-    "turned right": (lambda: oriented(8), (2, 4), BLUE),
     "an orientation that there is not": (lambda: oriented(99), (4, 2), GREEN),
+    "a damaged colour profile": (lambda: file(picture(), "PNG", icc_profile=b"none"), (4, 2), GREEN),
     "16 bits of three channels": (lambda: png(5, 5, bits=16, colours=2), (5, 5), (0, 0, 0)),
     "one pixel": (lambda: file(Image.new("RGB", (1, 1), WHITE), "PNG"), (1, 1), WHITE),
     "the most pixels": (lambda: png(1000, 1000), (1000, 1000), (0, 0, 0)),
@@ -152,6 +155,24 @@ def test_an_image_becomes_its_pixels(name: str) -> None:
     found = decode(make(), LIMITS, path="data.image")
     assert (found.mode, found.size) == ("RGB", size)
     assert found.getpixel((0, 0)) == first
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_an_orientation_is_applied_as_pillow_applies_it(orientation: int) -> None:
+    content = oriented(orientation)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    found = decode(content, LIMITS, path="data.image")
+    assert (found.size, found.tobytes()) == (expected.size, expected.tobytes())
+
+
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_a_colour_profile_changes_no_pixel(format_: str) -> None:
+    image, profile = Image.new("RGB", (16, 16), RED), swapped_profile()
+    shown = ImageCms.profileToProfile(image, io.BytesIO(profile), ImageCms.createProfile("sRGB"))
+    assert shown is not None
+    assert shown.getpixel((0, 0)) == BLUE
+    with_profile = decode(file(image, format_, icc_profile=profile), LIMITS, path="data.image")
+    assert with_profile.tobytes() == decode(file(image, format_), LIMITS, path="data.image").tobytes()
 
 
 @pytest.mark.parametrize("name", REFUSED)
