@@ -35,6 +35,7 @@ def gpus(limit: int | str) -> Body:
     return {"resources": {"limits": {"nvidia.com/gpu": limit}}}
 
 
+SET = {"name": "cities", "sha256": "1" * 64, "url": "https://web/cities.jsonl"}
 HUB = {"huggingFace": {"repo": "a/b", "revision": "1" * 40}}
 GPU = {"accelerator": "nvidia"}
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
@@ -74,6 +75,8 @@ BAD = [
     ),
     ({"serving": GPU | {"limits": {"in_flight": 8}, "maxInFlight": 8}}, "in_flight set the same limit: remove one"),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "cannot both be 0"),
+    ({"labelSets": [{"name": "cities", "sha256": "1" * 64}]}, "exactly one of configMapRef and url"),
+    ({"labelSets": [SET | {"configMapRef": {"name": "c"}}]}, "exactly one of configMapRef and url"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
     ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations with the prefix encoders.dev"),
     (
@@ -93,6 +96,10 @@ BAD_FIELDS = [
         {"prepare": {"parameters": {"wordsSplitter": "spacy"}}},
         'prepare.parameters.wordsSplitter: Unsupported value: "spacy"',
     ),
+    ({"labelSets": [SET, SET]}, 'duplicate entries for key [name="cities"]'),
+    ({"labelSets": [SET | {"sha256": "1" * 63}]}, "labelSets[0].sha256"),
+    ({"labelSets": [SET | {"name": "Cities"}]}, "labelSets[0].name"),
+    ({"labelSets": [SET | {"name": f"c{number}"} for number in range(17)]}, "must have at most 16 items"),
     ({"serving": GPU | {"limits": {"texts": 0}}}, "greater than or equal to 1"),
     ({"serving": GPU | {"args": ["--port=9"]}}, "reserved for the operator"),
     ({"serving": GPU | {"args": ["-tp=9"]}}, "reserved for the operator"),
@@ -108,6 +115,7 @@ GOOD: list[Body] = [
     {"source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}},
     {"source": {"s3": {"uri": "s3://models/a/b", "credentialsSecretRef": {"name": "s"}}}},
     {"source": {"http": {"url": "http://web/m.tar", "sha256": "2" * 64}}},
+    {"labelSets": [SET, {"name": "a" * 63, "sha256": "1" * 64, "configMapRef": {"name": "c"}}]},
     {"serving": GPU | {"enginesPerAccelerator": 1}},
     {"serving": GPU | {"limits": {"texts": 512, "body_bytes": 1048576}, "maxInFlight": 8}},
     {"serving": GPU | {"tensorParallelSize": 4}},

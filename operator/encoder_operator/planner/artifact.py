@@ -186,8 +186,9 @@ def _reported_artifact(model: EncoderModel, job: Job, key: str) -> Artifact | No
                 reference=str(report["reference"]),
                 revision=str(report.get("revision") or ""),
                 bytes=int(report.get("bytes") or 0),
-                # the key is a hash of them, too
+                # the key is a hash of these, too
                 parameters=dict(model.spec.prepare.parameters),
+                label_sets=model.label_sets,
             )
     return None
 

@@ -24,12 +24,13 @@ _S3_SESSION = "AWS_SESSION_TOKEN"
 _SECRET_MODE = 0o440
 _SOURCE = "/source"
 _INPUTS = "/inputs"
+_LABEL_SETS = "/label-sets"
 
 
 def inputs_hash(model: EncoderModel, key: str) -> str:
     """Return the hash of everything in the spec that affects this Job. A change is worth another attempt."""
     spec = model.spec
-    found = {
+    found: Json = {
         "key": key,
         "claim": model.pvc_name,
         "source": _without_unused_later_fields(
@@ -40,6 +41,8 @@ def inputs_hash(model: EncoderModel, key: str) -> str:
         ),
         "placement": scheduling.common_fields(spec.serving),
     }
+    if spec.label_sets:
+        found["labelSets"] = [entry.model_dump(mode="json") for entry in spec.label_sets]
     affinity, product = spec.serving.affinity, spec.serving.accelerator_product
     if affinity is not None or product is not None or spec.serving.image_pull_secrets:
         secrets = [entry.name for entry in spec.serving.image_pull_secrets]
@@ -215,6 +218,12 @@ def _input_volumes(model: EncoderModel, defaults: Defaults) -> dict[str, tuple[J
         named = model.spec.parity.inputs.config_map_ref
         item = {"name": named.name, "items": [{"key": named.key, "path": "inputs.json"}]}
         found["inputs"] = {"configMap": item}, _INPUTS
+    if mounted := [
+        {"configMap": {"name": ref.name, "items": [{"key": ref.key, "path": entry.name}]}}
+        for entry in model.spec.label_sets
+        if (ref := entry.config_map_ref) is not None
+    ]:
+        found["label-sets"] = {"projected": {"sources": mounted}}, _LABEL_SETS
     return found
 
 
@@ -242,6 +251,8 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
         common += ["--parameter", parameter]
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
+    for entry in model.spec.label_sets:
+        common += ["--label-set", f"{entry.name}={entry.url or f'{_LABEL_SETS}/{entry.name}'}@{entry.sha256}"]
     if model.inputs_hash:
         # the Job fails if the mounted content does not match the artifact key
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]

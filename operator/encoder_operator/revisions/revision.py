@@ -28,6 +28,8 @@ class Artifact:
     revision: str
     bytes: int
     parameters: Json = field(default_factory=dict)
+    # checksums by name
+    label_sets: Json = field(default_factory=dict)
 
     def pinned(self) -> Json:
         """Return the artifact as a revision pins it."""
@@ -38,6 +40,7 @@ class Artifact:
             "revision": self.revision,
             "bytes": self.bytes,
             **({"parameters": self.parameters} if self.parameters else {}),
+            **({"label_sets": self.label_sets} if self.label_sets else {}),
         }
 
 
@@ -92,6 +95,8 @@ def _preparation_inputs(model: EncoderModel) -> Json:
         found["trustRemoteCode"] = True
     if model.spec.prepare.parameters:
         found["parameters"] = model.spec.prepare.parameters
+    if model.label_sets:
+        found["labelSets"] = model.label_sets
     return found
 
 
@@ -127,6 +132,8 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
         found["inputs"] = model.inputs_hash
     if model.spec.prepare.parameters:
         found["parameters"] = model.spec.prepare.parameters
+    if model.label_sets:
+        found["labelSets"] = model.label_sets
     if update:
         found["update"] = update
     return json_digest(found)[:16]

@@ -54,6 +54,11 @@ class EncoderModel:
         return self.spec.serving.trust_remote_code if own is None else own
 
     @property
+    def label_sets(self) -> dict[str, str]:
+        """Return the checksum of each label set by name, which identifies its content."""
+        return {entry.name: entry.sha256 for entry in self.spec.label_sets}
+
+    @property
     def dtype(self) -> str:
         """Return the dtype to serve the model in."""
         return self.spec.serving.dtype or self.plugin.dtype(self.spec.serving.accelerator)

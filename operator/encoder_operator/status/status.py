@@ -416,9 +416,14 @@ def _artifact(inputs: StatusInputs) -> Json | None:
         "key": found.key,
         "resolvedRevision": found.revision,
         **({"parameters": found.parameters} if found.parameters else {}),
+        **({"labelSets": _label_sets(found.label_sets)} if found.label_sets else {}),
         "digest": found.digest,
         "bytes": found.bytes,
     }
+
+
+def _label_sets(checksums: Json) -> list[Json]:
+    return [{"name": name, "sha256": checksum} for name, checksum in sorted(checksums.items())]
 
 
 def _progress(inputs: StatusInputs) -> Json | None:

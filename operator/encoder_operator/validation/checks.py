@@ -30,6 +30,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     _check_limits(spec.serving, plugin)
     _check_media(spec.serving, plugin)
     _check_parameters(spec.prepare, plugin)
+    _check_label_sets(spec, plugin)
     _check_arguments(spec)
     _check_loading(spec)
     for field, trusts in (("serving", spec.serving.trust_remote_code), ("prepare", spec.prepare.trust_remote_code)):
@@ -168,6 +169,11 @@ def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:
         parameters.check(plugin, prepare.parameters)
     except ValueError as error:
         raise NotAccepted(Reason.INVALID_SPEC, f"spec.prepare.parameters.{error}") from None
+
+
+def _check_label_sets(spec: Spec, plugin: Plugin) -> None:
+    if spec.label_sets and not plugin.label_sets:
+        raise NotAccepted(Reason.INVALID_SPEC, f"spec.labelSets: plugin {plugin.name} takes no label sets")
 
 
 def _check_arguments(spec: Spec) -> None:

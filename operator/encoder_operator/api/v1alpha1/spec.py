@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from encoder_operator.api.v1alpha1.base import ApiType, IntOrPercent, Rule, rule, rules
+from encoder_operator.api.v1alpha1.label_sets import LabelSets
 from encoder_operator.api.v1alpha1.network import Network
 from encoder_operator.api.v1alpha1.serving import Parity, Serving
 from encoder_operator.api.v1alpha1.source import Prepare, Source, Storage
@@ -67,6 +68,9 @@ class Spec(ApiType):
     """Engine image, instead of the operator's image for the plugin and accelerator. A digest is preferable to a tag."""
     source: Source
     """Source of the checkpoint."""
+    label_sets: LabelSets = Field(default_factory=list)
+    """Sets of labels that requests name instead of sending them, if the plugin takes them (see its page). A
+    JSON list or JSON lines of labels, or of objects with `label` and `id`."""
     storage: Storage
     """Storage of the artifacts."""
     prepare: Prepare = Prepare()

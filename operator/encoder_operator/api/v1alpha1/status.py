@@ -26,6 +26,15 @@ class Progress(ApiType):
     """Time of the report."""
 
 
+class LabelSet(ApiType):
+    """A label set of an artifact."""
+
+    name: str
+    """What requests call it."""
+    sha256: str
+    """Checksum of the content that it was prepared from."""
+
+
 class Artifact(ApiType):
     """The prepared checkpoint."""
 
@@ -35,6 +44,8 @@ class Artifact(ApiType):
     """Revision of the source: a commit, or a digest of the content."""
     parameters: Parameters | None = None
     """The value of spec.prepare.parameters that it was prepared with."""
+    label_sets: Annotated[list[LabelSet], Field(json_schema_extra=keyed("name"))] | None = None
+    """The label sets that it was prepared with."""
     digest: str | None = None
     """Digest of the artifact's manifest, which lists the digest of every file."""
     bytes: int | None = None

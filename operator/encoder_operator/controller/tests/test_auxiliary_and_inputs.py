@@ -103,6 +103,31 @@ def test_a_users_cases_are_mounted_and_part_of_the_key_by_content() -> None:
     assert values(arguments(first), "--inputs-sha256") == ["c" * 64]
 
 
+def test_label_sets_are_part_of_the_key_by_content() -> None:
+    live = manifest()
+    live["spec"] |= {"plugin": "deberta_gliner_linker", "image": "mine:1"}
+    images = SETTINGS.images.model_copy(update={"prep": {"deberta_gliner_linker": "prep:1"}})
+    settings = SETTINGS.model_copy(update={"images": images})
+
+    def with_sets(*sets: Json) -> EncoderModel:
+        live["spec"]["labelSets"] = list(sets)
+        return desired.parse_model(live, settings)
+
+    def identity(found: EncoderModel) -> tuple[str, str]:
+        return revision.artifact_key(found), revision.inputs_hash(found)
+
+    one: Json = {"name": "a", "sha256": "0" * 64, "configMapRef": {"name": "cities"}}
+    other: Json = {"name": "b", "sha256": "1" * 64, "url": "http://web/b.json"}
+    variants = [(), (one,), (one, other), (other,), (one | {"sha256": "2" * 64},), (one | {"name": "c"},)]
+    assert len({identity(with_sets(*sets)) for sets in variants}) == len(variants)
+    assert len({identity(with_sets(*sets))[1] for sets in variants}) == len(variants)
+    # neither the order nor where the same content comes from
+    assert identity(with_sets(one, other)) == identity(with_sets(other, one | {"configMapRef": {"name": "towns"}}))
+    # but another place is worth another attempt
+    elsewhere = with_sets(one | {"configMapRef": {"name": "towns"}})
+    assert prep_job.inputs_hash(with_sets(one), "k") != prep_job.inputs_hash(elsewhere, "k")
+
+
 def config_map(content: str) -> Json:
     return {"metadata": {"name": "cases", "namespace": "demo"}, "data": {"inputs.json": content}}
 

@@ -15,7 +15,14 @@ from encoder_operator.validation.errors import NotAccepted
 
 SCHEMA = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 IMAGES = SETTINGS.images.model_copy(
-    update={"prep": {**SETTINGS.images.prep, "mt5_gliner": "prep:1", "colqwen3": "prep:2"}}
+    update={
+        "prep": {
+            **SETTINGS.images.prep,
+            "mt5_gliner": "prep:1",
+            "colqwen3": "prep:2",
+            "deberta_gliner_linker": "prep:3",
+        }
+    }
 )
 TRUSTING = SETTINGS.model_copy(
     update={"allow_trust_remote_code": True, "prep_service_accounts": ["reader"], "images": IMAGES}
@@ -35,6 +42,8 @@ CLAIM: Json = {"create": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, "pol
 GPU: Json = {"accelerator": "nvidia"}
 BUCKET: Json = {"uri": "s3://models/a"}
 WEB: Json = {"url": "http://web/m.tar", "sha256": "2" * 64}
+LABELS: Json = {"name": "catalogue", "sha256": "2" * 64, "url": "http://web/a.jsonl"}
+MOUNTED: Json = {"name": "catalogue", "sha256": "2" * 64, "configMapRef": {"name": "a"}}
 ROUTE: Json = {"parentRefs": [{"name": "gw"}]}
 SELECTOR: Json = {"matchLabels": {"app": "client"}}
 EXPRESSION: Json = {"key": "app", "operator": "In", "values": ["client"]}
@@ -174,6 +183,16 @@ ROWS: dict[str, tuple[Json, Json]] = {
     **one("storage.create.size", "1Gi", "2Gi", storage=CLAIM),
     **one("storage.create.storageClassName", None, "fast", storage=CLAIM),
     **one("storage.create.accessModes", ["ReadWriteMany"], ["ReadWriteOnce"], storage=CLAIM),
+    **{
+        path: tuple({"plugin": "deberta_gliner_linker", "image": "mine:1", "labelSets": [found]} for found in pair)  # type: ignore[misc]
+        for path, pair in {
+            "labelSets.name": (LABELS, LABELS | {"name": "other"}),
+            "labelSets.sha256": (LABELS, LABELS | {"sha256": "3" * 64}),
+            "labelSets.url": (LABELS, LABELS | {"url": "http://web/b.jsonl"}),
+            "labelSets.configMapRef.name": (MOUNTED, MOUNTED | {"configMapRef": {"name": "b"}}),
+            "labelSets.configMapRef.key": (MOUNTED, MOUNTED | {"configMapRef": {"name": "a", "key": "b"}}),
+        }.items()
+    },
     **one("prepare.allowPickle", False, True),
     **one("prepare.trustRemoteCode", None, True),
     **one("prepare.parameters", {}, {"wordsSplitter": "whitespace"}, plugin="mt5_gliner", image="mine:1"),

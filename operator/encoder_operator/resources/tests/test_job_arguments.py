@@ -43,16 +43,39 @@ def test_parity_understands_its_job(name: str) -> None:
     assert parsed.binding["revision"]
 
 
-def test_parameters_of_the_plugin_reach_the_prep_job() -> None:
-    images = SETTINGS.images.model_copy(update={"prep": {"mt5_gliner": "prep:1"}})
-    model = with_fields(
-        {
-            "spec.plugin": "mt5_gliner",
-            "spec.image": "mine:1",
-            "spec.prepare.parameters": {"wordsSplitter": "whitespace"},
-        }
-    )
+def prep_pod(plugin: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod of the prep Job of a model with an image of its own."""
+    images = SETTINGS.images.model_copy(update={"prep": {plugin: "prep:1"}})
+    model = with_fields({"spec.plugin": plugin, "spec.image": "mine:1", **fields})
     children = render.render_children(model, SETTINGS.model_copy(update={"images": images}))
     (job,) = [child for child in children if child["metadata"]["name"].endswith("-prep")]
-    parsed = _parser("prepare").parse_args(job["spec"]["template"]["spec"]["containers"][0]["args"])
+    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    return found
+
+
+def test_label_sets_reach_the_prep_job_as_arguments_and_one_read_only_volume() -> None:
+    sets = [
+        {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "a", "key": "cities.json"}},
+        {"name": "catalogue", "sha256": "2" * 64, "url": "https://web/a@b.jsonl?x=1"},
+        {"name": "people", "sha256": "3" * 64, "configMapRef": {"name": "b"}},
+    ]
+    pod = prep_pod("deberta_gliner_linker", {"spec.labelSets": sets})
+    parsed = _parser("prepare").parse_args(pod["containers"][0]["args"])
+    assert parsed.label_set == [
+        f"cities=/label-sets/cities@{'1' * 64}",
+        f"catalogue=https://web/a@b.jsonl?x=1@{'2' * 64}",
+        f"people=/label-sets/people@{'3' * 64}",
+    ]
+    (volume,) = [found for found in pod["volumes"] if found["name"] == "label-sets"]
+    assert volume["projected"]["sources"] == [
+        {"configMap": {"name": "a", "items": [{"key": "cities.json", "path": "cities"}]}},
+        {"configMap": {"name": "b", "items": [{"key": "labels.jsonl", "path": "people"}]}},
+    ]
+    (mount,) = [found for found in pod["containers"][0]["volumeMounts"] if found["name"] == "label-sets"]
+    assert mount == {"name": "label-sets", "mountPath": "/label-sets", "readOnly": True}
+
+
+def test_parameters_of_the_plugin_reach_the_prep_job() -> None:
+    pod = prep_pod("mt5_gliner", {"spec.prepare.parameters": {"wordsSplitter": "whitespace"}})
+    parsed = _parser("prepare").parse_args(pod["containers"][0]["args"])
     assert parsed.parameter == ["wordsSplitter=whitespace"]

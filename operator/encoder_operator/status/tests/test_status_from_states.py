@@ -62,10 +62,12 @@ def test_a_model_that_serves() -> None:
     assert not found.keys() & {"candidateRevision", "candidateParity", "parityJob", "prepJob"}
 
 
-def test_the_artifact_is_shown_with_the_parameters_that_it_was_prepared_with() -> None:
-    artifact = replace(ARTIFACT, parameters={"wordsSplitter": "whitespace"})
+def test_the_artifact_is_shown_with_parameters_and_label_sets_that_it_was_prepared_with() -> None:
+    artifact = replace(ARTIFACT, parameters={"wordsSplitter": "whitespace"}, label_sets={"b": "1" * 64, "a": "2" * 64})
     found = status(artifact_plan=replace(READY, artifact=artifact))
     assert found["artifact"]["parameters"] == {"wordsSplitter": "whitespace"}
+    assert found["artifact"]["labelSets"] == [{"name": "a", "sha256": "2" * 64}, {"name": "b", "sha256": "1" * 64}]
+    assert not status()["artifact"].keys() & {"parameters", "labelSets"}
 
 
 def test_the_note_on_licenses_is_shown_from_the_first_status_on() -> None:

@@ -92,6 +92,16 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             Reason.INVALID_SPEC,
             "spec.prepare.parameters.languages: is 'xx'; supported: af, ar, bg,",
         ),
+        (
+            {"spec.labelSets": [{"name": "a", "sha256": "0" * 64, "url": "http://web/a.jsonl"}]},
+            Reason.INVALID_SPEC,
+            "spec.labelSets: plugin sentence_transformer takes no label sets",
+        ),
+        (
+            {"spec.labelSets": [{"name": "a", "sha256": "0" * 64}]},
+            Reason.INVALID_SPEC,
+            "a label set must set exactly one of configMapRef and url",
+        ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
         (
