@@ -15,6 +15,7 @@ from encoder_client.work import Answer, Batch, Item, Work, json_of
 
 Entity: TypeAlias = dict[str, Any]
 Labels: TypeAlias = str | Sequence[str] | Mapping[str, str] | Sequence[Sequence[str]] | Sequence[Mapping[str, str]]
+Candidates: TypeAlias = Sequence[Sequence[Mapping[str, str] | str]]
 Overflow: TypeAlias = Literal["truncate", "refuse", "chunk"]
 
 # a request with fewer texts may stay below the limits that stand behind these
@@ -24,7 +25,7 @@ _VECTORS = "the server does not answer vectors of entities or labels"
 
 
 @dataclass(frozen=True, slots=True)
-class LabelSet:
+class SentLabels:
     """Labels as the server gets them, and what callers call them.
 
     Attributes:
@@ -56,7 +57,8 @@ def predict_entities(
     *,
     input_spans: Sequence[Sequence[Mapping[str, int]]] | None = None,
     overflow: Overflow = "truncate",
-    candidates_per_text: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    candidates_per_text: Candidates | None = None,
+    label_set: str | None = None,
     max_labels: int | None = None,
     packing_config: None = None,
     return_vectors: Literal[False] = False,
@@ -79,6 +81,7 @@ def predict_entities(
         return_class_probs=return_class_probs,
         overflow=overflow,
         candidates_per_text=candidates_per_text,
+        label_set=label_set,
         max_labels=max_labels,
         return_vectors=return_vectors,
         return_label_vectors=return_label_vectors,
@@ -99,7 +102,8 @@ def inference(
     return_class_probs: bool = False,
     *,
     overflow: Overflow = "truncate",
-    candidates_per_text: Sequence[Sequence[Mapping[str, str]]] | None = None,
+    candidates_per_text: Candidates | None = None,
+    label_set: str | None = None,
     max_labels: int | None = None,
     show_progress_bar: bool | None = False,
     return_vectors: Literal[False] = False,
@@ -123,7 +127,9 @@ def inference(
             with a ``TruncationWarning``, as in the library. ``refuse``: ``InvalidRequestError``. ``chunk``: the text is read in
             overlapping parts.
         candidates_per_text: Only for ``modernbert_gliner_rerank`` and ``deberta_gliner_linker``: ``{"id": …, "label": …}`` for each text,
-            instead of ``labels``, which is then an empty list; entities have an ``id``.
+            instead of ``labels``, which is then an empty list; entities have an ``id``. With ``label_set`` each candidate is an id.
+        label_set: Only for ``deberta_gliner_linker``: a set of labels that the model was prepared with, instead of ``labels``, which is
+            then an empty list; entities have an ``id``.
         max_labels: Only for ``modernbert_gliner_rerank``: labels that are read with a text at once.
         show_progress_bar: Whether a progress bar is shown; None shows it where the log level is INFO or DEBUG.
         return_vectors: Only False: the server has no vectors of entities.
@@ -155,17 +161,21 @@ def inference(
     if max_labels is not None:
         context.server.require("max_labels", argument="max_labels")
         common["max_labels"] = max_labels
+    if label_set is not None:
+        context.server.require("label_set", argument="label_set")
+        refuse("send either labels or label_set", labels=labels or None)
+        common["label_set"] = label_set
     columns: dict[str, Sequence[Any]] = {"texts": found}
-    sets: Sequence[LabelSet] = [LabelSet((), {})] * len(found)
+    sets: Sequence[SentLabels] = [SentLabels((), {})] * len(found)
     if candidates_per_text is not None:
         context.server.require("candidates_per_text", argument="candidates_per_text")
         refuse("send either labels or candidates_per_text", labels=labels or None)
         columns["candidates_per_text"] = _one_each(candidates_per_text, len(found), "candidates_per_text")
     elif _is_per_text(labels):
-        sets = [label_set(each, f"labels[{place}]") for place, each in enumerate(labels)]
+        sets = [sent_labels(each, f"labels[{place}]") for place, each in enumerate(labels)]
         columns["labels_per_text"] = [each.sent for each in _one_each(sets, len(found), "labels")]
-    else:
-        shared = label_set(labels, "labels")
+    elif label_set is None:
+        shared = sent_labels(labels, "labels")
         sets = [shared] * len(found)
         common["labels"] = shared.sent
     if input_spans is not None:
@@ -212,20 +222,20 @@ def batch_predict_entities(
     return inference(context, texts, labels, flat_ner, threshold, multi_label, batch_size)
 
 
-def label_set(labels: Any, param: str) -> LabelSet:
+def sent_labels(labels: Any, param: str) -> SentLabels:
     """Return labels as they are sent.
 
     Raises:
         ArgumentError: They are not labels; two labels with the same description among them.
     """
     if isinstance(labels, str):
-        return LabelSet([labels], {})
+        return SentLabels([labels], {})
     if isinstance(labels, Mapping):
         names = {description: name for name, description in labels.items()}
         if len(names) != len(labels):
             raise ArgumentError("two labels have the same description", param=param)
-        return LabelSet(_texts(list(names), param), names)
-    return LabelSet(_texts(list(labels), param), {})
+        return SentLabels(_texts(list(names), param), names)
+    return SentLabels(_texts(list(labels), param), {})
 
 
 def _texts(labels: list[Any], param: str) -> list[str]:

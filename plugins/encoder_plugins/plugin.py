@@ -158,6 +158,8 @@ class Plugin:
         extra: The extra of this distribution that the images of its engines have in addition; None for none. Python only.
         parameters: What a user may choose about the preparation. Where there are any, checkpoint and recorder objects have
             ``configured``; see ``encoder_plugins.prep.checkpoint.Configurable``.
+        label_sets: Whether a checkpoint is prepared with label sets that requests name. Where it is, the checkpoint object has
+            ``refused_label``, the parity object ``label_set_cases``, and the processor ``start``.
     """
 
     name: str
@@ -176,6 +178,7 @@ class Plugin:
     routes: tuple[Route, ...] = (POOLING,)
     limits: tuple[Limit, ...] = REQUEST_LIMITS
     parameters: tuple[Parameter, ...] = ()
+    label_sets: bool = False
     extra: str | None = None
 
     @property

@@ -169,7 +169,24 @@ def test_candidates_come_back_with_their_ids() -> None:
         assert caught.value.param == "labels"
 
 
+def test_a_label_set_stands_for_labels_and_its_ids_for_candidates() -> None:
+    def one(data: Any) -> Reply:
+        entity = {"start": 0, "end": 1, "text": "a", "label": "x", "score": 0.5, "id": "Q1"}
+        return Reply(200, {"data": {"results": [{"entities": [entity]} for _ in data["texts"]]}})
+
+    with ScriptedServer("deberta_gliner_linker", one) as server, GLiNER(server.url) as model:
+        assert model.predict_entities("a", [], label_set="catalogue")[0]["id"] == "Q1"
+        model.inference(["a", "b"], [], label_set="catalogue", candidates_per_text=[["Q1"], ["Q2", "Q3"]])
+        whole, some = (request.data for request in server.posted)
+        assert (whole["label_set"], "labels" in whole, "candidates_per_text" in whole) == ("catalogue", False, False)
+        assert (some["label_set"], some["candidates_per_text"]) == ("catalogue", [["Q1"], ["Q2", "Q3"]])
+        with pytest.raises(ArgumentError) as caught:
+            model.inference(["a"], ["x"], label_set="catalogue")
+        assert caught.value.param == "labels"
+
+
 GLINER: Any = {
+    "label_set": {"label_set": "catalogue", "labels": []},
     "packing_config": {"packing_config": object()},
     "return_vectors": {"return_vectors": True},
     "return_label_vectors": {"return_label_vectors": True},

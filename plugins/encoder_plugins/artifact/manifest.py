@@ -7,6 +7,7 @@ Standard library only: the engine's entry point runs the check before anything e
     <key>/reference/expected.safetensors     its outputs, float32 arrays called <case>/<name>
     <key>/reference/about.json               versions of the software that computed them
     <key>/reference/calibration.safetensors  its vectors of calibration texts, where the plugin quantises
+    <key>/label_sets/<name>.jsonl            labels that requests name together, where the user has some
     <key>/MANIFEST.json                      every file above with size and sha256
 
 An artifact's digest is the sha256 of its MANIFEST.json, which is canonical JSON: one content, one digest.

@@ -72,6 +72,11 @@ class Staging:
         return self.root / "auxiliary"
 
     @property
+    def label_sets(self) -> Path:
+        """The label sets, as servers read them, until the artifact has a model."""
+        return self.root / "label_sets"
+
+    @property
     def partial(self) -> Path:
         """Files that are still being fetched."""
         return self.root / "partial"

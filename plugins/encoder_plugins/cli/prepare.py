@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from encoder_plugins import catalog, parameters
 from encoder_plugins.artifact import cases as inputs
-from encoder_plugins.errors import AuthFailed, PrepareError, Transient, UnknownPlugin, Unsupported
+from encoder_plugins.errors import AuthFailed, PrepareError, SourceFileNotFound, Transient, UnknownPlugin, Unsupported
 from encoder_plugins.prep import progress
+from encoder_plugins.prep.checksums import sha256_of
 from encoder_plugins.prep.pipeline import Prepared, prepare
 from encoder_plugins.prep.progress import Progress
-from encoder_plugins.prep.request import Auxiliary, Credentials, Request
+from encoder_plugins.prep.request import Auxiliary, Credentials, LabelSetSource, Request
 from encoder_plugins.prep.sources import tls
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -80,6 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="parameter of the plugin; its page lists them; may be repeated",
+    )
+    parser.add_argument(
+        "--label-set",
+        action="append",
+        default=[],
+        metavar="NAME=FILE[@SHA256]",
+        help="set of labels that requests may name: a file, or an http(s) URL with its checksum; may be repeated",
     )
     parser.add_argument(
         "--inputs", type=Path, help="file with a JSON list of your own cases, recorded in addition to the built-in ones"
@@ -163,6 +172,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         allow_pickle=arguments.allow_pickle,
         trust_remote_code=arguments.trust_remote_code,
         auxiliary=tuple(map(_auxiliary, arguments.auxiliary)),
+        label_sets=_label_sets(arguments.label_set),
         parameters=given,
         inputs=() if arguments.inputs is None else inputs.read(arguments.inputs, arguments.inputs_sha256),
         stall_seconds=arguments.stall_seconds,
@@ -181,6 +191,29 @@ def _auxiliary(text: str) -> Auxiliary:
         return Auxiliary(folder)
     source, _, revision = text.partition("@")
     return Auxiliary(source, revision or None)
+
+
+def _label_sets(texts: Sequence[str]) -> tuple[LabelSetSource, ...]:
+    """Read `NAME=FILE`, `NAME=FILE@SHA256` and `NAME=URL@SHA256`, sorted by name."""
+    found: dict[str, LabelSetSource] = {}
+    for text in texts:
+        name, equals, where = text.partition("=")
+        if not equals or not where:
+            raise Unsupported(f"--label-set {text}: expected NAME=FILE, NAME=FILE@SHA256 or NAME=URL@SHA256")
+        if name in found:
+            raise Unsupported(f"--label-set {name}: is given twice")
+        pinned = re.fullmatch(r"(.+)@([0-9a-f]{64})", where, re.DOTALL)
+        if pinned is None and "://" in where:
+            raise Unsupported(f"--label-set {name}: a URL needs its checksum: NAME=URL@SHA256")
+        found[name] = LabelSetSource(name, *(pinned.groups() if pinned else (where, _sha256(name, Path(where)))))
+    return tuple(found[name] for name in sorted(found))
+
+
+def _sha256(name: str, file: Path) -> str:
+    try:
+        return sha256_of(file)
+    except OSError as error:
+        raise SourceFileNotFound(f"--label-set {name}: cannot read {file}: {error.strerror}") from None
 
 
 def _revision(arguments: argparse.Namespace) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_plugins import catalog
-from encoder_plugins.artifact import cases, reference
+from encoder_plugins.artifact import cases, label_sets, reference
 from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.artifact.cases import Inputs, fingerprint
 from encoder_plugins.artifact.manifest import Manifest
@@ -25,6 +25,7 @@ from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep import checkpoint_files, reference_environment
 from encoder_plugins.prep.checkpoint import Checkpoint, SourceFile, configured, link, link_files
+from encoder_plugins.prep.label_sets import cases as label_set_cases
 from encoder_plugins.prep.pipeline import Prepared
 from encoder_plugins.prep.progress import Progress
 
@@ -108,14 +109,16 @@ def record(
             discard(folder)
         _collect_published(before, output, checkpoint, plugin, staging.published)
         further = _auxiliaries(before, plugin, auxiliary)
-        link_files(output / artifact.MODEL, staging.artifact / artifact.MODEL)
+        for name in (artifact.MODEL, label_sets.FOLDER):
+            link_files(output / name, staging.artifact / name)
         progress.start("reference")
         parity: Parity = resolve(plugin.parity)
+        sets = label_sets.files(output / label_sets.FOLDER)
         recording = reference_environment.record(
             plugin,
             staging.published,
             further,
-            parity.cases(staging.published, inputs),
+            [*parity.cases(staging.published, inputs), *label_set_cases(parity, sets)],
             trust_remote_code=bool(before.source.get("trust_remote_code")),
             parameters=before.source.get("parameters", {}),
         )

@@ -144,4 +144,22 @@ class Parity(Protocol):
         """Return the metrics of the pooled samples of one pass over all cases; empty where the plugin pools none."""
 
 
-__all__ = ["Array", "Arrays", "Case", "Compared", "Encoding", "Parity", "Threshold", "Tolerance", "Variant"]
+class WithLabelSetCases(Parity, Protocol):
+    """The parity check of a plugin that is prepared with label sets."""
+
+    def label_set_cases(self, sets: Mapping[str, Path]) -> list[Case]:
+        """Return a case for each of an artifact's label sets, whose files are given by name."""
+
+
+__all__ = [
+    "Array",
+    "Arrays",
+    "Case",
+    "Compared",
+    "Encoding",
+    "Parity",
+    "Threshold",
+    "Tolerance",
+    "Variant",
+    "WithLabelSetCases",
+]

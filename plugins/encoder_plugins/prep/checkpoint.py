@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -159,6 +159,18 @@ class WithAuxiliaryWeights(Protocol):
         Raises:
             SourceFileNotFound: A file that the format needs is missing.
             Unsupported: The repository is of no use.
+        """
+
+
+class WithLabelSets(Checkpoint, Protocol):
+    """The checkpoint format of a plugin that is prepared with label sets."""
+
+    def refused_label(self, model: Path, labels: Iterable[str]) -> tuple[int, str] | None:
+        """Return the number of the first label that the server could not take, and why; None where it can take all of them.
+
+        Args:
+            model: The folder that ``convert`` wrote.
+            labels: The labels of a set, in order.
         """
 
 

@@ -35,8 +35,9 @@ from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, PrepareE
 from encoder_plugins.parameters import Value, json_values
 from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.plugin import Plugin, resolve
-from encoder_plugins.prep import checkpoint_files, checksums, reference_environment
+from encoder_plugins.prep import checkpoint_files, checksums, label_sets, reference_environment
 from encoder_plugins.prep.checkpoint import Checkpoint, Selection, SourceFile, configured, link
+from encoder_plugins.prep.label_sets import LabelSets
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 from encoder_plugins.prep.sources import base
@@ -140,6 +141,7 @@ def _find(request: Request) -> Prepared | None:
         "inputs": fingerprint(request.inputs),
         "trust_remote_code": request.trust_remote_code,
         "parameters": json_values(request.parameters),
+        "label_sets": {one.name: one.sha256 for one in request.label_sets},
     }
     if found != wanted:
         different = ", ".join(f"{name}: {found[name]!r}" for name in wanted if found[name] != wanted[name])
@@ -167,6 +169,7 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
         "inputs": manifest.source.get("inputs", ""),
         "trust_remote_code": manifest.source.get("trust_remote_code", False),
         "parameters": manifest.source.get("parameters", {}),
+        "label_sets": {one["name"]: one["sha256"] for one in manifest.source.get("label_sets", [])},
     }
 
 
@@ -222,6 +225,7 @@ class _Preparation:
         self._format: Checkpoint = configured(request.plugin, request.parameters)
         if request.trust_remote_code and not self._format.runs_code:
             raise Unsupported(f"{request.plugin.name} never runs a checkpoint's own code: omit --trust-remote-code")
+        self._label_sets = LabelSets(request, staging)
         self._published = staging.published
         self._source = base.of(request, staging)
         self._further = [base.further(request, auxiliary, staging) for auxiliary in request.auxiliary]
@@ -232,6 +236,7 @@ class _Preparation:
     def run(self) -> Prepared:
         """Go from nothing, or from what an earlier attempt left, to the visible artifact."""
         require_atomic_rename(self._staging)
+        self._label_sets.bring(self._progress)
         self._bring_auxiliaries()
         self._progress.start("listing")
         listing = self._source.listing(self._progress)
@@ -374,6 +379,7 @@ class _Preparation:
         model = self._staging.artifact / artifact.MODEL
         model.mkdir(parents=True)
         self._format.convert(readable, self._auxiliary, model)
+        self._label_sets.seal(self._format, model)
 
     def _record_reference(self) -> Mapping[str, Any]:
         """Record what the original library computes from the published files; return what had to be changed for it."""
@@ -384,7 +390,7 @@ class _Preparation:
             request.plugin,
             self._published,
             self._auxiliary,
-            parity.cases(self._published, request.inputs),
+            [*parity.cases(self._published, request.inputs), *label_sets.cases(parity, self._label_sets.files)],
             trust_remote_code=request.trust_remote_code,
             parameters=request.parameters,
         )
@@ -426,6 +432,8 @@ class _Preparation:
             described["trust_remote_code"] = True
         if self._request.parameters:
             described["parameters"] = json_values(self._request.parameters)
+        if self._request.label_sets:
+            described["label_sets"] = self._label_sets.describe()
         if self._request.inputs:
             described["inputs"] = fingerprint(self._request.inputs)
         if changed:

@@ -39,6 +39,21 @@ class Auxiliary:
     revision: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LabelSetSource:
+    """Where a label set comes from.
+
+    Attributes:
+        name: What requests call it.
+        source: An http(s) address, or a file.
+        sha256: The checksum that it must have.
+    """
+
+    name: str
+    source: str
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to prepare.
@@ -60,6 +75,7 @@ class Request:
         trust_remote_code: Take the repository's Python code, and let the original library run it.
         auxiliary: Further repositories; only their configuration and tokenizer are taken.
         inputs: The user's own cases, recorded beside the built-in ones.
+        label_sets: Sets of labels that requests may name, sorted by name.
         parameters: The plugin's own parameters, as ``encoder_plugins.parameters.check`` returns them.
         stall_seconds: Without a byte for so long, the attempt ends.
     """
@@ -78,5 +94,6 @@ class Request:
     trust_remote_code: bool = False
     auxiliary: tuple[Auxiliary, ...] = ()
     inputs: Inputs = ()
+    label_sets: tuple[LabelSetSource, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
     stall_seconds: float = 120.0

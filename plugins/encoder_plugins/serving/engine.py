@@ -22,6 +22,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 
 from encoder_plugins import catalog
+from encoder_plugins.artifact import label_sets
 from encoder_plugins.plugin import Plugin, Task, resolve
 from encoder_plugins.serving.processor import Processor, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
@@ -76,6 +77,8 @@ def context_of(config: VllmConfig, settings: Settings, adapters: frozenset[str] 
         limits=settings.limits,
         dtype=str(model.dtype).removeprefix("torch."),
         digest=settings.digest,
+        # without a digest, what lies beside the model's folder is nobody's
+        label_sets=Path(model.model).parent / label_sets.FOLDER if settings.digest else None,
         adapters=adapters,
         media_hosts=settings.media_hosts,
     )

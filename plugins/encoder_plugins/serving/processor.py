@@ -36,6 +36,7 @@ class ServingContext:
         limits: The plugin's limits by name; ``serving.limits.typed`` makes an object of them.
         dtype: The engine's dtype, e.g. ``bfloat16``.
         digest: The artifact's digest; empty where the folder is not an artifact.
+        label_sets: The artifact's folder of label sets, which need not exist; None where the model's folder is not in an artifact.
         adapters: The names of LoRA adapters that requests may use.
         media_hosts: The hosts from which requests may have images fetched, from ``inputs.remote.host_of``.
     """
@@ -46,6 +47,7 @@ class ServingContext:
     limits: Mapping[str, int]
     dtype: str = "float32"
     digest: str = ""
+    label_sets: Path | None = None
     adapters: frozenset[str] = field(default_factory=frozenset)
     media_hosts: tuple[str, ...] = ()
 
@@ -167,3 +169,10 @@ class Processor(Protocol[RequestT]):
         Raises:
             InvalidRequest: The answer would exceed a limit.
         """
+
+
+class Starting(Protocol):
+    """What the processor of a plugin with label sets has, too."""
+
+    async def start(self, engine: Engine) -> Sequence[str]:
+        """Have the engine do what is better done before the first request; return what is worth a line in the log each."""

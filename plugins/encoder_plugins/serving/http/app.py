@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -44,12 +44,14 @@ from encoder_plugins.serving.http.admission import (
 )
 from encoder_plugins.serving.http.metrics import Counts
 from encoder_plugins.serving.http.tracing import Tracing
-from encoder_plugins.serving.processor import Engine, Processor, Response
+from encoder_plugins.serving.processor import Engine, Processor, Response, Starting
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
 
 logger = logging.getLogger(__name__)
+# vLLM shows the progress of its start, and that of nothing outside of its own namespace
+vllm_logger = logging.getLogger("vllm.encoder_plugins")
 
 # what vLLM's own application answers
 PASSED = frozenset({"/health", "/metrics", "/v1/models", "/version"})
@@ -158,7 +160,7 @@ class Application:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._start(scope["app"])
+            await self._start(scope["app"])
         except Exception as error:  # whatever it is, uvicorn would serve on without us
             logger.exception("the server cannot start")
             Application.failed = True
@@ -180,11 +182,16 @@ class Application:
         self._serving = serving
         self._routes = {route.path: route for route in serving.plugin.routes}
 
-    def _start(self, app: Any) -> None:
+    async def _start(self, app: Any) -> None:
         """Prepare for requests, in the event loop of a server that is about to listen."""
         self._drain.take_over()
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._use(build(app, self._threads))
+        # a processor may have much to read and to tokenise, and vLLM's engine client lives in this event loop
+        serving = await asyncio.get_running_loop().run_in_executor(self._threads, build, app, self._threads)
+        self._use(serving)
+        if serving.plugin.label_sets:
+            for sentence in await cast(Starting, serving.processor).start(serving.engine):
+                vllm_logger.info(sentence)
         self._answer = guarded(self._answer_request, app.state.args)
         # uvicorn reads it for every new connection, and none has been accepted yet
         app.state.server.config.http_protocol_class = connection.protocol(self._serving.processor.limits.header_seconds)

@@ -60,9 +60,9 @@ class Server:
         return found
 
 
-def prepare(plugin: str, source: Path, output: Path) -> Path:
+def prepare(plugin: str, source: Path, output: Path, *arguments: str) -> Path:
     """Prepare a checkpoint by the command of the prep image."""
-    command = [sys.executable, "-m", "encoder_plugins", "prepare", plugin, str(source), str(output)]
+    command = [sys.executable, "-m", "encoder_plugins", "prepare", plugin, str(source), str(output), *arguments]
     subprocess.run(command, check=True, capture_output=True)
     return output
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from encoder_plugins import catalog
@@ -188,9 +189,17 @@ def test_a_processor_knows_the_engines_names_length_and_dtype(served: Any, names
     settings = Settings(plugin="deberta_gliner", limits={"texts": 3}, digest="d")
     wanted: Any = SimpleNamespace(model_config=model)
     expected = ServingContext(
-        model=Path("/m"), max_model_len=7, names=names, limits={"texts": 3}, dtype="bfloat16", digest="d"
+        model=Path("/m"),
+        max_model_len=7,
+        names=names,
+        limits={"texts": 3},
+        dtype="bfloat16",
+        digest="d",
+        label_sets=Path("/label_sets"),
     )
     assert context_of(wanted, settings) == expected
+    # what lies beside a model folder that is no part of an artifact is nobody's
+    assert context_of(wanted, msgspec.structs.replace(settings, digest="")).label_sets is None
 
 
 @pytest.mark.parametrize("policy", ["priority", "fcfs"])

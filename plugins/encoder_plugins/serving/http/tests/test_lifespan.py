@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -101,6 +102,27 @@ async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypa
     server.application._drain.stopping = True
     await lifespan(server, vllm, monkeypatch, lambda: True)
     assert (Application.failed, vllm.state.server.should_exit) == (False, False)
+
+
+async def test_label_sets_are_encoded_before_the_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, started, seen = Server(), list[Any](), list[bool]()
+
+    async def start(engine: Any) -> list[str]:
+        started.append(engine)
+        return ["Label set a: 1 of 1 labels are encoded"]
+
+    monkeypatch.setattr(server.processor, "start", start, raising=False)
+    serving = server.application._serving
+    server.application._serving = replace(serving, plugin=replace(serving.plugin, label_sets=True))
+
+    def listens() -> bool:
+        seen.append(started == [server.engine])
+        return True
+
+    lines: list[str] = []
+    monkeypatch.setattr(application.vllm_logger, "info", lines.append)
+    await lifespan(server, FakeVllm(errored=False), monkeypatch, listens)
+    assert (seen, lines) == ([True], ["Label set a: 1 of 1 labels are encoded"])
 
 
 async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:

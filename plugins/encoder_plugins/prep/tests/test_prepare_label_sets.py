@@ -1,0 +1,108 @@
+"""Label sets in artifacts: from files and the web, part of the artifact's identity, and refused where they cannot be served."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_plugins.artifact import label_sets, manifest
+from encoder_plugins.artifact.label_sets import Label
+from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.cli.prepare import _label_sets as from_arguments
+from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
+from encoder_plugins.prep.request import LabelSetSource
+from encoder_plugins.prep.tests import web_server
+from encoder_plugins.prep.tests.changed_checkpoint import nothing, prepared
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+PLUGIN = "deberta_gliner_linker"
+MANY = [Label(f"E{number}", f"entity {number}") for number in range(25)]
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (file := tmp_path / "small.json").write_text('["city", {"id": "Q1", "label": "company"}]')
+    return file
+
+
+def sources(*arguments: str) -> tuple[LabelSetSource, ...]:
+    return from_arguments(arguments)
+
+
+def test_an_argument_is_a_name_a_place_and_a_checksum(small: Path) -> None:
+    digest = sha256(small.read_bytes())
+    assert sources(f"b=https://web/a@b.jsonl?x=1@{'2' * 64}", f"c={small}", f"a={small}@{'1' * 64}") == (
+        LabelSetSource("a", str(small), "1" * 64),
+        LabelSetSource("b", "https://web/a@b.jsonl?x=1", "2" * 64),
+        LabelSetSource("c", str(small), digest),
+    )
+
+
+def test_sets_from_a_file_and_the_web_are_sealed_listed_and_compared(
+    published: Callable[[str], Path], small: Path, tmp_path: Path
+) -> None:
+    recorded: list[dict[str, Any]] = []
+
+    def record(plugin: Any, checkpoint: Any, auxiliary: Any, cases: Any, **options: Any) -> Recording:
+        recorded.extend(case for case in cases if "label_set" in case)
+        return nothing()
+
+    (www := tmp_path / "www").mkdir()
+    lines = "\n".join(json.dumps({"id": label.id, "label": label.text}) for label in MANY)
+    (www / "many.jsonl").write_text(lines)
+    with web_server.running(www) as server:
+        given = sources(f"small={small}", f"many={server.address}/many.jsonl@{sha256(lines.encode())}")
+        done = prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=record, label_sets=given)
+    found = manifest.verify(tmp_path / "key", done.digest)
+    assert found.source["label_sets"] == [
+        {"name": "many", "sha256": sha256(lines.encode()), "labels": 25},
+        {"name": "small", "sha256": sha256(small.read_bytes()), "labels": 2},
+    ]
+    files = label_sets.files(tmp_path / "key" / label_sets.FOLDER)
+    assert [list(label_sets.read(file)) for file in files.values()] == [
+        MANY,
+        [Label("city", "city"), Label("Q1", "company")],
+    ]
+    many, few = recorded
+    assert (many["label_set"], many["whole"], len(many["ids"])) == ("many", False, 20)
+    assert (few["label_set"], few["whole"], few["labels"]) == ("small", True, ["city", "company"])
+    # found again, and no other artifact's
+    assert prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=nothing, label_sets=given) == done
+    with pytest.raises(Unsupported, match="holds another artifact"):
+        prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=nothing, label_sets=given[:1])
+    # what the digest covers cannot be changed
+    with files["small"].open("a") as changed:
+        changed.write('["a","b"]\n')
+    with pytest.raises(ChecksumMismatch, match=r"label_sets/small\.jsonl"):
+        manifest.verify(tmp_path / "key", done.digest)
+
+
+def test_a_set_that_cannot_be_served_is_refused_by_name(
+    published: Callable[[str], Path], small: Path, tmp_path: Path
+) -> None:
+    def refused(*arguments: str, plugin: str = PLUGIN) -> str:
+        with pytest.raises((Unsupported, ChecksumMismatch, SourceFileNotFound)) as caught:
+            prepared(plugin, published(plugin), tmp_path / "key", record=nothing, label_sets=sources(*arguments))
+        assert not (tmp_path / "key").exists()
+        return str(caught.value)
+
+    (long := tmp_path / "long.jsonl").write_text(f'"city"\n{json.dumps("🚀" * 256)}\n')
+    assert "label set long: label 2: the label is" in refused(f"long={long}")
+    assert refused(f"a={small}", plugin="deberta_gliner").startswith("deberta_gliner takes no label sets")
+    assert "label set a hashes to" in refused(f"a={small}@{'0' * 64}")
+    assert "a name is 1 to 63" in refused(f"A={small}")
+    assert "17 label sets; the limit is 16" in refused(*(f"a{number}={small}" for number in range(17)))
+    assert "cannot read" in refused(f"a={tmp_path}/none@{'0' * 64}")
+    assert "cannot read" in refused(f"a={tmp_path}/none")
+    assert "a URL needs its checksum" in refused("a=https://example.org/a.json")
+    assert "is given twice" in refused(f"a={small}", f"a={small}")
+    assert "expected NAME=FILE" in refused("a")
