@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="encoder_checkpoints", description="Build checkpoints with random weights.")
     kinds = parser.add_subparsers(dest="kind", required=True)
     kind = kinds.add_parser("gliner", help="a GLiNER checkpoint, as published")
-    kind.add_argument("plugin", choices=gliner.PLUGINS)
+    kind.add_argument("plugin", choices=(*gliner.PLUGINS, *gliner.FURTHER))
     kind.add_argument("folder", type=Path)
     kind.add_argument("--shape", default="tiny", help="tiny, or a true one of the plugin's family")
     kind.add_argument("--seed", type=int, default=0)

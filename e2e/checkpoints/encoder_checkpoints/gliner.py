@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from encoder_checkpoints.gliner_builder import PLUGINS
+from encoder_checkpoints.gliner_builder import FURTHER, PLUGINS
 from encoder_checkpoints.gliner_families import FAMILIES
 from encoder_checkpoints.original import built, original
 
-__all__ = ["FAMILIES", "PLUGINS", "build"]
+__all__ = ["FAMILIES", "FURTHER", "PLUGINS", "build"]
 
 _BUILDER = "encoder_checkpoints.gliner_builder"
 

@@ -27,6 +27,8 @@ from encoder_checkpoints.gliner_families import FAMILIES, LABEL_ENTRIES_LESS
 Weights = Literal["safetensors", "pickle"]
 
 PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
+# further families, by the plugin that serves them
+FURTHER = {"gliner_bi_modernbert": "deberta_gliner_linker", "gliner_bi_deberta": "deberta_gliner_linker"}
 LABELS = ("person", "company", "city", "date of birth", "sports team")
 # the logits of random spans and labels have this standard deviation, as those of trained checkpoints roughly have
 SPREAD = 2.0
@@ -58,7 +60,7 @@ def build(
 
     Args:
         folder: Where to; made if it is not there.
-        plugin: One of `PLUGINS`.
+        plugin: One of `PLUGINS`, or of `FURTHER`.
         shape: A size of that plugin's family: `tiny`, or a true one.
         seed: Of the weights.
         weights: As `model.safetensors`, or as `pytorch_model.bin`.
@@ -100,7 +102,7 @@ def build(
             **family.head,
         }
         if family.labels is not None:
-            names, described = family.tokenizer(size.vocabulary - LABEL_ENTRIES_LESS)
+            names, described = family.labels.tokenizer(size.vocabulary - LABEL_ENTRIES_LESS)
             labels = Path(temporary) / "labels"
             vocabularies.write(labels, names, described)
             config |= {
@@ -109,8 +111,8 @@ def build(
                 "vocab_size": -1,
                 "labels_encoder": str(labels),
                 "labels_encoder_config": {
-                    **encoder_config,
-                    **(family.labels if shape == "tiny" else {}),
+                    **(family.labels.encoder or encoder_config),
+                    **size.labels,
                     "vocab_size": size.vocabulary - LABEL_ENTRIES_LESS,
                 },
             }

@@ -110,6 +110,39 @@ def deberta_v1(size: int) -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, about
 
 
+def bert(size: int) -> tuple[Tokenizer, dict[str, Any]]:
+    """Train BERT's uncased kind: lower-cased pieces of words, `[CLS] text [SEP]`; it was published with padding, as MiniLM's is."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    learned = json.loads(_wordpiece(tuple(specials), _learned(size)))["model"]["vocab"]
+    for filler in _fillers(size - len(learned)):
+        learned[filler] = len(learned)
+    tokenizer = Tokenizer(models.WordPiece(vocab=learned, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens(specials)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.enable_truncation(128)
+    tokenizer.enable_padding(length=128)
+    about = {
+        "tokenizer_class": "BertTokenizer",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+        "do_lower_case": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "model_max_length": 512,
+    }
+    return tokenizer, about
+
+
 def mmbert(size: int) -> tuple[Tokenizer, dict[str, Any]]:
     """Train mmBERT's kind, which is Gemma's: BPE with byte fallback, spaces as ▁ without one in front, `<bos> text <eos>`."""
     specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
@@ -237,6 +270,20 @@ def _train_byte_bpe(specials: tuple[str, ...], pieces: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    return tokenizer
+
+
+@cache
+def _wordpiece(specials: tuple[str, ...], pieces: int) -> str:
+    return _trained_once(f"wordpiece {specials} {pieces}", lambda: _train_wordpiece(specials, pieces))
+
+
+def _train_wordpiece(specials: tuple[str, ...], pieces: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=pieces, special_tokens=list(specials), show_progress=False)
     tokenizer.train_from_iterator(_corpus(), trainer)
     return tokenizer
 

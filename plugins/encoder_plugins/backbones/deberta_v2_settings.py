@@ -82,6 +82,11 @@ class Settings:
     norm_relative: bool
     biased_keys: bool = True
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of the longest text that there are positions for; None where positions are relative only."""
+        return self.positions or None
+
     @classmethod
     def read(cls, config: Any) -> Settings:
         """Read a ``DebertaV2Config``, or the object of its ``config.json``.

@@ -91,15 +91,20 @@ class PostNormLayer(nn.Module):
 class PostNormEncoder(nn.Module):
     """The encoder: `[tokens]` ids of a packed batch in, `[tokens, hidden]` out. A subclass reads the configuration.
 
+    Args:
+        vllm_config: The engine's configuration.
+        prefix: The encoder's name in the model.
+        config: The encoder's own configuration; by default the engine's model's.
+
     Attributes:
         read: Gives the settings from a configuration.
     """
 
     read: ClassVar[Callable[..., Settings]]
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "", config: Any = None) -> None:
         super().__init__()
-        settings = type(self).read(vllm_config.model_config.hf_config)
+        settings = type(self).read(vllm_config.model_config.hf_config if config is None else config)
         self.embeddings = PostNormEmbeddings(settings, prefix=f"{prefix}.embeddings")
         self.relative = BiasTable(settings.buckets, settings.heads, settings.max_distance) if settings.buckets else None
         self.layers = nn.ModuleList(

@@ -142,6 +142,17 @@ def read_bert(config: Any) -> Settings:
     )
 
 
+class BertSettings(Settings):
+    """A BERT or XLM-RoBERTa configuration."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, config: Any) -> Settings:
+        """Read it; see ``read_bert``."""
+        return read_bert(config)
+
+
 def read_distilbert(config: Any) -> Settings:
     """Read a ``DistilBertConfig``, or the object of its ``config.json``.
 

@@ -73,6 +73,14 @@ def candidates(text: PreparedText, tables: Sequence[torch.Tensor]) -> Candidates
     return _read_table(torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS))
 
 
+def candidate_count(table: torch.Tensor) -> int:
+    """Return how many candidates a pooler found, those among them that it did not keep."""
+    if not table.numel():
+        return 0
+    dropped = table[table[:, payload.CLASS] == payload.TOO_MANY]
+    return len(table) - len(dropped) + int(dropped[:, payload.LOGIT].sum())
+
+
 def _read_table(table: torch.Tensor) -> Candidates:
     spans = table.numpy()[:, : payload.LOGIT].astype(np.int64)
     return Candidates(spans, probabilities(table[:, payload.LOGIT]), table[:, payload.COLUMNS :])

@@ -1,11 +1,11 @@
-"""Read gliner_config.json of bi-encoders, which have an encoder for texts and one of the same kind for labels.
+"""Read gliner_config.json of bi-encoders, which have an encoder for texts and another one for labels.
 
 What a single encoder's checkpoint has as well is read by ``checkpoint``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from encoder_plugins.families.gliner.checkpoint import CONFIG, ENCODER_CONFIG, T
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.prep.checkpoint_json import read_object, refusal, shown
 
-_MODEL_TYPES = (None, "gliner", "gliner_bi_encoder", "gliner_bi_encoder_token")
+_MODEL_TYPES = (None, "gliner", "gliner_bi_encoder", "gliner_bi_encoder_span", "gliner_bi_encoder_token")
 # what is the label encoder's, and the other formats refuse
 _LABELS = ("labels_encoder", "labels_encoder_config")
 
@@ -51,8 +51,29 @@ def read(folder: Path, changes: Mapping[str, Any] = MappingProxyType({})) -> BiS
         raise refusal(CONFIG, "labels_encoder_config", labels, ("an object", None))
     if values.get("model_type") not in _MODEL_TYPES:
         raise refusal(CONFIG, "model_type", values["model_type"], _MODEL_TYPES)
-    rest = {name: value for name, value in values.items() if name not in {*_LABELS, "model_type"}}
-    return BiSettings(checkpoint.parse(rest), labels, base)
+    text = checkpoint.parse({name: value for name, value in values.items() if name not in {*_LABELS, "model_type"}})
+    checkpoint.check_kind(values.get("model_type"), "gliner_bi_encoder", text.head)
+    return BiSettings(text, labels, base)
+
+
+def spec_of(settings: BiSettings, auxiliary: Mapping[str, Path], specs: Sequence[EncoderSpec]) -> EncoderSpec:
+    """Return the one of a plugin's encoders that a checkpoint has.
+
+    Raises:
+        SourceFileNotFound: The encoder's configuration is in a repository that is not among ``auxiliary``.
+        Unsupported: It has none of them, or another head.
+    """
+    where, found = checkpoint.published_encoder(settings.text, auxiliary)
+    for spec in specs:
+        if found.get("model_type") == spec.model_type and settings.text.head in spec.heads:
+            return spec
+    served = ", ".join(
+        f"{shown(spec.model_type)} with {shown(checkpoint.SPAN_MODES[head])}" for spec in specs for head in spec.heads
+    )
+    raise Unsupported(
+        f"{where}.model_type is {shown(found.get('model_type'))} with span_mode"
+        f" {shown(checkpoint.SPAN_MODES[settings.text.head])}; {specs[0].plugin} serves {served}"
+    )
 
 
 def labels_config(settings: BiSettings, auxiliary: Mapping[str, Path], spec: EncoderSpec) -> dict[str, Any]:
@@ -69,9 +90,11 @@ def labels_config(settings: BiSettings, auxiliary: Mapping[str, Path], spec: Enc
     else:
         folder = _labels_folder(settings, auxiliary, "no labels_encoder_config")
         where, found = f"{settings.labels_base}: {ENCODER_CONFIG}", read_object(folder, ENCODER_CONFIG)
-    if found.get("model_type") != spec.model_type:
+    assert spec.labels is not None
+    if found.get("model_type") != spec.labels.model_type:
         raise Unsupported(
-            f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.model_type)}"
+            f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.labels.model_type)}"
+            f" beside an encoder of texts of type {shown(spec.model_type)}"
         )
     if found.get("auto_map"):
         raise RemoteCodeRefused(f"{where} has an auto_map, which names code of a repository; such code is never run")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.backbones.config_checks import UnsupportedConfig
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import bi_checkpoint, checkpoint, conversion
 from encoder_plugins.families.gliner import words as splitter
-from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec
+from encoder_plugins.families.gliner.bi_checkpoint import BiSettings
+from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, BackboneSpec, EncoderSpec
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER, GlinerConfig, LabelEncoder
 from encoder_plugins.families.gliner.heads import layout
 from encoder_plugins.plugin import resolve
@@ -21,15 +21,16 @@ from encoder_plugins.prep.tensor_file import Header, read_header
 MAX_LABEL_TOKENS = 512
 
 
-def convert(
-    spec: EncoderSpec,
-    folder: Path,
-    auxiliary: Mapping[str, Path],
-    target: Path,
-    changes: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Write the model folder of an artifact; arguments and errors as in ``conversion.convert``."""
-    settings = bi_checkpoint.read(folder, changes)
+def convert(spec: EncoderSpec, settings: BiSettings, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
+    """Write the model folder of an artifact.
+
+    Args:
+        spec: The encoder of the checkpoint.
+        settings: The checkpoint's.
+        folder: Further arguments and errors as in ``conversion.convert``.
+        auxiliary: As there.
+        target: As there.
+    """
     encoder = checkpoint.encoder_config(settings.text, auxiliary, spec)
     labels = bi_checkpoint.labels_config(settings, auxiliary, spec)
     with conversion.quiet():
@@ -54,12 +55,15 @@ def convert(
             label_encoder=LabelEncoder(
                 config=_plain(label_encoder),
                 projection=size != label_encoder.hidden_size,
-                max_tokens=_max_tokens(label_encoder, labels_tokenizer),
+                max_tokens=_max_tokens(_labels(spec), label_encoder, labels_tokenizer),
             ),
         )
-        own = resolve(spec.layout)
         expected = layout.bi_layout(
-            own(complete), complete.hidden_size, own(label_encoder), label_encoder.hidden_size, gliner
+            resolve(spec.layout)(complete),
+            complete.hidden_size,
+            resolve(_labels(spec).layout)(label_encoder),
+            label_encoder.hidden_size,
+            gliner,
         )
         conversion.require(expected, header)
         conversion.write_tokenizer(tokenizer, target)
@@ -77,7 +81,7 @@ def read_label_encoder(spec: EncoderSpec, labels: Mapping[str, Any]) -> Any:
     """
     where = f"{CONFIG}: labels_encoder_config"
     try:
-        return conversion.complete_config(spec, labels, where)
+        return conversion.complete_config(_labels(spec), labels, where)
     except UnsupportedConfig as error:
         # which of two encoders it is
         raise Unsupported(f"{where}: {error}") from error
@@ -91,12 +95,15 @@ def _plain(label_encoder: Any) -> dict[str, Any]:
     return values
 
 
-def _max_tokens(label_encoder: Any, tokenizer: Any) -> int:
+def _labels(spec: EncoderSpec) -> BackboneSpec:
+    assert spec.labels is not None
+    return spec.labels
+
+
+def _max_tokens(spec: BackboneSpec, label_encoder: Any, tokenizer: Any) -> int:
     """Return the tokens of the longest label."""
-    limits = [MAX_LABEL_TOKENS, tokenizer.model_max_length]
-    if getattr(label_encoder, "position_biased_input", False):
-        limits.append(label_encoder.max_position_embeddings)
-    return int(min(limits))
+    positions = resolve(spec.settings).read(label_encoder).max_tokens
+    return int(min(MAX_LABEL_TOKENS, tokenizer.model_max_length, positions or MAX_LABEL_TOKENS))
 
 
 def _rows(header: Header, prefix: str, tokenizer: Any, name: str, unused: Collection[str] = ()) -> int:

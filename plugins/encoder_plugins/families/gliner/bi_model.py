@@ -1,9 +1,10 @@
-"""GLiNER's bi-encoders in the engine: an encoder for texts, and a pooler that has another one for labels."""
+"""GLiNER's bi-encoders in the engine: an encoder for texts, and a pooler that has the one for labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import nn
@@ -12,24 +13,34 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.encoder_model import EncoderModel
-from encoder_plugins.families.gliner.config import KEY, GlinerConfig
+from encoder_plugins.families.gliner.config import KEY, GlinerConfig, Head
 from encoder_plugins.families.gliner.heads import layout
+from encoder_plugins.families.gliner.heads.bi_pooler import GlinerBiPooler
+from encoder_plugins.families.gliner.heads.bi_span import GlinerBiSpanPooler
 from encoder_plugins.families.gliner.heads.bi_token import GlinerBiTokenPooler
 from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
 
+_POOLERS: Mapping[Head, type[GlinerBiPooler]] = MappingProxyType(
+    {"span": GlinerBiSpanPooler, "token": GlinerBiTokenPooler}
+)
+
 
 class GlinerBiModel(EncoderModel):
-    """Two encoders of one class. vLLM needs one class per architecture: a subclass names them.
+    """Two encoders. vLLM needs one class per architecture: a subclass names them.
 
     Attributes:
-        encoder_class: The encoder; takes its configuration as ``config``.
-        settings_class: What reads that configuration.
-        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
+        encoder_class: The encoder of texts.
+        encoder_layout: Gives the layout of that encoder's checkpoint from its configuration.
+        label_encoder_class: The encoder of labels; takes its configuration as ``config``.
+        label_settings_class: What reads that configuration.
+        label_layout: Gives the layout of that encoder's checkpoint.
     """
 
     encoder_class: ClassVar[type[nn.Module]]
-    settings_class: ClassVar[Any]
     encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
+    label_encoder_class: ClassVar[type[nn.Module]]
+    label_settings_class: ClassVar[Any]
+    label_layout: ClassVar[Callable[..., CheckpointLayout]]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = vllm_config.model_config.hf_config
@@ -37,10 +48,10 @@ class GlinerBiModel(EncoderModel):
         labels = self.settings.label_encoder
         if labels is None:
             raise ValueError("config.json: gliner.label_encoder is missing: labels have no encoder")
-        own = self.settings_class.read(labels.config)
+        own = self.label_settings_class.read(labels.config)
         apart = _apart(vllm_config)
         with set_current_vllm_config(apart):
-            encoder = self.encoder_class(
+            encoder = self.label_encoder_class(
                 vllm_config=apart, prefix=maybe_prefix(prefix, "label_encoder"), config=labels.config
             )
         vectors = LabelVectors(
@@ -55,17 +66,19 @@ class GlinerBiModel(EncoderModel):
         super().__init__(
             vllm_config=vllm_config,
             encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
-            pooler=GlinerBiTokenPooler(config.hidden_size, self.settings, vectors),
+            pooler=_POOLERS[self.settings.head](config.hidden_size, self.settings, vectors),
         )
 
     def layout(self) -> CheckpointLayout:
         """Return what the checkpoint must hold."""
-        make = type(self).encoder_layout
-        labels = self.settings.label_encoder
+        own, labels = type(self), self.settings.label_encoder
         assert labels is not None
-        label_size = self.settings_class.read(labels.config).hidden_size
         return layout.bi_layout(
-            make(self.config), self.config.hidden_size, make(labels.config), label_size, self.settings
+            own.encoder_layout(self.config),
+            self.config.hidden_size,
+            own.label_layout(labels.config),
+            own.label_settings_class.read(labels.config).hidden_size,
+            self.settings,
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 from encoder_plugins.artifact.cases import Inputs, complete
+from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.errors import Unsupported
 
 Measures = Literal["entities", "scores"]
@@ -25,6 +26,8 @@ FEW_WORDS = 48
 SCORED_WIDTH = 6
 # words of the case in the middle of what a model takes: the reference is recorded on a CPU
 MOST_WORDS = 200
+# labels of a set that are compared
+FEW_LABELS = 20
 # beyond this many words a text that is too long takes minutes
 MOST_OVERLONG = 1_200
 
@@ -91,6 +94,9 @@ class Case(TypedDict):
         words: Start and end of each word that the model reads.
         span_groups: Which groups of spans are requested, by their first word; empty where entities are measured.
         entities: The library's answer; empty where scores are measured.
+        label_set: The set of the artifact that the labels are sent by, where they are.
+        ids: The id of each label in that set; sent, unless the labels are all of the set.
+        whole: Whether they are.
     """
 
     id: str
@@ -106,6 +112,9 @@ class Case(TypedDict):
     words: NotRequired[list[list[int]]]
     span_groups: NotRequired[list[int]]
     entities: NotRequired[list[dict[str, Any]]]
+    label_set: NotRequired[str]
+    ids: NotRequired[list[str]]
+    whole: NotRequired[bool]
 
 
 OPTIONS: Mapping[str, Any] = {"threshold": 0.5, "flat_ner": True, "multi_label": False}
@@ -132,6 +141,18 @@ def cases(max_words: int) -> list[Case]:
     if max_words <= MOST_OVERLONG:
         found.append(_case("overlong", _words(max_words + max(2, max_words // 16)), overflow="truncate"))
     return found
+
+
+def label_set_case(name: str, labels: Sequence[Label]) -> Case:
+    """Return the case of a label set: all of its labels, where they are at most ``FEW_LABELS``, else the first ones by their ids.
+
+    Args:
+        name: What requests call it.
+        labels: Its first labels, more than ``FEW_LABELS`` of them where it has more.
+    """
+    sent = labels[:FEW_LABELS]
+    case = _case(f"label-set:{name}", SENTENCE, labels=[label.text for label in sent], threshold=0.3)
+    return Case(**case, label_set=name, ids=[label.id for label in sent], whole=len(sent) == len(labels))
 
 
 KINDS = (

@@ -54,44 +54,51 @@ _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 
 _HINTS: Mapping[str, str] = MappingProxyType(
-    {
-        "labels_encoder": "Bi-encoders with span_mode token_level on DeBERTa are served by the plugin deberta_gliner_linker"
-    }
+    {"labels_encoder": "Bi-encoders are served by the plugin deberta_gliner_linker"}
 )
 
-_SPAN_MODES: Mapping[Head, str] = MappingProxyType({"span": "markerV0", "token": "token_level"})
+SPAN_MODES: Mapping[Head, str] = MappingProxyType({"span": "markerV0", "token": "token_level"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderSpec:
+class BackboneSpec:
+    """An encoder of ours.
+
+    Attributes:
+        model_type: The encoder's model type in transformers.
+        settings: The function that reads the encoder's configuration in the engine, as ``"module:Class"``; its ``read``
+            raises ValueError for what the encoder does not compute.
+        layout: The function that lists the encoder's tensors, as ``"module:function"``.
+    """
+
+    model_type: str
+    settings: str
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSpec(BackboneSpec):
     """The encoder of a plugin's checkpoints.
 
     Attributes:
         plugin: The plugin's name, for messages.
         architecture: The architecture that config.json of the artifact names.
-        model_type: The encoder's model type in transformers.
         heads: The heads that the plugin serves.
-        settings: The function that reads the encoder's configuration in the engine, as ``"module:Class"``; its ``read``
-            raises ValueError for what the encoder does not compute.
-        layout: The function that lists the encoder's tensors, as ``"module:function"``.
         fixed: Fields of the encoder's configuration of which only some values are served.
         relative: Whether positions are relative only, so that the served context is ours to choose.
         vllm_attention: Whether the encoder uses vLLM's own attention, which has kernels for some head sizes only.
         changes: Fields that config.json has differently from the encoder's own configuration.
-        labels: Whether labels have an encoder of their own, of the same kind.
+        labels: The encoder of labels, where they have one of their own.
     """
 
     plugin: str
     architecture: str
-    model_type: str
     heads: tuple[Head, ...] = ("span",)
-    settings: str
-    layout: str
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     relative: bool
     vllm_attention: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
-    labels: bool = False
+    labels: BackboneSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +170,8 @@ def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
             error = refusal(CONFIG, name, values[name], accepted)
             raise Unsupported(f"{error}. {_HINTS[name]}") if name in _HINTS else error
     _check_splitter(values, languages)
-    head: Head = "token" if values.get("span_mode") == _SPAN_MODES["token"] else "span"
-    # the library goes by span_mode alone
-    if values.get("model_type") in {f"gliner_uni_encoder_{kind}" for kind in _SPAN_MODES if kind != head}:
-        raise Unsupported(
-            f"{CONFIG}: model_type is {shown(values['model_type'])}, and span_mode {shown(_SPAN_MODES[head])}; they contradict"
-            " each other"
-        )
+    head: Head = "token" if values.get("span_mode") == SPAN_MODES["token"] else "span"
+    check_kind(values.get("model_type"), "gliner_uni_encoder", head)
     encoder = values.get("encoder_config")
     if encoder is not None and not isinstance(encoder, dict):
         raise refusal(CONFIG, "encoder_config", encoder, ("an object", None))
@@ -198,6 +200,14 @@ def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
     )
 
 
+def check_kind(model_type: object, family: str, head: Head) -> None:
+    """Refuse a model type of ``family`` that names another head than span_mode does: the library goes by span_mode alone."""
+    if model_type in {f"{family}_{kind}" for kind in SPAN_MODES if kind != head}:
+        raise Unsupported(
+            f"{CONFIG}: model_type is {shown(model_type)}, and span_mode {shown(SPAN_MODES[head])}; they contradict each other"
+        )
+
+
 def _check_splitter(values: Mapping[str, Any], languages: tuple[str, ...]) -> None:
     """Refuse a splitter that is not served; stanza's is served only for languages that the user chose."""
     splitter = values.get("words_splitter_type", words.SPLITTER)
@@ -219,13 +229,7 @@ def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: Enco
         SourceFileNotFound: It is in a repository that is not among them.
         Unsupported: It is of another family, or a field has a value that is not served.
     """
-    if settings.encoder is not None:
-        where, found = f"{CONFIG}: encoder_config", dict(settings.encoder)
-        # as the library takes it
-        found.setdefault("model_type", "deberta-v2")
-    else:
-        folder = auxiliary_folder(settings, auxiliary, "no encoder_config")
-        where, found = f"{settings.base}: {ENCODER_CONFIG}", read_object(folder, ENCODER_CONFIG)
+    where, found = published_encoder(settings, auxiliary)
     if found.get("model_type") != spec.model_type:
         raise Unsupported(
             f"{where}.model_type is {shown(found.get('model_type'))}; {spec.plugin} serves {shown(spec.model_type)}"
@@ -233,8 +237,8 @@ def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: Enco
         )
     if settings.head not in spec.heads:
         raise Unsupported(
-            f"{CONFIG}: span_mode is {shown(_SPAN_MODES[settings.head])}; {spec.plugin} serves"
-            f" {' and '.join(shown(_SPAN_MODES[head]) for head in spec.heads)}"
+            f"{CONFIG}: span_mode is {shown(SPAN_MODES[settings.head])}; {spec.plugin} serves"
+            f" {' and '.join(shown(SPAN_MODES[head]) for head in spec.heads)}"
             f"{_other_plugin(spec.model_type, settings.head)}"
         )
     if found.get("auto_map"):
@@ -246,6 +250,15 @@ def encoder_config(settings: Settings, auxiliary: Mapping[str, Path], spec: Enco
     for name in ("_attn_implementation", "attn_implementation"):
         found.pop(name, None)
     return found
+
+
+def published_encoder(settings: Settings, auxiliary: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
+    """Return where the encoder's own configuration is, for messages, and a copy of it; raises SourceFileNotFound as ``encoder_config``."""
+    if settings.encoder is not None:
+        # as the library takes it
+        return f"{CONFIG}: encoder_config", {"model_type": "deberta-v2", **settings.encoder}
+    folder = auxiliary_folder(settings, auxiliary, "no encoder_config")
+    return f"{settings.base}: {ENCODER_CONFIG}", read_object(folder, ENCODER_CONFIG)
 
 
 def tokenizer_folder(settings: Settings, folder: Path, auxiliary: Mapping[str, Path]) -> Path:
@@ -310,7 +323,7 @@ def _other_plugin(model_type: object, head: Head) -> str:
                 isinstance(spec, EncoderSpec)
                 and spec.model_type == model_type
                 and head in spec.heads
-                and not spec.labels
+                and spec.labels is None
             ):
                 return f"; the plugin {plugin.name} serves this one"
     return ""

@@ -20,7 +20,7 @@ from transformers import CONFIG_MAPPING, AutoTokenizer
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.gliner import checkpoint, stanza_words
-from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, EncoderSpec, Settings
+from encoder_plugins.families.gliner.checkpoint import CONFIG, WEIGHTS, BackboneSpec, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
 from encoder_plugins.families.gliner.heads import layout as head_layouts
 from encoder_plugins.families.gliner.parameters import Choices
@@ -102,7 +102,7 @@ def read_encoder(spec: EncoderSpec, settings: Settings, encoder: Mapping[str, An
     return complete
 
 
-def complete_config(spec: EncoderSpec, encoder: Mapping[str, Any], where: str) -> Any:
+def complete_config(spec: BackboneSpec, encoder: Mapping[str, Any], where: str) -> Any:
     """Return the same without regard to texts; ``where`` is the configuration's place in the checkpoint."""
     try:
         complete = CONFIG_MAPPING[spec.model_type](**json.loads(json.dumps(dict(encoder))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -47,15 +49,24 @@ class BiPromptBuilder(WordPrompts):
         if unknown:
             made = dict(zip(unknown, self._tokenize(unknown), strict=True))
             runs = [made[label] if run is None else run for label, run in zip(labels, runs, strict=True)]
-            for position, run in enumerate(runs):
-                self._check(position, labels[position], len(run or b"") // 4)
+            self._check_all(labels, runs)
             if len(self._runs) + len(made) > _CACHED_LABELS:
                 self._runs = {}
             self._runs.update({label: run for label, run in made.items() if len(label) <= _CACHED_CHARACTERS})
         return Labels(self.first, np.arange(len(labels), dtype=np.int32), tuple(run or b"" for run in runs))
 
-    def _tokenize(self, labels: list[str]) -> list[bytes]:
+    def runs(self, labels: Sequence[str]) -> list[bytes]:
+        """Return the token ids of each label, and remember none of them; raises as ``labels``."""
+        runs = self._tokenize(labels)
+        self._check_all(labels, runs)
+        return runs
+
+    def _tokenize(self, labels: Sequence[str]) -> list[bytes]:
         return [np.asarray(encoding.ids, "<i4").tobytes() for encoding in self._tokenizer.encode_batch(labels)]
+
+    def _check_all(self, labels: Sequence[str], runs: Sequence[bytes | None]) -> None:
+        for position, run in enumerate(runs):
+            self._check(position, labels[position], len(run or b"") // 4)
 
     def _check(self, position: int, label: str, tokens: int) -> None:
         if tokens <= self._around:

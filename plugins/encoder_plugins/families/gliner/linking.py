@@ -1,7 +1,7 @@
 """Requests for entities among labels or candidates that have an encoder of their own, and for the vectors of labels.
 
 Labels go to the engine as token ids, with every request: see ``heads.label_vectors``. A client that has the vectors of its labels can
-send those instead. Everything else is the other token-level models': ``rerank``.
+send those instead. Requests that name a set of labels: ``set_requests``. Everything else is the other token-level models': ``rerank``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
+import torch
 from msgspec import Meta
 from tokenizers import Tokenizer
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner import payload, request
+from encoder_plugins.families.gliner import answers, payload, request
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.families.gliner.label_runs import BiPromptBuilder
-from encoder_plugins.families.gliner.processor import Parsed, Unsplit, read_tokenizer
+from encoder_plugins.families.gliner.processor import Parsed, Unsplit, read_config, read_tokenizer
 from encoder_plugins.families.gliner.prompt import LabelProblem
 from encoder_plugins.families.gliner.request import Body, EntityRequest, GlinerLimits, SingleBody
-from encoder_plugins.families.gliner.rerank import CandidatesProcessor, CandidatesRequest
+from encoder_plugins.families.gliner.set_requests import SetProcessor, SetRequest
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.body import Data, Envelope
 from encoder_plugins.inputs.encodings import decode_base64, encode_base64
@@ -46,7 +48,7 @@ class GivenVectors(Data, frozen=True):
     ]
 
 
-class LinkingRequest(CandidatesRequest, frozen=True):
+class LinkingRequest(SetRequest, frozen=True):
     """Texts, the labels or candidates of entities to find in them, and how to choose among what is found."""
 
     encode: Annotated[
@@ -94,8 +96,8 @@ class LabelsToEncode:
     lora: str | None
 
 
-class LinkingProcessor(CandidatesProcessor):
-    """Serves the entities of one token-level bi-encoder, candidates with ids, and vectors of labels."""
+class LinkingProcessor(SetProcessor):
+    """Serves the entities of one bi-encoder, candidates with ids, and vectors of labels."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
         "pooling": Schema(Envelope[LinkingRequest], SingleBody, Body, EncodedBody)
@@ -109,11 +111,7 @@ class LinkingProcessor(CandidatesProcessor):
 
     def builder(self, folder: Path, tokenizer: Tokenizer, limit: int | None) -> BiPromptBuilder:
         """Return what makes the prompts of the model in ``folder``; its tokenizer cuts them off at ``limit``."""
-        labels = self._config.label_encoder
-        if labels is None:
-            raise ValueError(f"{folder}: config.json has no encoder of labels")
-        labels_tokenizer, _ = read_tokenizer(folder / LABELS_TOKENIZER)
-        return BiPromptBuilder(tokenizer, labels_tokenizer, tokenizer_limit=limit, most=labels.max_tokens)
+        return bi_builder(folder, tokenizer, limit)
 
     def parse(self, route: Route, body: bytes) -> Parsed | LabelsToEncode:  # type: ignore[override]
         """Check the request and make its prompts."""
@@ -224,9 +222,23 @@ class LinkingProcessor(CandidatesProcessor):
             )
         return payload.vector_run(vector.astype(np.float32))
 
+    def _candidates(
+        self, text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, before: int
+    ) -> Candidates:
+        """Return the candidates of a text behind ``before`` ones of the same request, as few as a request may have."""
+        if self._by_word:
+            return super()._candidates(text, tables, data, before)
+        count = before + sum(answers.candidate_count(table) for table in tables)
+        if count > self.limits.candidates:
+            raise InvalidRequest(
+                f"the scores permit at least {count} spans; the limit is {self.limits.candidates}",
+                param="data.threshold",
+            )
+        return super()._candidates(text, tables, data, before)
+
     def _check_tokens(self, data: EntityRequest, different: set[bytes]) -> None:
         if (tokens := sum(map(len, different)) // 4) > self._label_tokens:
-            given = ("labels", "labels_per_text", "candidates_per_text")
+            given = ("labels", "labels_per_text", "candidates_per_text", "label_set")
             field = next(name for name in given if getattr(data, name, None) is not None)
             raise InvalidRequest(
                 f"the different labels are {tokens} tokens; the limit is {self._label_tokens}", param=f"data.{field}"
@@ -234,6 +246,23 @@ class LinkingProcessor(CandidatesProcessor):
 
 
 _ONLY_LABELS = LinkingRequest()
+
+
+def bi_builder(folder: Path, tokenizer: Tokenizer | None = None, limit: int | None = None) -> BiPromptBuilder:
+    """Return what makes the prompts of the model in ``folder``.
+
+    Args:
+        folder: The artifact's model folder.
+        tokenizer: That of texts, where it has been read.
+        limit: Where it cuts prompts off; None for never.
+    """
+    labels = read_config(folder).label_encoder
+    if labels is None:
+        raise ValueError(f"{folder}: config.json has no encoder of labels")
+    if tokenizer is None:
+        tokenizer, limit = read_tokenizer(folder)
+    labels_tokenizer, _ = read_tokenizer(folder / LABELS_TOKENIZER)
+    return BiPromptBuilder(tokenizer, labels_tokenizer, tokenizer_limit=limit, most=labels.max_tokens)
 
 
 def _with_vectors(prompt: Prompt, runs: Sequence[bytes], given: Mapping[bytes, bytes]) -> Prompt:

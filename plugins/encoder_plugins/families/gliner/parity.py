@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from encoder_plugins.artifact import label_sets
 from encoder_plugins.artifact.cases import Inputs
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.families.gliner import cases, checkpoint
@@ -85,15 +86,21 @@ class Entities:
         built_in = cases.cases(checkpoint.max_words(folder))
         return [*built_in, *cases.user_cases(inputs, built_in)]
 
+    def label_set_cases(self, sets: Mapping[str, Path]) -> list[Case]:
+        """Return a case for each of the artifact's label sets, whose files are given by name."""
+        first = ((name, islice(label_sets.read(file), cases.FEW_LABELS + 1)) for name, file in sets.items())
+        return [cases.label_set_case(name, list(labels)) for name, labels in first]
+
     def variants(self) -> Sequence[Variant]:
         """Return the one form that requests of entity recognition have."""
         return (POOLING,)
 
     def group(self, case: Case, variant: Variant) -> object:
         """Return what cases must share to be sent in one request."""
+        label_set = case.get("label_set")
         if case["measures"] == "scores":
-            return "scores"
-        return tuple(case[name] for name in (*OPTIONS, "overflow"))
+            return "scores", label_set
+        return (label_set, *(case[name] for name in (*OPTIONS, "overflow")))
 
     def weight(self, case: Case) -> int:
         """Return as how many texts a case counts: as many as it has, or more if its answer is large."""
@@ -111,7 +118,7 @@ class Entities:
             sent = [(case, group) for case in together for group in case["span_groups"]]
             data = {
                 "texts": [case["text"] for case, _ in sent],
-                "labels_per_text": [case["labels"] for case, _ in sent],
+                **_labels([case for case, _ in sent]),
                 "input_spans": [_spans(case, group) for case, group in sent],
                 "threshold": LOW,
                 "flat_ner": False,
@@ -120,12 +127,12 @@ class Entities:
             }
             return {"data": data}
         if len(together) == 1:
-            texts = {"text": first["text"], "labels": first["labels"]}
-        else:
             texts = {
-                "texts": [case["text"] for case in together],
-                "labels_per_text": [case["labels"] for case in together],
+                "text": first["text"],
+                **(_labels(together) if "label_set" in first else {"labels": first["labels"]}),
             }
+        else:
+            texts = {"texts": [case["text"] for case in together], **_labels(together)}
         return {"data": {**texts, **{name: first[name] for name in (*OPTIONS, "overflow")}}}
 
     def outputs(self, content: bytes, together: Sequence[Case], variant: Variant) -> list[Any]:
@@ -168,6 +175,10 @@ class Entities:
         found = dict(_read(case, entity, scores) for entity in got)
         if len(found) != len(got):
             raise WrongAnswer("an entity is there twice")
+        if (ids := case.get("ids")) is not None:
+            for entity, (_, _, label) in zip(got, found, strict=True):
+                if entity.get("id") != ids[label]:
+                    raise WrongAnswer(f"an entity with label {label} has the id {str(entity.get('id'))[:100]!r}")
         errors = {span: abs(score - float(scores[span])) for span, score in found.items()}
         if case["measures"] == "scores":
             missing = [span for span in _requested(case, scores) if scores[span] > LOW and span not in found]
@@ -203,6 +214,14 @@ class Entities:
 def _texts(case: Case) -> int:
     """Return how many texts of a request a case is: one for each group of spans, if it measures scores."""
     return len(case["span_groups"]) if case["measures"] == "scores" else 1
+
+
+def _labels(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the labels of a request for each of the cases, which have their label set in common, if they have one."""
+    if "label_set" not in cases[0]:
+        return {"labels_per_text": [case["labels"] for case in cases]}
+    ids = {} if cases[0]["whole"] else {"candidates_per_text": [case["ids"] for case in cases]}
+    return {"label_set": cases[0]["label_set"], **ids}
 
 
 Span = tuple[int, int, int]

@@ -5,6 +5,7 @@ Positions are packed into bytes, because vLLM copies a request's parameters deep
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from encoder_plugins.backbones import token_marks
 # columns of a candidate; behind them come ``classes`` pairs of (class, logit), the best first
 START, WIDTH, CLASS, LOGIT = range(4)
 COLUMNS = 4
+# the class of the only row of a text with more candidates than a pooler keeps; its logit is their number
+TOO_MANY = -1
 # columns of a scored word of a token-level model: the word, its class, and from here on the logits of start, end and inside
 TOKEN_LOGITS, TOKEN_COLUMNS = 2, 5
 
@@ -27,6 +30,10 @@ _NUMBER = np.dtype("<f4")
 _VECTOR = np.asarray([-1], _POSITION).tobytes()
 # the largest number of a vector: beyond it 16 bits hold no number at all
 VECTOR_LIMIT = 65504.0
+# lists of runs that are remembered, as one object each, and the bytes of the longest: requests have the same ones again and again
+_REMEMBERED_LISTS, _REMEMBERED_BYTES = 8, 4 << 20
+# bytes of the vectors of labels that a worker keeps: 64 000 labels of width 1024 in 16 bits
+LABEL_CACHE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +140,20 @@ def decode_runs(extra: Mapping[str, Any]) -> tuple[bytes, ...]:
     """
     if "label_runs" not in extra:
         return ()
-    tokens = extra["label_runs"]
-    ends = np.cumsum(np.frombuffer(extra["label_run_tokens"], _POSITION).astype(np.int64) * _POSITION.itemsize)
+    tokens, lengths = extra["label_runs"], extra["label_run_tokens"]
+    if isinstance(tokens, bytes) and isinstance(lengths, bytes) and len(tokens) <= _REMEMBERED_BYTES:
+        return _remembered_runs(tokens, lengths)
+    return _runs(tokens, lengths)
+
+
+def _runs(tokens: bytes, lengths: bytes) -> tuple[bytes, ...]:
+    ends = np.cumsum(np.frombuffer(lengths, _POSITION).astype(np.int64) * _POSITION.itemsize)
     if not len(ends) or ends[-1] != len(tokens) or (np.diff(ends, prepend=0) <= 0).any():
         raise ValueError(f"label_run_tokens do not add up to {len(tokens)} bytes")
     return tuple(tokens[begin:end] for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False))
+
+
+_remembered_runs = functools.lru_cache(maxsize=_REMEMBERED_LISTS)(_runs)
 
 
 def _split(extra: Mapping[str, Any], name: str, counts: str) -> list[NDArray[np.int32]]:

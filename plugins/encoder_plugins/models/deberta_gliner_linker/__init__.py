@@ -1,4 +1,4 @@
-"""Token-level GLiNER bi-encoders on DeBERTa: labels have an encoder of their own."""
+"""GLiNER bi-encoders: labels have an encoder of their own."""
 
 from encoder_plugins.families.gliner.limits import LINKING_LIMITS
 from encoder_plugins.families.gliner.parameters import WHITESPACE_PARAMETERS
@@ -6,7 +6,7 @@ from encoder_plugins.plugin import Plugin
 
 PLUGIN = Plugin(
     name="deberta_gliner_linker",
-    summary="Zero-shot entity recognition and linking to many candidates by token-level GLiNER bi-encoders on DeBERTa.",
+    summary="Zero-shot entity recognition and linking to many candidates by GLiNER bi-encoders on DeBERTa and ModernBERT.",
     # scored words, a row each: vLLM's GPU runner knows no task of ours
     task="token_classify",
     processor="encoder_plugins.families.gliner.linking:LinkingProcessor",
@@ -18,8 +18,11 @@ PLUGIN = Plugin(
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LINKING_LIMITS,
     parameters=WHITESPACE_PARAMETERS,
+    label_sets=True,
     example_model="knowledgator/gliner-linker-large-v1.0",
     architectures={
-        "DebertaGlinerLinkerModel": "encoder_plugins.models.deberta_gliner_linker.model:DebertaGlinerLinkerModel"
+        "DebertaGlinerLinkerModel": "encoder_plugins.models.deberta_gliner_linker.model:DebertaGlinerLinkerModel",
+        "ModernBertGlinerBiModel": "encoder_plugins.models.deberta_gliner_linker.model:ModernBertGlinerBiModel",
+        "DebertaV2GlinerBiModel": "encoder_plugins.models.deberta_gliner_linker.model:DebertaV2GlinerBiModel",
     },
 )

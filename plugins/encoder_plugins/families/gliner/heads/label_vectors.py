@@ -24,12 +24,10 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention import Attention
 
 from encoder_plugins.backbones.attention import VarlenMetadata
-from encoder_plugins.families.gliner.payload import VECTOR_LIMIT, run_vector
+from encoder_plugins.families.gliner.payload import LABEL_CACHE_BYTES, VECTOR_LIMIT, run_vector
 
 # tokens of one pass of the encoder: a GPU is busy with the larger one, and a CPU soon done with the smaller one
 SLICE_TOKENS = {"cpu": 128, "cuda": 2048}
-# bytes of the vectors that are kept: 64 000 labels of width 1024 in 16 bits
-CACHE_BYTES = 128 << 20
 
 Run = bytes
 """The token ids of a label: int32, little-endian. Or its vector: ``payload.vector_run``."""
@@ -43,7 +41,7 @@ class VectorCache:
         capacity: Bytes of the vectors that are kept, on the device of the encoder.
     """
 
-    def __init__(self, size: int, capacity: int = CACHE_BYTES) -> None:
+    def __init__(self, size: int, capacity: int = LABEL_CACHE_BYTES) -> None:
         self._size = size
         self._capacity = capacity
         self._table: Tensor | None = None
@@ -139,16 +137,16 @@ class LabelVectors(nn.Module):
 
     def accepts(self, runs: Sequence[Run]) -> bool:
         """Return whether all runs can be encoded, or are vectors: an exception in a pooler ends the engine."""
-        for run in runs:
-            if (vector := run_vector(run)) is not None:
-                # NaN is not below it, either
-                if len(vector) != self._size or not (np.abs(vector) <= VECTOR_LIMIT).all():
-                    return False
-                continue
-            tokens = np.frombuffer(run, "<i4")
-            if not 1 <= len(tokens) <= self._max_tokens or tokens.min() < 0 or tokens.max() >= self._vocabulary:
-                return False
-        return True
+        given = [vector for run in runs if (vector := run_vector(run)) is not None]
+        # NaN is not below it, either
+        if any(len(vector) != self._size or not (np.abs(vector) <= VECTOR_LIMIT).all() for vector in given):
+            return False
+        own = [run for run in runs if run_vector(run) is None] if given else runs
+        lengths = np.fromiter(map(len, own), np.int64, len(own)) // np.dtype("<i4").itemsize
+        if not len(own) or not lengths.all():
+            return not len(own)
+        tokens = np.frombuffer(b"".join(own), "<i4")
+        return bool(lengths.max() <= self._max_tokens and tokens.min() >= 0 and tokens.max() < self._vocabulary)
 
     def forward(self, runs: Sequence[Run], like: Tensor) -> Tensor:
         """Return the vectors of runs that are different from each other, `[runs, size]`, with the dtype and on the device of ``like``."""

@@ -49,8 +49,24 @@ class SpanHead(WordHead):
             offsets: `[texts + 1]` int32: where each text's words begin, and the end of the last.
             order: `[texts]` int32: the texts, those with most words first.
         """
-        words = self.read(words, offsets, order)
-        marked = self.marker_out.both(self.marker_in.each(words).relu_())
-        start, end = self.span_in.both(marked.relu_())
-        prompts = self.prompt_out(self.prompt_in(labels).relu_())  # [labels, size]
+        start, end = self.shares(self.read(words, offsets, order))
+        return self.folded(start, end, self.prompts(labels))
+
+    def folded(self, start: Tensor, end: Tensor, prompts: Tensor) -> Scored:
+        """Return the same for words' shares and for ``prompts``: the layer behind the inner one is folded into the labels."""
         return Scored(start, end, prompts @ self.span_out.weight, prompts.float() @ self.span_out.bias.float())
+
+    def shares(self, words: Tensor) -> Tensor:
+        """Return each word's share of the inner layer of spans that it begins, and of those that it ends: `[2, words, 4 * size]`."""
+        marked = self.marker_out.both(self.marker_in.each(words).relu_())
+        return self.span_in.both(marked.relu_())
+
+    def spans(self, start: Tensor, end: Tensor) -> Tensor:
+        """Return the vectors of spans, `[spans, size]`, for the shares of their first and their last words."""
+        vectors: Tensor = self.span_out((start + end).relu_())
+        return vectors
+
+    def prompts(self, labels: Tensor) -> Tensor:
+        """Return what the vectors of spans are multiplied by, `[labels, size]` for `[labels, size]`."""
+        prompts: Tensor = self.prompt_out(self.prompt_in(labels).relu_())
+        return prompts

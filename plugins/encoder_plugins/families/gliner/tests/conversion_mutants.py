@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from encoder_checkpoints.gliner import FURTHER
 from encoder_plugins.families.gliner.config import KEY, LABELS_TOKENIZER
 from encoder_plugins.parity.tests.mutants import (
     Mutant,
@@ -68,18 +69,42 @@ def start_and_end_swapped(tensors: Tensors) -> None:
 
 
 def of_labels() -> Iterator[Mutant]:
-    """Mistakes in the encoder of labels and in what a bi-encoder has in common with other models."""
+    """Mistakes in the encoder of labels, which is DeBERTa's."""
     layer = f"{LABELS}encoder.layer.0.attention.self."
-    labels = f"{LABELS_TOKENIZER}/tokenizer.json"
-    yield Mutant("a bias of the labels' projection dropped", filled("token_rep_layer.labels_projection.bias", 0.0))
     yield Mutant(
         "queries and keys of labels swapped", weights(lambda tensors: parts_of_heads(tensors, layer, 2, (1, 0, 2)))
     )
     yield Mutant(
         "position keys and queries of labels swapped", swapped(f"{layer}pos_proj.weight", f"{layer}pos_q_proj.weight")
     )
+    yield Mutant(
+        "labels lower-cased", tokenizer(lower_cased, f"{LABELS_TOKENIZER}/tokenizer.json"), dtypes=("float32",)
+    )
+
+
+def of_bert_labels() -> Iterator[Mutant]:
+    """Mistakes in the encoder of labels, which is BERT's."""
+    layer = f"{LABELS}encoder.layer.0."
+    yield Mutant(
+        "queries and keys of labels swapped",
+        swapped(f"{layer}attention.self.query.weight", f"{layer}attention.self.key.weight"),
+    )
+    yield Mutant("an attention's output of labels transposed", transposed(f"{layer}attention.output.dense.weight"))
+    yield Mutant("the first positions of labels lost", row_lost(f"{LABELS}embeddings.position_embeddings.weight", 1))
+    yield Mutant("the token type of labels lost", row_lost(f"{LABELS}embeddings.token_type_embeddings.weight", 0))
+    yield Mutant("labels not lower-cased", tokenizer(cased, f"{LABELS_TOKENIZER}/tokenizer.json"))
+
+
+def cased(whole: dict[str, Any]) -> None:
+    """Capitals, which BERT's uncased pieces do not have."""
+    whole["normalizer"]["lowercase"] = False
+
+
+def of_bi_encoders() -> Iterator[Mutant]:
+    """Mistakes in what bi-encoders have in common, and with other models."""
+    labels = f"{LABELS_TOKENIZER}/tokenizer.json"
+    yield Mutant("a bias of the labels' projection dropped", filled("token_rep_layer.labels_projection.bias", 0.0))
     yield Mutant("an embedding row of labels lost", row_lost(f"{LABELS}embeddings.word_embeddings.weight", 3))
-    yield Mutant("labels lower-cased", tokenizer(lower_cased, labels), dtypes=("float32",))
     yield Mutant(
         "special tokens around a label lost", tokenizer(lambda whole: whole.update(post_processor=None), labels)
     )
@@ -121,8 +146,8 @@ def common() -> Iterator[Mutant]:
 
 
 def of_encoder(plugin: str) -> Iterator[Mutant]:
-    """Mistakes in a plugin's encoder."""
-    if plugin == "deberta_gliner":
+    """Mistakes in the encoder of a family of checkpoints."""
+    if plugin in {"deberta_gliner", "gliner_bi_deberta"}:
         layer = f"{ENCODER}encoder.layer.0."
         yield Mutant(
             "queries and keys swapped",
@@ -148,7 +173,7 @@ def of_encoder(plugin: str) -> Iterator[Mutant]:
         yield Mutant("an embedding row lost", row_lost(f"{ENCODER}embeddings.word_embeddings.weight", 3))
         yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
         yield Mutant("one term of positions lost", config(pos_att_type=["c2p"]))
-    elif plugin in {"mmbert_gliner", "modernbert_gliner_rerank"}:
+    elif plugin in {"mmbert_gliner", "modernbert_gliner_rerank", "gliner_bi_modernbert"}:
         layer = f"{ENCODER}layers.1."
         yield Mutant("queries and keys swapped", thirds_swapped(f"{layer}attn.Wqkv.weight"))
         yield Mutant("gate and value swapped", halves_swapped(f"{layer}mlp.Wi.weight", 0))
@@ -192,8 +217,10 @@ def mirrored(tensors: Tensors) -> None:
 
 
 def of(plugin: str) -> list[Mutant]:
-    """Return the mistakes of a plugin's conversion."""
+    """Return the mistakes of the conversion of a family's checkpoints."""
     if plugin == "deberta_gliner_linker":
-        return [*of_words(), *of_labels(), *of_encoder(plugin)]
+        return [*of_words(), *of_labels(), *of_bi_encoders(), *of_encoder(plugin)]
+    if plugin in FURTHER:
+        return [*of_spans(), *of_bert_labels(), *of_bi_encoders(), *of_encoder(plugin)]
     of_head = of_words() if plugin == "modernbert_gliner_rerank" else of_spans()
     return [*of_head, *common(), *of_encoder(plugin)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from encoder_checkpoints.gliner import FURTHER, PLUGINS
 from encoder_plugins.families.gliner.tests import conversion_mutants
 from encoder_plugins.parity.tests.served_model import check, environment, start
 
@@ -21,7 +22,8 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
+# families of checkpoints, by the plugin that serves them
+FAMILIES = {**{name: name for name in PLUGINS}, **FURTHER}
 # of the built-in cases: enough to measure every bound, and few enough for a check to take a second
 CASES = (
     "short",
@@ -42,34 +44,34 @@ def variables() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", PLUGINS)
-def test_ten_mistakes_are_known_of_each_plugin(name: str) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ten_mistakes_are_known_of_each_family(name: str) -> None:
     assert len(conversion_mutants.of(name)) >= 10
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", PLUGINS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_mistake_in_conversion_passes(name: str, published: Any, tmp_path: Path) -> None:
-    check(start(name, "float32", tmp_path, published(name), CASES), conversion_mutants.of(name))
+    check(start(FAMILIES[name], "float32", tmp_path, published(name), CASES), conversion_mutants.of(name))
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", PLUGINS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_sound_model_passes_in_bfloat16(name: str, published: Any, tmp_path: Path) -> None:
-    check(start(name, "bfloat16", tmp_path, published(name), CASES), [])
+    check(start(FAMILIES[name], "bfloat16", tmp_path, published(name), CASES), [])
 
 
 @pytest.mark.soak
 @pytest.mark.engine
-@pytest.mark.parametrize("name", PLUGINS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_mistake_in_conversion_passes_in_bfloat16(name: str, published: Any, tmp_path: Path) -> None:
-    check(start(name, "bfloat16", tmp_path, published(name), CASES), conversion_mutants.of(name))
+    check(start(FAMILIES[name], "bfloat16", tmp_path, published(name), CASES), conversion_mutants.of(name))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", PLUGINS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_mistake_in_conversion_passes_on_a_gpu(name: str, dtype: str, published: Any, tmp_path: Path) -> None:
     if name == "mt5_gliner" and dtype == "float16":
         pytest.skip("refused in float16: its feed-forward blocks overflow")
-    check(start(name, dtype, tmp_path, published(name), CASES), conversion_mutants.of(name))
+    check(start(FAMILIES[name], dtype, tmp_path, published(name), CASES), conversion_mutants.of(name))

@@ -29,6 +29,24 @@ CONFIG = {
     "encoder_config": ENCODER,
     "labels_encoder_config": ENCODER,
 }
+MODERNBERT = {
+    "model_type": "modernbert",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    # global and local ones: a configuration has to have both
+    "num_hidden_layers": 3,
+    "intermediate_size": 64,
+}
+DEBERTA_V3 = {**ENCODER, "model_type": "deberta-v2", "position_buckets": 32, "max_position_embeddings": 128}
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 64,
+}
+# what a span bi-encoder has differently
+SPANS = {"span_mode": "markerV0", "encoder_config": MODERNBERT, "labels_encoder_config": BERT}
 
 
 def write(folder: Path, **fields: Any) -> Path:
@@ -40,8 +58,18 @@ def write(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def test_a_bi_encoder_is_accepted(tmp_path: Path) -> None:
-    CHECKPOINT.check(write(tmp_path / "checkpoint"), {})
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"model_type": "gliner_bi_encoder_token"},
+        SPANS,
+        {**SPANS, "model_type": "gliner_bi_encoder_span"},
+        {**SPANS, "encoder_config": DEBERTA_V3},
+    ],
+)
+def test_a_bi_encoder_is_accepted(fields: dict[str, Any], tmp_path: Path) -> None:
+    CHECKPOINT.check(write(tmp_path / "checkpoint", **fields), {})
 
 
 @pytest.mark.parametrize(
@@ -53,11 +81,22 @@ def test_a_bi_encoder_is_accepted(tmp_path: Path) -> None:
         ({"labels_encoder_config": {**ENCODER, "model_type": "bert"}}, 'model_type is "bert"'),
         ({"labels_encoder_config": {**ENCODER, "talking_head": True}}, "labels_encoder_config.*talking_head"),
         ({"encoder_config": {**ENCODER, "talking_head": True}}, "deberta: talking_head=True"),
-        ({"encoder_config": {**ENCODER, "model_type": "deberta-v2"}}, 'serves "deberta"'),
-        ({"span_mode": "markerV0"}, 'span_mode is "markerV0"'),
+        (
+            {"encoder_config": DEBERTA_V3},
+            'is "deberta-v2" with span_mode "token_level".*serves "deberta" with "token_level"',
+        ),
+        ({"span_mode": "markerV0"}, 'is "deberta" with span_mode "markerV0"'),
+        ({"span_mode": "markerV1"}, 'span_mode is "markerV1"'),
+        ({**SPANS, "labels_encoder_config": ENCODER}, 'serves "bert" beside an encoder of texts of type "modernbert"'),
+        ({**SPANS, "labels_encoder_config": {**BERT, "is_decoder": True}}, "labels_encoder_config.*is_decoder"),
+        ({**SPANS, "encoder_config": {**MODERNBERT, "hidden_activation": "relu"}}, "hidden_activation"),
+        ({**SPANS, "encoder_config": {**DEBERTA_V3, "conv_kernel_size": 3}}, "conv_kernel_size"),
+        ({**SPANS, "encoder_config": {**MODERNBERT, "max_position_embeddings": 100}}, "max_len is 384"),
+        ({**SPANS, "model_type": "gliner_bi_encoder_token"}, "contradict"),
+        ({"model_type": "gliner_bi_encoder_span"}, "contradict"),
         ({"represent_spans": True}, "represent_spans is true"),
         ({"post_fusion_schema": "l2l-l2t-t2t"}, "post_fusion_schema"),
-        ({"model_type": "gliner_uni_encoder_token"}, "model_type"),
+        ({"model_type": "gliner_uni_encoder_token"}, "model_type is"),
         ({"words_splitter_type": "spacy"}, "words_splitter_type.*wordsSplitter"),
     ],
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,24 @@ import pytest
 import torch
 
 from encoder_checkpoints import gliner
-from encoder_checkpoints.sentence import WORDS
+from encoder_plugins.artifact import label_sets
+from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.gliner import payload
-from encoder_plugins.families.gliner.processor import Parsed
-from encoder_plugins.families.gliner.request import EntityRequest
 from encoder_plugins.families.gliner.tests.library import Library
-from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.encodings import decode_base64, encode_base64
-from encoder_plugins.parity.tests.served_model import Served, environment, pooled, start
-from encoder_plugins.plugin import resolve
-from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Prompt, ServingContext
+from encoder_plugins.models.deberta_gliner_linker.tests.bi_engine import (
+    DIGEST,
+    LABELS,
+    LOGIT,
+    TEXTS,
+    VECTOR,
+    Model,
+    requests,
+    same,
+)
+from encoder_plugins.parity.tests.served_model import environment, pooled, start
+from encoder_plugins.serving.processor import Prompt
 from encoder_plugins.serving.rounds import ENGINE, Round, advance
 
 pytestmark = [
@@ -35,64 +40,22 @@ pytestmark = [
 ]
 
 PLUGIN = "deberta_gliner_linker"
-LABELS = [
-    "person",
-    "company: American technology company, maker of the iPhone",
-    "city",
-    "date of birth",
-    "pays où l'on vit",
-    "人物",
-    "sports team " * 12,
-    "river",
-]
-TEXTS = [
-    "Tim Cook leads Apple in Cupertino, and Angela Merkel was born in Hamburg on 17 July 1954.",
-    "👩‍🚀 İstanbul'da re\u0301sume\u0301\r\n東京は日本の首都。",
-    "The European Central Bank in Frankfurt raised its rate by 0.25 % in June. " * 5,
-    "<<ENT>> [SEP] one",
-]
-# sums over other batches end in other bits
-LOGIT, SCORE, VECTOR = 1e-4, 2.5e-5, 5e-5
-DIGEST = "sha256:" + "0" * 64
+SETS = {
+    "catalogue": [Label(f"Q{number}", label) for number, label in enumerate(LABELS)],
+    "large": [Label(f"E{number}", f"entity {number}") for number in range(1_001)],
+}
 
 
-class Model:
-    """The plugin's processor, and the engine that it runs on."""
+class TokenModel(Model):
+    """One that has label sets."""
 
-    def __init__(self, served: Served) -> None:
-        self.served = served
-        self.engine = served.engine(served.model)
-
-    def processor(self, **values: int) -> Any:
-        """Return a processor with limits other than the defaults."""
-        context = ServingContext(
-            model=self.served.model,
-            max_model_len=self.engine.model_config.max_model_len,
-            names=("m",),
-            limits=limits.defaults(self.served.plugin) | values,
-            dtype="float32",
-            digest=DIGEST,
-        )
-        return resolve(self.served.plugin.processor)(context)
-
-    def prompts(self, text: str, labels: Sequence[str], **options: Any) -> Sequence[Prompt]:
-        """Return what the engine gets for a text."""
-        parsed: Parsed = self.processor().prepare(EntityRequest(text=text, labels=list(labels), **options))
-        return parsed.prompts
-
-    def tables(self, prompts: Sequence[Prompt]) -> list[torch.Tensor]:
-        """Return what the pooler answers to prompts of one call."""
-        return pooled(self.engine, self.served.plugin, Round(prompts, None))
-
-    def answer(self, data: Mapping[str, Any], **values: int) -> dict[str, Any]:
-        """Return the answer to a request."""
-        ours = self.processor(**values)
-        running = ours.run(ours.parse(self.served.plugin.routes[0], bodies.encode(data)), ENGINE)
-        step = advance(running)
+    def started(self, processor: Any, **options: float) -> list[str]:
+        """Have a processor do what it does before the first request; return its sentences."""
+        starting: Any = processor.start(ENGINE, **options)
+        step: Any = advance(starting)
         while isinstance(step, Round):
-            step = advance(running, pooled(self.engine, self.served.plugin, step))
-        found: dict[str, Any] = json.loads(step.body)["data"]
-        return found
+            step = advance(starting, pooled(self.engine, self.served.plugin, step))
+        return list(step)
 
     def forget_labels(self) -> int:
         """Empty the cache of labels; return how many were in it."""
@@ -107,32 +70,19 @@ def _forget(model: Any) -> int:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Library]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TokenModel, Library]]:
     """The engine and the library on one checkpoint, as it was prepared and as it was published."""
     folder = tmp_path_factory.mktemp(PLUGIN)
     with environment(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         published = gliner.build(folder / "published", PLUGIN)
-        yield Model(start(PLUGIN, "float32", folder, published)), Library(published)
+        (sets := folder / label_sets.FOLDER).mkdir()
+        for name, labels in SETS.items():
+            label_sets.write(labels, sets / f"{name}{label_sets.SUFFIX}")
+        yield TokenModel(start(PLUGIN, "float32", folder, published), sets), Library(published)
 
 
-def requests() -> list[tuple[str, list[str]]]:
-    """Texts of 1 to 120 words, with 1 to 8 labels in many orders."""
-    generator = random.Random(0)
-    counts = [1, 5, 17, 40, 3, 120, 64, 17, 2, 90, 11, 1]
-    return [
-        (" ".join((WORDS * 8)[number : number + count]), generator.sample(LABELS, 1 + number % len(LABELS)))
-        for number, count in enumerate(counts)
-    ]
-
-
-def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    """Compare entities one by one and in order."""
-    assert [{**entity, "score": 0} for entity in ours] == [{**entity, "score": 0} for entity in theirs]
-    assert [entity["score"] for entity in ours] == pytest.approx([entity["score"] for entity in theirs], abs=SCORE)
-
-
-def test_logits_are_those_of_the_library(both: tuple[Model, Library], record_property: Any) -> None:
+def test_logits_are_those_of_the_library(both: tuple[TokenModel, Library], record_property: Any) -> None:
     model, library = both
     sent = requests()
     prompts = [prompt for text, labels in sent for prompt in model.prompts(text, labels, threshold=0.0)]
@@ -148,7 +98,7 @@ def test_logits_are_those_of_the_library(both: tuple[Model, Library], record_pro
     assert worst <= LOGIT
 
 
-def test_entities_are_those_of_the_library(both: tuple[Model, Library]) -> None:
+def test_entities_are_those_of_the_library(both: tuple[TokenModel, Library]) -> None:
     model, library = both
     found = 0
     for number, text in enumerate(TEXTS):
@@ -165,7 +115,7 @@ def test_entities_are_those_of_the_library(both: tuple[Model, Library]) -> None:
     assert found > 50
 
 
-def test_an_answer_is_the_same_in_any_company_and_with_any_cache(both: tuple[Model, Library]) -> None:
+def test_an_answer_is_the_same_in_any_company_and_with_any_cache(both: tuple[TokenModel, Library]) -> None:
     model, _ = both
     prompts = [prompt for text, labels in requests() for prompt in model.prompts(text, labels, threshold=0.4)]
     alone = []
@@ -191,7 +141,7 @@ def test_an_answer_is_the_same_in_any_company_and_with_any_cache(both: tuple[Mod
     assert model.forget_labels() == len(LABELS)
 
 
-def test_several_texts_in_one_prompt_have_their_own_labels(both: tuple[Model, Library]) -> None:
+def test_several_texts_in_one_prompt_have_their_own_labels(both: tuple[TokenModel, Library]) -> None:
     model, library = both
     lists = [LABELS[:3], LABELS[2:7], LABELS[::-1], ["river"]]
     got = model.answer({"texts": TEXTS, "labels_per_text": lists, "threshold": 0.3})["results"]
@@ -206,7 +156,7 @@ def test_several_texts_in_one_prompt_have_their_own_labels(both: tuple[Model, Li
         )
 
 
-def test_vectors_of_labels_are_those_of_the_library_and_stand_for_the_labels(both: tuple[Model, Library]) -> None:
+def test_vectors_of_labels_are_those_of_the_library_and_stand_for_the_labels(both: tuple[TokenModel, Library]) -> None:
     model, library = both
     model.forget_labels()
     encoded = model.answer({"encode": "labels", "labels": [*LABELS, LABELS[0]]})["label_vectors"]
@@ -266,7 +216,7 @@ GIVEN = "data.label_vectors.vectors"
     ],
 )
 def test_a_bad_request_with_vectors_is_refused_by_field(
-    both: tuple[Model, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
+    both: tuple[TokenModel, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
 ) -> None:
     model, _ = both
     with pytest.raises(InvalidRequest, match=message) as caught:
@@ -297,7 +247,98 @@ def test_a_bad_request_with_vectors_is_refused_by_field(
     ],
 )
 def test_a_bad_request_is_refused_by_field(
-    both: tuple[Model, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
+    both: tuple[TokenModel, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
+) -> None:
+    model, _ = both
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        model.answer({"text": "Tim Cook leads Apple.", **data}, **values)
+    assert caught.value.param == param
+
+
+def test_a_set_answers_what_its_labels_answer_and_names_them_by_id(both: tuple[TokenModel, Library]) -> None:
+    model, _ = both
+    data: dict[str, Any] = {"texts": TEXTS, "threshold": 0.3}
+    plain = model.answer({**data, "labels": LABELS})["results"]
+    assert sum(len(result["entities"]) for result in plain) > 10
+    ids = {label.text: label.id for label in SETS["catalogue"]}
+
+    def with_ids(results: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        return [[{**entity, "id": ids[entity["label"]]} for entity in result["entities"]] for result in results]
+
+    by_name = model.answer({**data, "label_set": "catalogue"})["results"]
+    assert [result["entities"] for result in by_name] == with_ids(plain)
+    lists = [LABELS[:3], LABELS[2:7], LABELS[::-1], ["river"]]
+    some = model.answer({**data, "labels_per_text": lists})["results"]
+    candidates = [[ids[label] for label in (*labels, labels[0])] for labels in lists]
+    by_id = model.answer({**data, "label_set": "catalogue", "candidates_per_text": candidates})["results"]
+    assert [result["entities"] for result in by_id] == with_ids(some)
+
+
+def test_the_labels_of_sets_are_encoded_before_the_first_request_as_far_as_there_is_room(
+    both: tuple[TokenModel, Library], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = both
+    expected = model.answer({"text": TEXTS[0], "labels": LABELS, "threshold": 0.2})["entities"]
+    rows = 96 * 4
+    for room, sentences in (
+        (1_100, ("8 of 8 labels are encoded", "1001 of 1001 labels are encoded")),
+        (100, ("8 of 8 labels are encoded", "92 of 1001 labels are encoded; 92 fit into the cache")),
+    ):
+        monkeypatch.setattr(payload, "LABEL_CACHE_BYTES", room * rows)
+        model.forget_labels()
+        ours = model.processor()
+        assert model.started(ours) == [
+            f"Label set {name}: {sentence}" for name, sentence in zip(SETS, sentences, strict=True)
+        ]
+        answer = model.answer({"text": TEXTS[0], "label_set": "catalogue", "threshold": 0.2})["entities"]
+        assert [{name: value for name, value in entity.items() if name != "id"} for entity in answer] == expected
+        assert model.forget_labels() == min(room, 1_009)
+    assert model.started(ours, seconds=-1.0)[0] == "Label set catalogue: 0 of 8 labels are encoded; time was up"
+
+
+CANDIDATES = "data.candidates_per_text[0]"
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "param", "message"),
+    [
+        ({"label_set": "other"}, {}, "data.label_set", "no label set 'other'; it has catalogue, large"),
+        ({"label_set": "large"}, {}, "data.label_set", "1001 labels; the limit is 1000"),
+        ({"label_set": "catalogue"}, {"label_tokens": 8}, "data.label_set", "the limit is 8"),
+        ({"label_set": "catalogue", "labels": ["x"]}, {}, "data.label_set", "labels and label_set are both there"),
+        ({"label_set": "catalogue", "labels_per_text": [["x"]]}, {}, "data.label_set", "labels_per_text and label_set"),
+        ({"label_set": "catalogue", "label_vectors": given()}, {}, "data.label_set", "label_vectors and label_set"),
+        ({"label_set": "catalogue", "encode": "labels", "text": None}, {}, "data.label_set", "with encode"),
+        ({"label_set": "large", "candidates_per_text": [["E1", "Q1"]]}, {}, f"{CANDIDATES}[1]", "has no id 'Q1'"),
+        (
+            {"label_set": "large", "candidates_per_text": [["E1", {"id": "E2", "label": "entity 2"}]]},
+            {},
+            f"{CANDIDATES}[1]",
+            "is an id of the set large",
+        ),
+        ({"candidates_per_text": [["E1"]]}, {}, f"{CANDIDATES}[0]", "needs label_set"),
+        ({"label_set": "large", "candidates_per_text": []}, {}, "data.candidates_per_text", "0 lists"),
+        (
+            {"label_set": "large", "candidates_per_text": [["E1", "E2"]]},
+            {"labels": 1},
+            CANDIDATES,
+            "2 candidates; the limit is 1",
+        ),
+        (
+            {
+                "text": None,
+                "texts": ["a", "b"],
+                "label_set": "large",
+                "candidates_per_text": [["E1"], ["E2"]],
+            },
+            {"labels": 1},
+            "data.candidates_per_text",
+            "more than 1 different labels",
+        ),
+    ],
+)
+def test_a_bad_request_with_a_set_is_refused_by_field(
+    both: tuple[TokenModel, Library], data: dict[str, Any], values: dict[str, int], param: str, message: str
 ) -> None:
     model, _ = both
     with pytest.raises(InvalidRequest, match=message) as caught:

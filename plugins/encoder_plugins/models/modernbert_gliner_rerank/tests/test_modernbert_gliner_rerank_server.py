@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +22,8 @@ from encoder_plugins.serving.tests.servers import Server
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 PLUGIN = "modernbert_gliner_rerank"
+LINKER = "deberta_gliner_linker"
+EXAMPLE = Path(__file__).parents[5] / "examples" / "catalogue"
 LABELS = ["person", "company", "city", "date of birth", "sports team", "country", "river"]
 TEXTS = [
     "Tim Cook leads Apple in Cupertino, and Angela Merkel was born in Hamburg on 17 July 1954.",
@@ -120,3 +126,29 @@ def test_refusals_name_the_field(served: Served) -> None:
     param = served.server.refusal(text="a", candidates_per_text=twice)["param"]
     assert param == "data.candidates_per_text[0][1].label"
     assert served.server.answer(text=" ", labels=["x"])["entities"] == []
+
+
+def test_the_example_links_sentences_to_a_catalogue(served: Served, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    subprocess.run([sys.executable, str(EXAMPLE / "catalogue.py"), str(data)], check=True)
+    catalogue, sentences = data / "catalogue.jsonl", data / "sentences.txt"
+    library = built(LINKER, tmp_path / "checkpoint", for_prep=True)
+    artifact = servers.prepare(LINKER, library.folder, tmp_path / ("b" * 64), "--label-set", f"catalogue={catalogue}")
+    with servers.running(artifact, name="linker") as linker:
+        command = [sys.executable, str(EXAMPLE / "link.py"), linker.url, served.server.url, str(catalogue)]
+        printed = subprocess.run([*command, str(sentences)], check=True, capture_output=True, text=True, timeout=300)
+    records = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [record["sentence"] for record in records] == sentences.read_text().splitlines()
+    entities = [json.loads(line) for line in catalogue.read_text().splitlines()]
+    labels = {entity["id"]: entity["label"] for entity in entities}
+    assert len(labels) == 10_000
+    everything: dict[str, Any] = {"threshold": 0.0, "multi_label": True}
+    for record in records[::25]:
+        text, span = record["sentence"], [[{"start": record["start"], "end": record["end"]}]]
+        own = [label for label in labels.values() if label.startswith(f"{record['name']}:")]
+        scores = library.entities(text, own, input_spans=span, **everything)
+        five = [entity["label"] for entity in sorted(scores, key=lambda entity: -entity["score"])[:5]]
+        decided = served.library.entities(text, five, input_spans=span, **everything)
+        chosen = max(decided, key=lambda entity: entity["score"])
+        assert (labels[record["id"]], record["label"]) == (chosen["label"], chosen["label"])
+        assert record["score"] == pytest.approx(chosen["score"], abs=SCORE)
