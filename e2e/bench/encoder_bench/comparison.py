@@ -1,6 +1,6 @@
-"""What comparisons of a library with ours over HTTP share: arguments, the run of both sides, and what a load test found.
+"""What comparisons of a library with ours over HTTP share: arguments, the run of all sides, and what a load test found.
 
-Both sides are started at the same time, then measured one behind the other; a side that fails is a line below the table.
+All sides are started at the same time, then measured one behind the other; a side that fails is a line below the table.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ class Found:
     notes: str
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, clients: Sequence[str], seconds: float, of: str) -> None:
-    """Declare the arguments that all of these commands have; ``of`` is what a request has several of."""
+def add_arguments(
+    parser: argparse.ArgumentParser, *, clients: Sequence[str], seconds: float, of: str, peers: Sequence[str] = ()
+) -> None:
+    """Declare the arguments that all of these commands have; ``of`` is what a request has several of, ``peers`` are further sides."""
     parser.add_argument(
         "artifact", type=Path, help="prepared, by `encoder_bench unrecorded` or `encoder-plugins prepare`"
     )
     parser.add_argument("source", type=Path, help="the checkpoint that it was prepared from, for the library")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=(*SIDES, *peers), default=list(SIDES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--clients", nargs="+", default=list(clients), help=f"over HTTP: clients x {of} a request")
@@ -72,7 +74,7 @@ def run(
     sides: Callable[[Path, load.Workers], Sides[Line]],
     table: Callable[[Sequence[Line]], Sequence[str]],
 ) -> int:
-    """Run both sides, and print the table.
+    """Run the sides, and print the table.
 
     Args:
         given: The command's arguments.
@@ -173,10 +175,15 @@ def measured(
 
 
 def answer(at: server.Server, data: Mapping[str, Any]) -> Any:
-    """Return the `data` of one answer."""
-    request = urllib.request.Request(f"{at.url}/pooling", load.body(data), load.HEADERS)
+    """Return the `data` of one answer of ours."""
+    return posted(at, load.body(data))["data"]
+
+
+def posted(at: server.Server, body: bytes) -> Any:
+    """Return the answer to one request."""
+    request = urllib.request.Request(f"{at.url}/pooling", body, load.HEADERS)
     with urllib.request.urlopen(request, timeout=300) as response:
-        return json.load(response)["data"]
+        return json.load(response)
 
 
 def _head(given: argparse.Namespace) -> list[str]:

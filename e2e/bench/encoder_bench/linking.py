@@ -20,6 +20,8 @@ COUNTED = 16
 ROTATING = 8
 # labels that come before one comes again: more than the cache holds; and texts of all requests together, which are kept in memory
 COLD, MOST_TEXTS = 120_000, 20_000
+# 32 texts of 512 words with 1 000 labels are above the default
+LIMITS = ("--limit", "candidates=16777216")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def _library(given: argparse.Namespace, logs: Path) -> Iterator[Measure[Row]]:
 
 @contextlib.contextmanager
 def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
-    with comparison.served(given, logs, "--max-in-flight", "4096") as at:
+    with comparison.served(given, logs, "--max-in-flight", "4096", *LIMITS) as at:
 
         def measure() -> Iterator[Row]:
             for number in given.labels:

@@ -46,7 +46,9 @@ def record(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plugin", choices=list(catalog.plugins()))
+    from encoder_checkpoints.gliner import FURTHER
+
+    parser.add_argument("plugin", choices=[*catalog.plugins(), *FURTHER], help="a plugin, or a further family of one")
     parser.add_argument("folder", type=Path, help="gets source/ and artifact/")
     parser.add_argument("--shape", default="tiny")
 
@@ -68,11 +70,13 @@ def build(folder: Path, plugin: str, shape: str) -> Path:
 
 def main(given: argparse.Namespace) -> int:
     """Build, prepare, and print how long each took."""
+    from encoder_checkpoints.gliner import FURTHER
+
     folder = given.folder.absolute()
     start = time.monotonic()
     source = build(folder / "source", given.plugin, given.shape)
     built = time.monotonic()
-    plugin = catalog.get(given.plugin)
+    plugin = catalog.get(FURTHER.get(given.plugin, given.plugin))
     done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress(), record)
     seconds = time.monotonic() - built
     print(

@@ -66,8 +66,7 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
     from PIL import Image
 
     task = Task(**given)
-    reference = importlib.import_module(f"encoder_plugins.models.{task.plugin}.reference")
-    loaded = reference.load(Path(task.source), {})
+    loaded = _load(task)
     model = loaded.model.to(task.device, getattr(torch, task.dtype)).eval()
     processor = loaded.processor
     files = [path.read_bytes() for path in sorted(Path(task.pages).iterdir())]
@@ -116,6 +115,16 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
             yield Cell(kind=kind, load=load, rate=count / took[best], rows=shape[best])
 
     return measure
+
+
+def _load(task: Task) -> Any:
+    if task.plugin == "nemotron_colembed":
+        # its recorder computes one page at a time
+        from encoder_bench.nemotron_batches import Batches
+
+        return Batches(Path(task.source))
+    reference = importlib.import_module(f"encoder_plugins.models.{task.plugin}.reference")
+    return reference.load(Path(task.source), {})
 
 
 if __name__ == "__main__":
