@@ -1,12 +1,21 @@
-"""The cluster with our chart on it, once for the suite; a namespace of its own for each case; what went wrong, printed when a case fails."""
+"""The cluster with our chart on it, once for the suite; a namespace of its own for each case; what went wrong, printed when a case fails.
+
+Cases of several processes share the cluster: one marked `alone` waits for the others, and they for it.
+"""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
+from encoder_node.settings import load
 from encoder_platform import install
 from encoder_platform.kube import Kube
 from encoder_platform.space import Space, explain, make_space
+from encoder_platform.turns import turn
+
+# longer than any case may take
+TURN_SECONDS = 2400
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -14,10 +23,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.cluster)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around setup and teardown, too: there models start, and waiting for a turn is no time of the case."""
+    if Path(__file__).parent not in item.path.parents:
+        return (yield)
+    with turn(load().paths.cache / "turns", alone=item.get_closest_marker("alone") is not None, seconds=TURN_SECONDS):
+        return (yield)
+
+
 @pytest.fixture(scope="session")
-def platform() -> install.Platform:
-    """The cluster stays up after the suite: `make demo-down` ends it."""
-    return install.bring_up()
+def platform(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> install.Platform:
+    """The cluster stays up after the suite: `make demo-down` ends it. The first of several processes brings it up for all."""
+    own = tmp_path_factory.getbasetemp()
+    return install.shared(own if worker_id == "master" else own.parent)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import numpy as np
 
 from encoder_checkpoints.original import original
 from encoder_node.waiting import wait_for
-from encoder_platform import client, install
+from encoder_platform import client, install, manifests
 from encoder_platform.kube import JOB, MODELS
 from encoder_platform.space import Space
 
@@ -67,8 +67,12 @@ def assert_equal_to_the_library(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_applied_model_answers_as_the_library_does_and_leaves_its_artifact(space: Space) -> None:
+    repository = f"copy-{space.name}/all-MiniLM-L6-v2"
+    hub = {"repo": repository, "revision": space.revision, "endpoint": manifests.HUB_ENDPOINT}
+    source = {"huggingFace": hub}
     # enforced on some clusters only; the client that waits for the way to the model is among those who may
-    space.apply_model(network={"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}})
+    callers = {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}}
+    space.apply_model(source=source, network=callers)
     # while the cluster prepares
     expected = library()
     model = space.wait_ready()
@@ -89,7 +93,8 @@ def test_applied_model_answers_as_the_library_does_and_leaves_its_artifact(space
     assert "texts" in refused.body["error"]["message"]
     assert space.post(one_each[0]).status == 200
 
-    downloads = install.hub_requests(space.kube)
+    downloads = install.hub_requests(space.kube, repository)
+    assert downloads, "the model came from elsewhere"
     space.kube.delete(MODELS, "minilm", space.name)
     for kind in OWNED:
         wait_for(
@@ -97,6 +102,6 @@ def test_applied_model_answers_as_the_library_does_and_leaves_its_artifact(space
             partial(lambda kind: not space.kube.all(kind, space.name, "encoders.dev/model=minilm"), kind),
             seconds=90,
         )
-    space.apply_model(serving={"accelerator": "cpu", "replicas": 0})
+    space.apply_model(source=source, serving={"accelerator": "cpu", "replicas": 0})
     space.wait_current("ArtifactReady", seconds=60)
-    assert install.hub_requests(space.kube) == downloads, "the artifact was downloaded again"
+    assert install.hub_requests(space.kube, repository) == downloads, "the artifact was downloaded again"

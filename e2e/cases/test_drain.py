@@ -8,6 +8,7 @@ import pytest
 from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import Kube, condition
+from encoder_platform.scene import ENGINE_SECONDS
 from encoder_platform.space import Space
 
 DRAIN_SECONDS = 120
@@ -37,13 +38,14 @@ def served(space: Space) -> Space:
     return space
 
 
+@pytest.mark.alone
 @pytest.mark.fault(
     "the only node that can mount the model's volume is drained",
     "`Unschedulable` with the scheduler's message",
     "the drain is not blocked; the model serves again, without a second parity check, when a node can run its pods",
 )
 def test_a_drain_of_the_node_of_the_volume_ends_and_the_model_comes_back(served: Space) -> None:
-    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=240)
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=ENGINE_SECONDS)
     before = {pod["metadata"]["uid"] for pod in served.pods()}
     checks = {job["metadata"]["uid"] for job in served.jobs("parity")}
     (node,) = {pod["spec"]["nodeName"] for pod in served.pods()}
@@ -52,6 +54,6 @@ def test_a_drain_of_the_node_of_the_volume_ends_and_the_model_comes_back(served:
         served.wait_condition("Available", "Unschedulable", seconds=60)
         assert condition(served.model(), "Ready")["status"] == "False"
     served.wait_ready()
-    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=240)
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=ENGINE_SECONDS)
     assert served.post({"data": {"text": "a cat sleeps"}}).status == 200
     assert {job["metadata"]["uid"] for job in served.jobs("parity")} <= checks

@@ -6,6 +6,7 @@ recorded here, too, by its own code; the cluster's prep records for itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from encoder_checkpoints import gliner, samples
 from encoder_checkpoints.samples import Sample
 from encoder_platform import client, manifests
+from encoder_platform.kube import Body
 from encoder_platform.publish import publish
 from encoder_platform.space import Space
 from encoder_plugins.artifact import reference as references
@@ -31,6 +33,8 @@ ELSEWHERE = {"sentence_transformer"}
 SAMPLES = [pytest.param(sample, id=sample.name) for sample in samples.samples() if sample.name not in ELSEWHERE]
 # one comes as the oldest GLiNER checkpoints do: a pickle, with the encoder's files in another repository
 BARE = "deberta_gliner"
+# those whose plugin takes a label set have one of this name
+SET = "demo"
 
 
 def applied(space: Space, sample: Sample, folder: Path) -> str:
@@ -40,7 +44,8 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     if sample.name != BARE:
         revision = publish(space.kube, f"demo/{name}", sample.build(folder / "published"))
         from_hub = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}}
-        space.apply_model(name, plugin=sample.name, source=from_hub)
+        sets = {"labelSets": [label_set(space, sample)]} if sample.plugin.label_sets else {}
+        space.apply_model(name, plugin=sample.name, source=from_hub, **sets)
         return name
     encoder = folder / "encoder"
     bare = gliner.build(folder / "bare", BARE, weights="pickle", auxiliary=encoder)
@@ -50,6 +55,34 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     source = {"huggingFace": {"repo": "demo/bare", "revision": revision, **hub}, "auxiliary": auxiliary}
     space.apply_model(name, plugin=BARE, source=source, prepare={"allowPickle": True})
     return name
+
+
+def label_set(space: Space, sample: Sample) -> Body:
+    """Put the labels of the sample's own request into a ConfigMap; return the entry of spec.labelSets."""
+    content = "\n".join(json.dumps({"id": f"Q{number}", "label": label}) for number, label in labelled(sample))
+    metadata = {"name": SET, "namespace": space.name}
+    space.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"labels.jsonl": content}})
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return {"name": SET, "sha256": digest, "configMapRef": {"name": SET}}
+
+
+def labelled(sample: Sample) -> list[tuple[int, str]]:
+    """Return the labels of the sample's own request, numbered."""
+    return list(enumerate(sample.demo["labels"]))
+
+
+def assert_set_stands_for_labels(space: Space, name: str, sample: Sample, model: Body) -> None:
+    """Post the sample's own request with the name of the set, and with ids of it, instead of labels."""
+    assert [entry["name"] for entry in model["status"]["artifact"]["labelSets"]] == [SET]
+    plain = space.post({"model": name, "data": dict(sample.demo)}, name).body["data"]["entities"]
+    ids = {label: f"Q{number}" for number, label in labelled(sample)}
+    expected = [{**entity, "id": ids[entity["label"]]} for entity in plain]
+    data = {field: value for field, value in sample.demo.items() if field != "labels"} | {"label_set": SET}
+    for candidates in ({}, {"candidates_per_text": [list(ids.values())]}):
+        answer = space.post({"model": name, "data": data | candidates}, name)
+        assert (answer.status, answer.body["data"]["entities"]) == (200, expected), answer
+    refused = space.post({"model": name, "data": data | {"label_set": "other"}}, name)
+    assert (refused.status, f"it has {SET}" in json.dumps(refused.body)) == (400, True), refused
 
 
 def post_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
@@ -79,7 +112,7 @@ def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path:
     # the library's answers are recorded while the cluster prepares
     reference = references.read(samples.prepare(sample, tmp_path))
     parity: Parity = resolve(sample.plugin.parity)
-    model = space.wait_ready(name, seconds=400)
+    model = space.wait_ready(name)
     assert model["status"]["parity"]["result"] == "Passed"
     findings = post_all(space, name, parity, reference, CLIENTS)
     verdict = comparison.judge(findings, parity.tolerances["float32"], reference, {})
@@ -87,3 +120,5 @@ def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path:
     answer = space.post({"model": name, "data": dict(sample.demo)}, name)
     assert answer.status == 200, answer
     assert space.post({"model": name, "data": {}}, name).status == 400
+    if sample.plugin.label_sets:
+        assert_set_stands_for_labels(space, name, sample, model)

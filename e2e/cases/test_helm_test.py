@@ -13,6 +13,7 @@ MODEL = "encoder-operator-test"
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 def test_helm_test_serves_a_model_and_takes_it_away(platform: Platform) -> None:
     kube = platform.kube
     helm = Helm(kube.kubectl.with_name("helm"), dict(kube.environment()))

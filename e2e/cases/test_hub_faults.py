@@ -56,7 +56,7 @@ def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space, faults: tup
         serving, prepare = {"accelerator": "cpu", "replicas": 0}, {"backoffLimit": 0 if fault in fails else 3}
         space.apply_model(fault, source={"huggingFace": source}, serving=serving, prepare=prepare)
     for fault in fails:
-        space.wait_condition("ArtifactReady", REASONS[fault], fault, seconds=240)
+        space.wait_condition("ArtifactReady", REASONS[fault], fault)
         wait_for(
             f"{fault}: the Job given up",
             partial(lambda fault: space.jobs("prep", fault)[0]["status"].get("failed"), fault),
@@ -69,7 +69,7 @@ def test_faults_end_in_a_whole_artifact_or_in_a_reason(space: Space, faults: tup
         space.retry("once", fault)
     keys = set()
     for fault in (*recovers, *healed):
-        model = space.wait_current("ArtifactReady", fault, seconds=240)
+        model = space.wait_current("ArtifactReady", fault)
         keys.add(f"/artifacts/{model['status']['artifact']['key']}")
         assert model["status"]["artifact"]["resolvedRevision"] == space.platform.hub_revision
         assert not space.pods(fault)

@@ -8,6 +8,7 @@ import pytest
 from encoder_node.waiting import wait_for
 from encoder_platform import client, install
 from encoder_platform.kube import DEPLOYMENT, POD, REVISION, Body, condition
+from encoder_platform.scene import ENGINE_SECONDS
 from encoder_platform.space import Space
 
 # requests without which nothing is shown; on a busy machine there are not many more
@@ -39,7 +40,7 @@ def test_update_that_fails_parity_goes_back_to_the_verified_revision(served: Spa
     before, active = template(served), served.model()["status"]["activeRevision"]
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"args": OTHER_POOLING})
-        served.wait_condition("UpToDate", "ParityFailed", seconds=240)
+        served.wait_condition("UpToDate", "ParityFailed", seconds=ENGINE_SECONDS)
         wait_for("only the verified pods", lambda: settled(served), seconds=150)
     assert traffic.failures == []
     assert traffic.sent > ENOUGH
@@ -143,6 +144,7 @@ def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
     assert traffic.failures == []
 
 
+@pytest.mark.alone
 @pytest.mark.fault(
     "an engine is killed with SIGKILL while the operator is not running",
     "a restarted container",
@@ -150,14 +152,16 @@ def test_a_candidate_that_never_starts_is_given_up(served: Space) -> None:
 )
 def test_killed_container_comes_back_verified_while_the_operator_is_away(served: Space) -> None:
     served.patch_serving({"replicas": 2})
-    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=ENGINE_SECONDS)
     parity_jobs = len(served.jobs("parity"))
     with install.operator_stopped(served.kube):
         victim, other = served.pods()
         container = victim["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         with client.traffic(served.kube, served.name, served.url()) as traffic:
             served.platform.cluster.run(["ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container])
-            wait_for("the container restarted and its pod ready", lambda: restarted(served, victim), seconds=180)
+            wait_for(
+                "the container restarted and its pod ready", lambda: restarted(served, victim), seconds=ENGINE_SECONDS
+            )
         # only the killed pod's requests may fail: those it held, and those sent before the Service let go of it
         times = [failure["at"] for failure in traffic.failures]
         assert not times or max(times) - min(times) < 10
@@ -181,7 +185,7 @@ def test_more_pods_need_no_second_verdict_and_scaling_down_loses_nothing(served:
     verdict, parity_jobs = served.model()["status"]["parity"], {job["metadata"]["uid"] for job in served.jobs("parity")}
     # two pods, as the test before this one has left them
     served.kube.run("-n", served.name, "scale", "em/minilm", "--replicas=2")
-    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=180)
+    wait_for("two pods", lambda: served.model()["status"].get("readyReplicas") == 2, seconds=ENGINE_SECONDS)
     with client.traffic(served.kube, served.name, served.url()) as traffic:
         served.patch_serving({"replicas": 1})
         wait_for("one pod", lambda: len(served.pods()) == 1, seconds=120)

@@ -12,6 +12,7 @@ from encoder_platform.space import Space
 
 # e2e/api kills it before and after each write, with pods that start at once
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.fault(
     "the operator is killed with SIGKILL after each single write",
     "the state before the next write",

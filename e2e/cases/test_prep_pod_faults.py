@@ -68,20 +68,20 @@ def test_pods_that_are_evicted_killed_or_nowhere_to_run(space: Space, folder: st
         node = space.kube.all(("v1", "Node"), "")[0]["metadata"]["name"]
         space.kube.apply(manifests.local_volume(enormous, node, folder, size="9Ti"))
 
-        first = wait_for("a running prep pod", lambda: running(space, "evicted"), seconds=60)
-        wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
+        first = wait_for("a running prep pod", lambda: running(space, "evicted"), seconds=180)
+        wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=180)
         space.evict(first)
-        second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=90)
+        second = wait_for("another prep pod", lambda: running(space, "evicted", besides=first), seconds=180)
         space.evict(second)
-        wait_for("a third prep pod", lambda: running(space, "evicted", besides=second), seconds=90)
+        wait_for("a third prep pod", lambda: running(space, "evicted", besides=second), seconds=180)
         assert condition(space.model("evicted"), "ArtifactReady")["reason"] == "Preparing"
         install.hub_heal(space.kube, slow)
 
-        killed = space.wait_condition("ArtifactReady", "OutOfMemory", "greedy", seconds=120)
+        killed = space.wait_condition("ArtifactReady", "OutOfMemory", "greedy")
         assert "spec.prepare.resources" in killed["message"]
         space.patch({"prepare": {"backoffLimit": 1, "resources": None}}, "greedy")
         for name in ("evicted", "greedy", "homeless"):
-            space.wait_current("ArtifactReady", name, seconds=180)
+            space.wait_current("ArtifactReady", name)
     ever = {name: len(made(jobs, f"encoders.dev/model={name}")) for name in ("evicted", "greedy", "homeless")}
     assert ever == {"evicted": 1, "greedy": 2, "homeless": 1}
     assert len(space.jobs("prep", "greedy")) == 1
@@ -105,8 +105,8 @@ def test_a_pod_that_takes_too_much_of_the_nodes_disk(space: Space) -> None:
     space.apply_model(
         "crowded", source=source(space, slow), serving=NO_PODS, prepare={"backoffLimit": 1, "resources": limits}
     )
-    first = wait_for("a running prep pod", lambda: running(space, "crowded"), seconds=60)
-    wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=60)
+    first = wait_for("a running prep pod", lambda: running(space, "crowded"), seconds=180)
+    wait_for("half of it downloaded", lambda: install.hub_sent(space.kube, slow) > HALF, seconds=180)
     fill = "open('/tmp/more', 'wb').write(bytes(64 << 20))"
     space.kube.run("-n", space.name, "exec", first, "--", "python", "-c", fill)
     evicted = space.wait_condition("ArtifactReady", "Evicted", "crowded", seconds=240)

@@ -109,7 +109,7 @@ def test_source_that_is_not_available_is_a_distinct_reason_and_one_job(space: Sp
 
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub-token", "namespace": space.name}}
     space.kube.apply({**secret, "stringData": {"token": manifests.TOKEN}})
-    space.wait_current("ArtifactReady", "tokenless", seconds=180)
+    space.wait_current("ArtifactReady", "tokenless")
     assert [job["metadata"]["uid"] for job in space.jobs("prep", "tokenless")] == [waiting["metadata"]["uid"]]
     assert space.kube.get(SECRET, "hub-token", space.name) is not None
     # a token is a file in the prep pod, and nowhere else

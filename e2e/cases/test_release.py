@@ -78,6 +78,7 @@ def released(platform: Platform, tmp_path: Path) -> Iterator[tuple[Published, He
             platform.kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
 
 
+@pytest.mark.alone
 def test_a_release_is_installed_from_a_registry_and_serves(
     released: tuple[Published, Helm], space: Space, tmp_path: Path
 ) -> None:

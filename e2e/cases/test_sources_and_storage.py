@@ -87,7 +87,7 @@ def changed_by_hand(space: Space, before: str, artifact: Body) -> None:
 def served_from_its_volume(space: Space, name: str) -> None:
     """A model is served from the volume that was made for it."""
     space.patch_serving({"replicas": 1}, name)
-    assert space.wait_ready(name, seconds=300)["status"]["parity"]["result"] == "Passed"
+    assert space.wait_ready(name)["status"]["parity"]["result"] == "Passed"
     answer = space.post({"model": name, "data": {"text": "A man is eating a piece of bread."}}, name)
     assert answer.status == 200, answer
     (vector,) = answer.body["data"]["embeddings"]
@@ -119,9 +119,7 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     space.apply_model("branch", source={"huggingFace": branch}, serving=NO_PODS)
     before = in_store(space, STATE)
     space.apply_model("folder", source={"pvc": {"claimName": "checkpoints", "path": "search/v3"}}, serving=NO_PODS)
-    found = {
-        name: space.wait_current("ArtifactReady", name, seconds=300) for name in ("bucket", "tar", "branch", "folder")
-    }
+    found = {name: space.wait_current("ArtifactReady", name) for name in ("bucket", "tar", "branch", "folder")}
     artifacts = {name: model["status"]["artifact"] for name, model in found.items()}
     assert artifacts["branch"]["resolvedRevision"] == space.revision
     assert artifacts["tar"]["resolvedRevision"] == digest

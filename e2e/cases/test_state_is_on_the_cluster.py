@@ -42,6 +42,7 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
     kube.run("replace", *options, "-f", "-", stdin=json.dumps(body))
 
 
+@pytest.mark.alone
 @pytest.mark.complaint(14)
 @pytest.mark.fault(
     "status and annotations are wiped with `kubectl replace`, and the operator restarts",
@@ -104,6 +105,7 @@ def test_paused_nothing_is_changed(served: Space) -> None:
     assert served.pods()[0]["metadata"]["uid"] == uid
 
 
+@pytest.mark.alone
 @pytest.mark.complaint(9)
 @pytest.mark.fault(
     "the operator is upgraded to another default image and other settings",
@@ -131,6 +133,7 @@ def leader(kube: Kube, pods: list[Body]) -> Body | None:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.fault(
     "the leader of two operators is frozen for longer than its Lease, and resumed",
     "only a log message of the new leader",

@@ -31,6 +31,7 @@ def status_at_the_edge(space: Space, host: str, path: str) -> str:
 
 # the gateway is a program of a thousand packages, which take minutes to build
 @pytest.mark.soak
+@pytest.mark.alone
 def test_a_gateway_leads_to_the_model_by_host_and_prefix(edge: None, space: Space) -> None:
     route = {
         "parentRefs": [{"name": gateway.NAME, "namespace": gateway.NAMESPACE}],

@@ -32,7 +32,7 @@ def test_what_kubectl_shows(space: Space) -> None:
 
     active = model["status"]["activeRevision"]
     space.patch_serving({"args": OTHER_POOLING})
-    space.wait_condition("UpToDate", "ParityFailed", seconds=240)
+    space.wait_condition("UpToDate", "ParityFailed")
     failed = space.model()
     sections["A failed update"] = [*recorder.overview(), *recorder.logs(failed)[1:]]
     assert failed["status"]["activeRevision"] == active

@@ -14,25 +14,30 @@ CLAIM = ("v1", "PersistentVolumeClaim")
 @pytest.mark.complaint(4)
 @pytest.mark.complaint(5)
 def test_another_revision_is_prepared_beside_the_first_and_going_back_downloads_nothing(space: Space) -> None:
+    repository = f"copy-{space.name}/all-MiniLM-L6-v2"
+
+    def source(revision: str) -> dict[str, dict[str, str]]:
+        return {"huggingFace": {"repo": repository, "revision": revision, "endpoint": manifests.HUB_ENDPOINT}}
+
     def switched(revision: str) -> dict[str, str]:
-        hub = {"repo": manifests.REPOSITORY, "revision": revision, "endpoint": manifests.HUB_ENDPOINT}
-        space.patch({"source": {"huggingFace": hub}})
-        found: dict[str, str] = space.wait_current("ArtifactReady", seconds=180)["status"]["artifact"]
+        space.patch({"source": source(revision)})
+        found: dict[str, str] = space.wait_current("ArtifactReady")["status"]["artifact"]
         assert found["resolvedRevision"] == revision
         return found
 
     old, new = space.platform.hub_revision, space.platform.other_revision
-    space.apply_model(serving=NO_PODS)
-    first = space.wait_current("ArtifactReady", seconds=180)["status"]["artifact"]
+    space.apply_model(source=source(old), serving=NO_PODS)
+    first = space.wait_current("ArtifactReady")["status"]["artifact"]
     assert first["resolvedRevision"] == old
     second = switched(new)
     assert second["key"] != first["key"]
     assert second["digest"] != first["digest"]
     listed = space.kube.run("-n", space.name, "exec", "client", "--", "ls", "/artifacts").split()
     assert {first["key"], second["key"]} <= set(listed)
-    downloads = install.hub_requests(space.kube)
+    downloads = install.hub_requests(space.kube, repository)
+    assert downloads, "the models came from elsewhere"
     assert switched(old) == first
-    assert install.hub_requests(space.kube) == downloads
+    assert install.hub_requests(space.kube, repository) == downloads
 
 
 @pytest.mark.complaint(6)

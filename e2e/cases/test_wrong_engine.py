@@ -6,6 +6,7 @@ import pytest
 
 from encoder_node.waiting import wait_for
 from encoder_platform.kube import DEPLOYMENT, POD, SLICES, Body, condition
+from encoder_platform.scene import CONDITION_SECONDS
 from encoder_platform.space import Space
 
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
@@ -32,7 +33,7 @@ def open_the_gate(space: Space, pod: str) -> None:
 def test_failed_parity_serves_no_traffic_until_the_spec_is_corrected(space: Space) -> None:
     with space.kube.watching(SLICES, space.name, "kubernetes.io/service-name=minilm") as slices:
         space.apply_model(serving={"accelerator": "cpu", "args": OTHER_POOLING})
-        pod = wait_for("a serving pod", space.pods, seconds=90)[0]["metadata"]["name"]
+        pod = wait_for("a serving pod", space.pods, seconds=CONDITION_SECONDS)[0]["metadata"]["name"]
         with pytest.raises(RuntimeError, match=r"encoders\.dev/parity"):
             open_the_gate(space, pod)
         verified = space.wait_condition("Verified", "ParityFailed")

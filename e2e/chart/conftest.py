@@ -57,3 +57,5 @@ def cluster(kube: Kube) -> Iterator[OnCluster]:
     kube.run("delete", "crd", "encodermodels.encoders.dev", "--ignore-not-found")
     for namespace in NAMESPACES:
         kube.run("-n", namespace, "delete", "deploy,pod,job,rolebinding", "--all", "--grace-period=0", "--force")
+        # nothing collects garbage here, and an operator waits for the children of an earlier model of the same name
+        kube.run("-n", namespace, "delete", "service,controllerrevision,configmap,pdb", "-l", "encoders.dev/model")

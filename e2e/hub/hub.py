@@ -46,6 +46,7 @@ FAULTS = {
     "down": "always 500",
     "gated": "files need the bearer token; the listing does not",
     "huge": "large files claim to be larger than any disk",
+    "copy": "none: the same files by another name, with counters of their own",
 }
 HUGE = 1 << 60
 

@@ -142,6 +142,15 @@ def test_a_slow_file_trickles_from_its_middle_on_and_what_is_sent_is_counted(add
     assert sent(address, "slow/model") == len(WEIGHTS) + 2
 
 
+def test_a_copy_has_the_files_and_counters_of_its_own(api: HfApi, address: str) -> None:
+    assert api.model_info("copy-mine/model").sha == api.model_info("demo/model").sha
+    with urlopen(f"{address}/copy-mine/model/resolve/main/model.safetensors") as answer:
+        assert answer.read() == WEIGHTS
+    assert sent(address, "copy-mine/model") == len(WEIGHTS)
+    with urlopen(f"{address}/_requests") as answer:
+        assert json.load(answer)["GET cdn copy-mine/model"] == 1
+
+
 def heal(address: str, repository: str) -> None:
     with urlopen(Request(f"{address}/_healed/{repository}", data=b"")):
         pass

@@ -1,4 +1,4 @@
-"""Programs that only some tests need: built on first use, each from a module of its own.
+"""Programs that only some tests need: built on first use, each from a module of its own, or by `python -m encoder_node.extra_programs`.
 
 They are no part of the node's set, so nobody who wants a cluster waits for them, and a new one does not rebuild the others. Their
 versions are pinned as the node's are, in `tools/<name>/go.mod`; shared dependencies are at the node's versions, which is why most
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 from encoder_node import prerequisites, programs, progress
+from encoder_node.errors import NodeError
 from encoder_node.programs import Step
 from encoder_node.settings import TOOLS, Settings, load
 from encoder_node.waiting import exclusive
@@ -58,6 +60,9 @@ EXTRAS = {
     ),
 }
 
+# only `make soak` has a test of it, and its thousand packages take minutes
+SOAK_ONLY = frozenset({"traefik"})
+
 
 def program(name: str, settings: Settings | None = None) -> Path:
     """Returns one of EXTRAS, built if it is not built yet.
@@ -101,3 +106,18 @@ def _build(step: Step, built: Path, settings: Settings) -> None:
     (scratch / step.outputs()[0]).rename(built)
     scratch.rmdir()
     progress.say("tools", f"{step.title} {version}", clock.seconds())
+
+
+def main() -> int:
+    """Builds what `make e2e` needs, so that its tests do not wait for a compiler."""
+    try:
+        for name in sorted(EXTRAS.keys() - SOAK_ONLY):
+            program(name)
+    except NodeError as error:
+        print(f"encoder_node: {error.explain()}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from encoder_node.errors import WaitTimeoutError
 
@@ -49,6 +49,23 @@ def wait_for(
     return found
 
 
+def take(file: IO[str], what: str, *, seconds: float, mode: int = fcntl.LOCK_EX) -> None:
+    """Takes the lock of an open file, which its end, or that of the process, gives back.
+
+    Raises:
+        WaitTimeoutError: Other processes still held it at the end of the time.
+    """
+
+    def taken() -> bool:
+        try:
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    wait_for(what, taken, seconds=seconds)
+
+
 @contextmanager
 def exclusive(lock: Path, what: str, *, seconds: float) -> Iterator[None]:
     """Lets one process at a time do `what`.
@@ -58,16 +75,8 @@ def exclusive(lock: Path, what: str, *, seconds: float) -> Iterator[None]:
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a+") as file:
-
-        def taken() -> bool:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
         try:
-            wait_for(what, taken, seconds=seconds)
+            take(file, what, seconds=seconds)
         except WaitTimeoutError:
             file.seek(0)
             holder = file.read().strip() or "unknown"

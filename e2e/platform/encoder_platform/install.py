@@ -14,11 +14,13 @@ from encoder_node import cluster as clusters
 from encoder_node import images as image_store
 from encoder_node import progress, targets
 from encoder_node.targets import Target
-from encoder_node.waiting import wait_for
+from encoder_node.waiting import exclusive, wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube
 
 OPERATOR_NAMESPACE = "encoder-operator"
+# all programs and images, where nothing is built yet
+BRING_UP_SECONDS = 3600
 CHART = Path(__file__).resolve().parents[3] / "charts" / "encoder-operator"
 
 
@@ -62,6 +64,23 @@ def bring_up(plugins: Collection[str] | None = None) -> Platform:
     return Platform(cluster, kube, images, first, second)
 
 
+def shared(folder: Path) -> Platform:
+    """Bring up everything, unless another process did so that was given the same folder; return what there is.
+
+    Args:
+        folder: One for each run of a suite.
+    """
+    done = folder / "images.json"
+    with exclusive(folder / "platform.lock", "bringing up the cluster", seconds=BRING_UP_SECONDS):
+        if not done.exists():
+            found = bring_up()
+            done.write_text(json.dumps(dict(found.images)))
+            return found
+    cluster = clusters.detect()
+    kube = Kube(cluster.kubeconfig(), cluster.bin_dir / "kubectl")
+    return Platform(cluster, kube, json.loads(done.read_text()), *hub_revisions(kube))
+
+
 def needed_images(all_targets: Iterable[Target], plugins: Collection[str]) -> list[Target]:
     """Return the images that a cluster without GPUs needs to serve models of some plugins, and those of operator and tests. Pure."""
     names = {"operator", targets.TESTS_ONLY}
@@ -95,8 +114,14 @@ def chart_values(images: Mapping[str, str]) -> Body:
         "preps": {p: {"digest": digest[f"prep-{p}"]} for p in plugins},
         # the node's two cores are for the models; the tests of leader election set more
         "replicas": 1,
-        # twice as long as a hub is silent that shares two cores with all the preps of a test
-        "settings": {"prepStallSeconds": 20},
+        "settings": {
+            # twice as long as a hub is silent that shares two cores with all the preps of two tests
+            "prepStallSeconds": 40,
+            # the preps of a test wait for each other, not for those of other tests, which they fit beside on two cores; the hub goes first
+            "maxPreps": 8,
+            "maxPrepsPerNamespace": 2,
+            "prepResources": {"requests": {"cpu": "100m", "memory": "1Gi"}},
+        },
     }
 
 
@@ -112,9 +137,9 @@ def hub_revisions(kube: Kube) -> tuple[str, str]:
     return found["v1"], found["v2"]
 
 
-def hub_requests(kube: Kube) -> Body:
-    """How often each file was requested, by repository."""
-    return _hub(kube, "/_requests")
+def hub_requests(kube: Kube, repository: str) -> Body:
+    """How often each route was requested for a repository; by a name of its own (`copy-…/x`), nobody else's requests count."""
+    return {route: count for route, count in _hub(kube, "/_requests").items() if route.endswith(f" {repository}")}
 
 
 def hub_sent(kube: Kube, repository: str) -> int:

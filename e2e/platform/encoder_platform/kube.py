@@ -165,7 +165,7 @@ class Kube:
         """The environment in which kubectl and helm find this cluster."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
 
-    def rolled_out(self, name: str, namespace: str, *, seconds: float = 60) -> None:
+    def rolled_out(self, name: str, namespace: str, *, seconds: float = 180) -> None:
         """Wait until every replica of a Deployment is available and of its newest template."""
 
         def ready() -> bool:

@@ -8,6 +8,10 @@ from encoder_node.waiting import wait_for
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, JOB, MODELS, POD, Body, Kube, condition, is_true
 
+# on two cores that other tests use, too
+ENGINE_SECONDS = 480
+CONDITION_SECONDS = 240
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -42,7 +46,7 @@ class Scene:
         """Change some of `spec.serving`."""
         self.patch({"serving": serving}, name)
 
-    def wait_ready(self, name: str = "minilm", *, seconds: float = 240) -> Body:
+    def wait_ready(self, name: str = "minilm", *, seconds: float = ENGINE_SECONDS) -> Body:
         """Wait as a user does, with `kubectl wait`."""
         self.kube.run(
             *("-n", self.name, "wait", "--for=condition=Ready", f"em/{name}", f"--timeout={seconds:.0f}s"),
@@ -50,7 +54,9 @@ class Scene:
         )
         return self.model(name)
 
-    def wait_condition(self, kind: str, reason: str, name: str = "minilm", *, seconds: float = 120) -> Body:
+    def wait_condition(
+        self, kind: str, reason: str, name: str = "minilm", *, seconds: float = CONDITION_SECONDS
+    ) -> Body:
         """Wait for a condition to have a reason, and return the condition."""
 
         def reached() -> Body | None:
@@ -62,7 +68,7 @@ class Scene:
         except WaitTimeoutError as late:
             raise AssertionError(f"{late}; {kind} is {condition(self.model(name), kind)}") from None
 
-    def wait_current(self, kind: str, name: str = "minilm", *, seconds: float = 240) -> Body:
+    def wait_current(self, kind: str, name: str = "minilm", *, seconds: float = ENGINE_SECONDS) -> Body:
         """Wait for a condition to be True for the newest generation."""
         wait_for(f"{name}: {kind}", lambda: is_true(self.model(name), kind), seconds=seconds)
         return self.model(name)

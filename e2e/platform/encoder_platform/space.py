@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
 from encoder_platform.kube import POD, Body, is_true
-from encoder_platform.scene import Scene
+from encoder_platform.scene import ENGINE_SECONDS, Scene
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Space(Scene):
         """Where clients post to."""
         return f"http://{name}.{self.name}.svc/pooling"
 
-    def wait_ready(self, name: str = "minilm", *, seconds: float = 240) -> Body:
+    def wait_ready(self, name: str = "minilm", *, seconds: float = ENGINE_SECONDS) -> Body:
         """Wait with `kubectl wait`, and until the node knows the way to the model, too."""
         model = super().wait_ready(name, seconds=seconds)
         client.wait_open(self.kube, self.name, f"http://{name}.{self.name}.svc/health")
@@ -37,7 +37,7 @@ def make_space(platform: install.Platform, prefix: str) -> Space:
     space = Space(name, kube, platform.hub_revision, platform=platform)
     kube.apply(manifests.namespace(space.name))
     kube.apply(manifests.claim("artifacts", space.name), manifests.client_pod(platform.images["e2e"], space.name))
-    wait_for("the client pod", lambda: is_true(kube.get(POD, "client", space.name), "Ready"), seconds=60)
+    wait_for("the client pod", lambda: is_true(kube.get(POD, "client", space.name), "Ready"), seconds=180)
     return space
 
 
