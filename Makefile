@@ -8,6 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 EXTRAS := --extra operator --extra serving-cpu --extra words --extra prep --extra client
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
 UV := uv
+DRAW := $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/pictures/requirements.lock python
 RUN := .venv/bin/
 PYTEST := $(RUN)python -m pytest --durations 10 --durations-min 5
 # two processes; torch with a thread in each, or every process would use every core
@@ -16,7 +17,7 @@ TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
-.PHONY: help setup docs platform prerequisites lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
+.PHONY: help setup docs pictures platform prerequisites lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,10 @@ docs: ## build the documentation as a site in site/; a broken link is an error
 	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
 	@NO_MKDOCS_2_WARNING=1 $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/site/requirements.lock \
 	  mkdocs build --strict --site-dir "$(or $(SITE),site)"
+
+pictures: prerequisites setup ## draw the pictures of the docs again: the benchmarks' tables, and the demo as it runs here
+	PYTHONPATH=e2e/bench $(DRAW) -m encoder_bench.plots docs/pictures/visual.svg $(wildcard docs/measurements/*.md)
+	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.recording docs/pictures/demo.svg make demo
 
 # in the shell: a Python that is too old cannot read our modules, and a resolver's error says nothing of platforms
 platform:
@@ -55,6 +60,8 @@ lock: ## resolve dependencies again: uv.lock, and requirements.lock of each refe
 	    --extra operator --constraint "$$versions" --output-file images/operator/requirements.lock pyproject.toml; \
 	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --universal --python-version 3.11 \
 	    --output-file docs/site/requirements.lock docs/site/requirements.in; \
+	  $(UV) pip compile --no-config --quiet --no-header --no-annotate --generate-hashes --universal --python-version 3.11 \
+	    --output-file docs/pictures/requirements.lock docs/pictures/requirements.in; \
 	fi
 	@# where a library allows vLLM's torch, it gets the same files: uv links them instead of copying, and an image holds them once
 	@shared=$$(mktemp); trap 'rm -f "$$shared"' EXIT; \
@@ -100,8 +107,10 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 e2e: prerequisites setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
 
+# first what needs a machine without a cluster; cases wait for pods most of the time, and share one cluster
 e2e-node: prerequisites setup ## the half of it that runs pods
-	$(PYTEST) e2e/node e2e/cases -m "not soak" --timeout 1200
+	$(PYTEST) e2e/node -m "cluster and not soak" --timeout 1200
+	$(TOGETHER) $(PROCESSES) --dist loadfile e2e/cases -m "not soak" --timeout 1200
 
 # each process has an API server of its own, and waits for two thirds of its time
 e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 server, or Helm
@@ -116,6 +125,7 @@ mutants: setup ## change one expression at a time and see whether a test fails; 
 tools: prerequisites setup ## build the cluster's programs and the images, without a cluster
 	@$(RUN)python -m encoder_node build
 	@$(RUN)python -m encoder_node.images
+	@$(RUN)python -m encoder_node.extra_programs
 
 images: prerequisites setup ## build every image of the catalogue and put it on the cluster
 	@$(RUN)python -m encoder_platform images

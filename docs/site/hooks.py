@@ -25,9 +25,13 @@ BESIDE = {
     "examples/search/README.md": "examples/search.md",
     "examples/pages/README.md": "examples/pages.md",
     "examples/invoices/README.md": "examples/invoices.md",
+    "examples/catalogue/README.md": "examples/catalogue.md",
 }
 # their pictures, which a page names as its neighbours
-PICTURES = {"examples/pages/sizes_1.png": "examples/sizes_1.png"}
+PICTURES = {
+    "examples/pages/sizes_1.png": "examples/sizes_1.png",
+    "docs/pictures/demo.svg": "docs/pictures/demo.svg",
+}
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
