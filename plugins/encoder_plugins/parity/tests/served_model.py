@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from encoder_plugins import catalog
@@ -29,6 +26,7 @@ from encoder_plugins.prep.request import Request
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, advance
+from encoder_plugins.serving.tests import in_process
 
 
 @dataclass
@@ -70,20 +68,14 @@ class Served:
 
     def engine(self, model: Path) -> Any:
         """Return the engine, with the model of a folder."""
-        if self.running.engine is not None:
+        if in_process.runs(self.running.engine):
             exchange(self.running.engine, model)
             return self.running.engine
-        from vllm import LLM
-
-        gc.collect()
         settings = resolve(self.plugin.checkpoint).engine_settings(model, "cpu")
         most_tokens = self.running.most_tokens or settings.max_model_len
-        self.running.engine = LLM(
-            str(model),
-            runner="pooling",
+        self.running.engine = in_process.start(
+            model,
             dtype=self.dtype,
-            enforce_eager=True,
-            enable_prefix_caching=False,
             enable_chunked_prefill=False,
             max_model_len=most_tokens,
             # vLLM takes no fewer tokens than prompts
@@ -180,22 +172,6 @@ def pooled(engine: Any, plugin: Plugin, step: Round) -> list[torch.Tensor]:
     # a server's engine is another process: what vLLM cannot send from there is never answered
     assert all(len(tensor_data(tensor)) == tensor.nbytes for tensor in found)
     return found
-
-
-@contextmanager
-def environment() -> Iterator[None]:
-    """Set what an engine in this process needs of the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_PLUGINS": "encoder",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }.items():
-            patch.setenv(name, value)
-        yield
 
 
 def start(name: str, dtype: str, folder: Path, published: Path, cases: Collection[str] | None = None) -> Served:

@@ -14,7 +14,8 @@ import pytest
 
 from encoder_checkpoints.gliner import FURTHER, PLUGINS
 from encoder_plugins.families.gliner.tests import conversion_mutants
-from encoder_plugins.parity.tests.served_model import check, environment, start
+from encoder_plugins.parity.tests.served_model import check, start
+from encoder_plugins.serving.tests.in_process import environment
 
 pytestmark = [
     # vLLM, torch and transformers warn a lot about themselves

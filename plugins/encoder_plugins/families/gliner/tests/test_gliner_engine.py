@@ -16,6 +16,7 @@ from encoder_plugins.families.gliner import payload
 from encoder_plugins.families.gliner.payload import encode
 from encoder_plugins.families.gliner.tests.library import Library
 from encoder_plugins.plugin import resolve
+from encoder_plugins.serving.tests import in_process
 
 pytestmark = [
     pytest.mark.engine,
@@ -55,17 +56,9 @@ def prompt(library: Library, text: str, labels: list[str], threshold: float) -> 
 
 def start(model: Path) -> Answers:
     """Start an engine in this process; gives a function from prompts to the pooler's rows."""
-    from vllm import LLM, PoolingParams
+    from vllm import PoolingParams
 
-    llm = LLM(
-        str(model),
-        runner="pooling",
-        dtype="float32",
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        max_num_batched_tokens=STEP,
-        max_num_seqs=8,
-    )
+    llm = in_process.start(model, dtype="float32", max_num_batched_tokens=STEP, max_num_seqs=8)
 
     def answers(prompts: Sequence[Prompt]) -> list[np.ndarray]:
         outputs = llm.encode(
@@ -82,16 +75,7 @@ def start(model: Path) -> Answers:
 @pytest.fixture(scope="module")
 def environment() -> Any:
     """What an engine in this process needs of the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_PLUGINS": "encoder",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }.items():
-            patch.setenv(name, value)
+    with in_process.environment():
         yield
 
 

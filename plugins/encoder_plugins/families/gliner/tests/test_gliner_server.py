@@ -27,6 +27,7 @@ from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
 from encoder_plugins.offline import client as offline
 from encoder_plugins.prep.tests.changed_checkpoint import change
+from encoder_plugins.serving.tests import in_process
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -294,32 +295,20 @@ def results(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_in_process_each_text_gets_its_own_labels(
-    prepared: tuple[Library, Path], monkeypatch: pytest.MonkeyPatch
+    prepared: tuple[Library, Path],
 ) -> None:
     library, output = prepared
-    for name, value in {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_PLUGINS": "encoder",
-        "VLLM_NO_USAGE_STATS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    from vllm import LLM
-
-    llm = LLM(
-        str(output / "model"),
-        runner="pooling",
-        dtype="float32",
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        enable_chunked_prefill=False,
-        io_processor_plugin="encoder",
-        additional_config={"encoder": {"plugin": PLUGIN}},
-    )
-    lists = [LABELS[: number + 1] for number in range(len(TEXTS))]
-    for threshold in (0.2, 0.5):
-        data = {"texts": TEXTS, "labels_per_text": lists, "threshold": threshold}
-        answer: Any = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
-        for text, labels, result in zip(TEXTS, lists, answer["results"], strict=True):
-            assert_same(result["entities"], library.entities(text, labels, threshold=threshold))
+    with in_process.environment():
+        llm = in_process.start(
+            output / "model",
+            dtype="float32",
+            enable_chunked_prefill=False,
+            io_processor_plugin="encoder",
+            additional_config={"encoder": {"plugin": PLUGIN}},
+        )
+        lists = [LABELS[: number + 1] for number in range(len(TEXTS))]
+        for threshold in (0.2, 0.5):
+            data = {"texts": TEXTS, "labels_per_text": lists, "threshold": threshold}
+            answer: Any = llm.encode({"data": data}, pooling_task="plugin", use_tqdm=False)[0].outputs
+            for text, labels, result in zip(TEXTS, lists, answer["results"], strict=True):
+                assert_same(result["entities"], library.entities(text, labels, threshold=threshold))

@@ -32,8 +32,9 @@ from encoder_plugins.families.gliner2.prompt import PromptBuilder
 from encoder_plugins.families.gliner2.tests import conversion_mutants
 from encoder_plugins.families.gliner2.tests.library import read
 from encoder_plugins.models.deberta_gliner2.checkpoint import CHECKPOINT
-from encoder_plugins.parity.tests.served_model import Running, Served, check, environment
+from encoder_plugins.parity.tests.served_model import Running, Served, check
 from encoder_plugins.serving.processor import Prompt
+from encoder_plugins.serving.tests.in_process import environment
 
 pytestmark = [
     # vLLM, torch and transformers warn a lot about themselves

@@ -22,7 +22,8 @@ from encoder_plugins.models.lfm2_colbert.tests import tiny as lfm2
 from encoder_plugins.models.moderncolbert.tests import conversion_mutants as of_modern
 from encoder_plugins.models.moderncolbert.tests import tiny as modern
 from encoder_plugins.parity.tests.mutants import Mutant
-from encoder_plugins.parity.tests.served_model import check, environment, start
+from encoder_plugins.parity.tests.served_model import check, start
+from encoder_plugins.serving.tests.in_process import environment
 
 pytestmark = [
     # vLLM, torch and transformers warn about themselves

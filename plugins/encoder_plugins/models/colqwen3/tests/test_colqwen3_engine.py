@@ -13,7 +13,7 @@ import pytest
 from encoder_plugins.families.vision.tests import engine_check
 from encoder_plugins.models.colqwen3 import PLUGIN
 from encoder_plugins.models.colqwen3.tests import conversion_mutants, tiny
-from encoder_plugins.parity.tests import served_model
+from encoder_plugins.serving.tests import in_process
 
 pytestmark = [
     pytest.mark.engine,
@@ -29,7 +29,7 @@ CASES = frozenset({"query-question", "document-question", "image-odd", "image-la
 @pytest.fixture(scope="module", autouse=True)
 def environment() -> Iterator[None]:
     """What an engine in this process needs of the environment."""
-    with served_model.environment():
+    with in_process.environment():
         yield
 
 

@@ -26,8 +26,9 @@ from encoder_plugins.models.deberta_gliner_linker.tests.bi_engine import (
     requests,
     same,
 )
-from encoder_plugins.parity.tests.served_model import environment, start
+from encoder_plugins.parity.tests.served_model import start
 from encoder_plugins.serving.processor import Prompt
+from encoder_plugins.serving.tests.in_process import environment
 
 pytestmark = [
     pytest.mark.engine,

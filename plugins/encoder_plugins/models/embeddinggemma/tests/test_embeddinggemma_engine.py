@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from encoder_plugins.models.embeddinggemma.tests import conversion_mutants, tiny
-from encoder_plugins.parity.tests.served_model import Served, check, environment, start
+from encoder_plugins.parity.tests.served_model import Served, check, start
+from encoder_plugins.serving.tests.in_process import environment
 
 pytestmark = [
     pytest.mark.engine,

@@ -14,6 +14,7 @@ from encoder_checkpoints.colbert_builder import POSITIONS
 from encoder_plugins.families.retrieval.tests import checkpoint_forms
 from encoder_plugins.models.moderncolbert.tests import conversion_mutants, tiny
 from encoder_plugins.parity.tests import served_model
+from encoder_plugins.serving.tests import in_process
 
 pytestmark = [
     pytest.mark.engine,
@@ -26,7 +27,7 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def environment() -> Iterator[None]:
     """What an engine in this process needs of the environment."""
-    with served_model.environment():
+    with in_process.environment():
         yield
 
 

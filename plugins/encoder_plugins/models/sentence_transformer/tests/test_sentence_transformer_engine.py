@@ -6,7 +6,7 @@ which is the IO processor's way without the middleware.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
 from encoder_plugins.models.sentence_transformer.tests import tiny
+from encoder_plugins.serving.tests import in_process
 
 pytestmark = [
     pytest.mark.engine,
@@ -50,26 +51,13 @@ Answer = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+def engine() -> Iterator[Callable[..., Answer]]:
     """Starts engines in this process; each gives a function from request data to the answer's data."""
-    for name, value in {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_PLUGINS": "encoder",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    from vllm import LLM
 
     def start(model: Path, **more: Any) -> Answer:
-        llm = LLM(
-            str(model),
-            runner="pooling",
+        llm = in_process.start(
+            model,
             dtype="float32",
-            enforce_eager=True,
-            enable_prefix_caching=False,
             hf_overrides=dict(checkpoint.CHECKPOINT.engine_settings(model, "cpu").hf_overrides),
             io_processor_plugin="encoder",
             additional_config={"encoder": {"plugin": "sentence_transformer"}},
@@ -82,7 +70,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
 
         return answer
 
-    return start
+    with in_process.environment():
+        yield start
 
 
 @pytest.mark.parametrize("name", NAMES)
