@@ -1,7 +1,7 @@
 """`python -m encoder_bench retrieval`: one table of the ways to serve a retriever's checkpoint, from one run on one machine.
 
-Sides: sentence-transformers and PyLate at their fastest batch size, ours without a server, ours over HTTP, and `vllm serve` with
-vLLM's own class and settings over HTTP. All get the same texts and dtype, one side after the other. Behind the texts comes what
+Sides: sentence-transformers and PyLate at their fastest batch size, ours without a server, ours over HTTP, `vllm serve` with
+vLLM's own class and settings, and vllm-factory 0.2.1. All get the same texts and dtype, one side after the other. Behind the texts comes what
 it takes to rank documents by a query, over what it takes to encode them.
 """
 
@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from encoder_bench import load, workload
 from encoder_bench.retrieval_checkpoint import KINDS
+from encoder_bench.retrieval_servers import PEERS
 from encoder_bench.retrieval_sides import SIDES, Material, Row, Sides
 from encoder_bench.sides import together
 from encoder_plugins.artifact import manifest
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory-share", type=float, help="of a GPU, for each engine of those that are there at once")
     parser.add_argument("--side-seconds", type=float, default=900, help="in which a side in process must be done")
+    parser.add_argument("--factory-site", type=Path, help="where pip put vllm-factory==0.2.1 (--target)")
     parser.add_argument("--logs", type=Path, help="keep what each side logged here")
     parser.add_argument("--table", type=Path, help="write the table here too, as soon as a line is known")
 
@@ -129,19 +131,20 @@ def _material(given: argparse.Namespace) -> Material:
 
 
 def table(rows: Sequence[Row], document_tokens: int) -> str:
-    """Return the table: each line over the best library at that length, and over `vllm serve` under the same load."""
+    """Return the table: each line over the best library and vllm-factory's best with such texts, and over `vllm serve` under its load."""
     lines = [
-        "| tokens | side | load | texts/s | tokens/s | of the best library | of vllm serve | notes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| tokens | side | load | texts/s | tokens/s | of the best library | of vllm serve | of vllm-factory | notes |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     encoded = [row for row in rows if not row.scored]
     for row in sorted(encoded, key=lambda row: row.tokens):
         same = [other for other in encoded if other.tokens == row.tokens]
         library = max((other.rate for other in same if other.side in LIBRARIES), default=0.0)
-        peer = next((other.rate for other in same if other.side.startswith("vllm") and other.load == row.load), 0.0)
+        vllm = next((other.rate for other in same if (other.side, other.load) == (PEERS["vllm"].name, row.load)), 0.0)
+        factory = max((other.rate for other in same if other.side == PEERS["factory"].name), default=0.0)
         lines.append(
             f"| {row.tokens} | {row.side} | {row.load} | {row.rate:.4g} | {row.rate * row.tokens:.3g} | {_ratio(row, library)}"
-            f" | {_ratio(row, peer)} | {row.notes} |"
+            f" | {_ratio(row, vllm)} | {_ratio(row, factory)} | {row.notes} |"
         )
     if scored := [row for row in rows if row.scored]:
         lines += [

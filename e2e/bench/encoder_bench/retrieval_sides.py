@@ -12,14 +12,15 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from encoder_bench import load, retrieval_peers, server
+from encoder_bench import load, retrieval_peers, retrieval_servers, server
 from encoder_bench.peer_process import started
 from encoder_bench.retrieval_checkpoint import Kind
 from encoder_bench.retrieval_peers import QUERY, TEXTS, Cell, Task
+from encoder_bench.retrieval_servers import PEERS
 from encoder_bench.sides import package_path
 from encoder_plugins.prep import reference_environment
 
-SIDES = ("sentence_transformers", "pylate", "ours", "http", "vllm")
+SIDES = ("sentence_transformers", "pylate", "ours", "http", *PEERS)
 # so that requests of 32 texts of 8 192 tokens, and 1 000 documents of 256, are taken
 LIMITS = {"texts": 1000, "body_bytes": 64 << 20, "characters": 1 << 26, "in_flight": 4096}
 # an answer of a cell must come within its measured time: more tokens at the same time only wait in a queue
@@ -86,8 +87,8 @@ class Sides:
         """
         if side == "http":
             return self._http()
-        if side == "vllm":
-            return self._vllm()
+        if side in PEERS:
+            return self._server(side)
         return self._process(side)
 
     def _environment(self, side: str) -> dict[str, str]:
@@ -163,37 +164,19 @@ class Sides:
             yield measure
 
     @contextlib.contextmanager
-    def _vllm(self) -> Iterator[Measure]:
-        """Serve the checkpoint by vLLM's own class, with vLLM's own settings and none of our code."""
-        given, kind = self._given, self._material.kind
-        if kind.architecture is None:
-            yield lambda: iter(())
-            return
-        port = server.free_port()
-        command = [
-            *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(given.source)),
-            *("--served-model-name", "bench", "--port", str(port), "--runner", "pooling", "--dtype", given.dtype),
-            *("--max-model-len", str(kind.most_tokens), "--disable-uvicorn-access-log"),
-            *("--hf-overrides", json.dumps({"architectures": [kind.architecture]})),
-            *(() if kind.pooled else ("--pooler-config", json.dumps({"task": "token_embed"}))),
-            *self._arguments,
-        ]
-        environment = self._environment("vllm") | {"VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1"}
-        if given.device == "cpu":
-            command.append("--enforce-eager")
-            environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-            environment.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
-        task = "embed" if kind.pooled else "token_embed"
-        url = f"http://127.0.0.1:{port}"
-        more = {"model": "bench", "task": task, "encoding_format": "base64", "embed_dtype": "float16"}
-        with server.command(command, url, self._folder / "vllm.log", environment) as at:
+    def _server(self, side: str) -> Iterator[Measure]:
+        """Serve the checkpoint by another server, with its own settings and none of our code."""
+        kind, peer = self._material.kind, PEERS[side]
+        with retrieval_servers.served(self._given, kind, side, self._folder) as at:
 
             def measure() -> Iterator[Row]:
                 for tokens, texts in self._material.texts.items():
                     for clients, number in self._ways(tokens):
+                        if number > (peer.most_texts or number):
+                            continue
                         parts = [texts[start : start + number] for start in range(0, len(texts) - number + 1, number)]
-                        bodies = [json.dumps({**more, "input": part}).encode() for part in parts]
-                        yield self._loaded(at, "/pooling", bodies, tokens, clients, number, "vllm serve, HTTP")
+                        bodies = [json.dumps(peer.body(kind, part)).encode() for part in parts]
+                        yield self._loaded(at, "/pooling", bodies, tokens, clients, number, peer.name)
 
             yield measure
 

@@ -33,10 +33,12 @@ def test_the_table_compares_with_the_best_library_and_with_the_same_load() -> No
         Row(tokens=32, side="ours, HTTP", load="8 clients x 1 text", rate=400.0, notes="note"),
         Row(tokens=32, side="vllm serve, HTTP", load="8 clients x 1 text", rate=200.0),
         Row(tokens=32, side="vllm serve, HTTP", load="1 client x 1 text", rate=10.0),
+        Row(tokens=32, side="vllm-factory, HTTP", load="1 client x 1 text", rate=40.0),
+        Row(tokens=32, side="vllm-factory, HTTP", load="64 clients x 1 text", rate=80.0),
         Row(tokens=32, side="ours, HTTP", load="1 client x 9 texts", rate=300.0, scored=True),
     ]
     shown = retrieval.table(rows, 32).splitlines()
-    assert "| 32 | ours, HTTP | 8 clients x 1 text | 400 | 1.28e+04 | 4.00 | 2.00 | note |" in shown
+    assert "| 32 | ours, HTTP | 8 clients x 1 text | 400 | 1.28e+04 | 4.00 | 2.00 | 5.00 | note |" in shown
     assert "| ours, HTTP | 1 client x 9 texts | 300 |  | 0.75 |  |" in shown
 
 
