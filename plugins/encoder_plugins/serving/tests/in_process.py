@@ -43,7 +43,7 @@ def start(model: Path, **options: Any) -> Any:
     try:
         engine = LLM(str(model), runner="pooling", enforce_eager=True, enable_prefix_caching=False, **options)
     except BaseException as error:
-        # or what it had started would live as long as somebody keeps the error
+        # or what it had started would live as long as the error is kept
         traceback.clear_frames(error.__traceback__)
         gc.collect()
         raise
