@@ -26,6 +26,7 @@ class Group:
         keys: `[sequences]` int64: how many of each sequence's rows are keys.
         key_rows: `[sequences, key_length]` int64: the packed row of every key; padding repeats the sequence's last key.
         key_length: Keys of the sequence that has most.
+        kind: What all of its sequences have in common; 0 where no kinds were given.
     """
 
     rows: torch.Tensor
@@ -35,6 +36,7 @@ class Group:
     keys: torch.Tensor
     key_rows: torch.Tensor
     key_length: int
+    kind: int
 
     def key_mask(self, dtype: torch.dtype) -> torch.Tensor | None:
         """Return `[sequences, 1, key_length]`: 0 for keys and minus infinity for padding; None where there is no padding."""
@@ -44,19 +46,23 @@ class Group:
         return torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill_(padding, float("-inf"))
 
 
-def groups(cu_seqlens: torch.Tensor, key_lengths: torch.Tensor | None = None) -> Iterator[Group]:
-    """Yield the batch's sequences, longest first, in groups of similar length; empty ones are left out."""
+def groups(
+    cu_seqlens: torch.Tensor, key_lengths: torch.Tensor | None = None, kinds: torch.Tensor | None = None
+) -> Iterator[Group]:
+    """Yield the batch's sequences, longest first, in groups of one kind and of similar length; empty ones are left out."""
     offsets = cu_seqlens.tolist()
     counts = [end - start for start, end in pairwise(offsets)]
     keys = counts if key_lengths is None else [min(pair) for pair in zip(key_lengths.tolist(), counts, strict=True)]
-    sequences = [part for part in zip(counts, offsets[:-1], keys, strict=True) if part[0] > 0]
-    sequences.sort(key=lambda sequence: (-sequence[0], sequence[1]))
+    kind = [0] * len(counts) if kinds is None else kinds.tolist()
+    sequences = [part for part in zip(counts, offsets[:-1], keys, kind, strict=True) if part[0] > 0]
+    sequences.sort(key=lambda sequence: (sequence[3], -sequence[0], sequence[1]))
     first = 0
     while first < len(sequences):
         longest = sequences[first][0]
         last = first + 1
         while (
             last < len(sequences)
+            and sequences[last][3] == sequences[first][3]
             and sequences[last][0] * _SLACK >= longest
             and (last + 1 - first) * longest * longest <= _ELEMENTS
         ):
@@ -65,14 +71,14 @@ def groups(cu_seqlens: torch.Tensor, key_lengths: torch.Tensor | None = None) ->
         first = last
 
 
-def _group(sequences: list[tuple[int, int, int]], device: torch.device) -> Group:
-    lengths, starts, keys = torch.tensor(sequences, device=device).unbind(1)
-    longest, most = sequences[0][0], max(count for _, _, count in sequences)
+def _group(sequences: list[tuple[int, int, int, int]], device: torch.device) -> Group:
+    lengths, starts, keys, _ = torch.tensor(sequences, device=device).unbind(1)
+    longest, most = sequences[0][0], max(count for _, _, count, _ in sequences)
     rows, key_rows = (
         starts[:, None] + torch.minimum(torch.arange(size, device=device)[None, :], ends[:, None] - 1)
         for size, ends in ((longest, lengths), (most, keys))
     )
-    return Group(rows, longest, lengths, sequences[-1][0] != longest, keys, key_rows, most)
+    return Group(rows, longest, lengths, sequences[-1][0] != longest, keys, key_rows, most, sequences[0][3])
 
 
 def scatter(out: torch.Tensor, group: Group, values: torch.Tensor) -> None:

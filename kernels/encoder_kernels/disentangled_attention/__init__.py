@@ -24,6 +24,7 @@ def disentangled_attention(
     *,
     scale: float,
     key_lengths: torch.Tensor | None = None,
+    tables: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return softmax(scores) value, each sequence on its own, where a pair's score has up to three terms.
@@ -37,8 +38,9 @@ def disentangled_attention(
         query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.
         key: Likewise.
         value: Likewise.
-        position_key: `[heads, rows, head_size]`: the projected relative embeddings for content-to-position, or None for none.
-        position_query: `[heads, rows, head_size]`: those for position-to-content, or None for none.
+        position_key: `[heads, rows, head_size]`: the projected relative embeddings for content-to-position, or None for none. With
+            ``tables``, `[tables, heads, rows, head_size]`.
+        position_query: Those for position-to-content, likewise, or None for none.
         position_index: `[2 * limit + 1]` int32, from ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1): rows that never fall from one
             distance to the next.
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
@@ -46,6 +48,8 @@ def disentangled_attention(
         scale: Commonly ``1 / sqrt(head_size * terms)``.
         key_lengths: `[sequences]` int32 on the device: how many of each sequence's first tokens are keys, at least 1; None for all. The
             tokens behind them are queries only: they attend to the keys, and nothing attends to them.
+        tables: `[sequences]` int32 on the device: which of several projections of the relative embeddings each sequence has; None where
+            there is one for all.
         out: `[tokens, heads, head_size]`, written to when given. Rows beyond ``cu_seqlens[-1]`` (graph padding) stay as they are; in a
             fresh tensor they are undefined.
 
@@ -60,13 +64,18 @@ def disentangled_attention(
     """
     checks.packed(query, key, value, cu_seqlens, max_seqlen, out, key_lengths)
     _, heads, head_size = query.shape
+    several = tables is not None
     for name, table in (("position_key", position_key), ("position_query", position_query)):
         if table is None:
             continue
-        checks.floating(name, table, 3)
+        checks.floating(name, table, 3 + several)
         checks.like(name, table, query)
-        if table.shape[0] != heads or table.shape[2] != head_size:
-            raise ValueError(f"{name}: expected shape ({heads}, rows, {head_size}), found {tuple(table.shape)}")
+        if table.shape[-3] != heads or table.shape[-1] != head_size:
+            wanted = f"({'tables, ' * several}{heads}, rows, {head_size})"
+            raise ValueError(f"{name}: expected shape {wanted}, found {tuple(table.shape)}")
+    if tables is not None:
+        checks.index("tables", tables, query)
+        checks.shaped("tables", tables, (cu_seqlens.shape[0] - 1,))
     if position_key is not None and position_query is not None and position_key.shape != position_query.shape:
         raise ValueError(
             f"position_query: expected shape {tuple(position_key.shape)}, found {tuple(position_query.shape)}"
@@ -91,9 +100,10 @@ def disentangled_attention(
             scale,
             out,
             key_lengths,
+            tables,
         )
     else:
         reference.attend(
-            query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out, key_lengths
+            query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out, key_lengths, tables
         )
     return out

@@ -39,12 +39,15 @@ def position_terms_kernel(
     index,
     cu_seqlens,
     key_lengths,
+    tables,
     query_token,
     query_head,
     key_token,
     key_head,
+    position_key_table,
     position_key_head,
     position_key_row,
+    position_query_table,
     position_query_head,
     position_query_row,
     terms_head,
@@ -60,6 +63,7 @@ def position_terms_kernel(
     HAS_C2P: tl.constexpr,
     HAS_P2C: tl.constexpr,
     HAS_KEYS: tl.constexpr,
+    HAS_TABLES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Write one block's rows of one table, multiplied by ``factor``."""
@@ -85,10 +89,12 @@ def position_terms_kernel(
     if is_key:
         source, token_stride, head_stride = key, key_token, key_head
         table, table_head, table_row, terms = position_query, position_query_head, position_query_row, key_terms
+        table_stride = position_query_table
         nearest, farthest = -last, length - 1 - first
     else:
         source, token_stride, head_stride = query, query_token, query_head
         table, table_head, table_row, terms = position_key, position_key_head, position_key_row, query_terms
+        table_stride = position_key_table
         nearest, farthest = first - keys + 1, last
 
     offsets = tl.arange(0, BLOCK_D)
@@ -101,6 +107,8 @@ def position_terms_kernel(
     )
     terms += head * terms_head + tokens[:, None] * terms_token
     table += head * table_head
+    if HAS_TABLES:
+        table += tl.load(tables + sequence).to(tl.int64) * table_stride
     end = _row(farthest, index, limit)
     for begin in range(_row(nearest, index, limit) // BLOCK_R * BLOCK_R, end + 1, BLOCK_R):
         columns = begin + tl.arange(0, BLOCK_R)
@@ -234,6 +242,7 @@ def launch(
     scale: float,
     out: torch.Tensor,
     key_lengths: torch.Tensor | None = None,
+    tables: torch.Tensor | None = None,
     chosen: tuple[dict[str, int], dict[str, int]] | None = None,
 ) -> None:
     """Run both kernels; arguments as in ``disentangled_attention``, and the launch settings when they are not to be the usual ones."""
@@ -256,14 +265,14 @@ def launch(
     query_terms = key_terms = query
     terms_head = terms_token = 0
     if table is not None:
-        width = triton.cdiv(table.shape[1], first["BLOCK_R"]) * first["BLOCK_R"]
+        width = triton.cdiv(table.shape[-2], first["BLOCK_R"]) * first["BLOCK_R"]
         both = position_key is not None and position_query is not None
         terms = torch.empty((2 if both else 1, heads, tokens, width), dtype=query.dtype, device=query.device)
         query_terms, key_terms = terms[0], terms[-1]
         terms_head, terms_token = tokens * width, width
         keys = table if position_key is None else position_key
         queries = table if position_query is None else position_query
-        if keys.stride(2) != 1 or queries.stride(2) != 1:
+        if keys.stride(-1) != 1 or queries.stride(-1) != 1:
             keys, queries = keys.contiguous(), queries.contiguous()
         position_terms_kernel[(triton.cdiv(longest, first["BLOCK_M"]), heads * (2 if both else 1), sequences)](
             query,
@@ -275,20 +284,24 @@ def launch(
             position_index,
             cu_seqlens,
             key_lengths,
+            tables,
             query.stride(0),
             query.stride(1),
             key.stride(0),
             key.stride(1),
-            keys.stride(0),
-            keys.stride(1),
-            queries.stride(0),
-            queries.stride(1),
+            0 if tables is None else keys.stride(0),
+            keys.stride(-3),
+            keys.stride(-2),
+            0 if tables is None else queries.stride(0),
+            queries.stride(-3),
+            queries.stride(-2),
             terms_head,
             terms_token,
             limit,
             longest,
             scale * LOG2E,
             HEADS=heads,
+            HAS_TABLES=tables is not None,
             **constants,
             **first,
         )

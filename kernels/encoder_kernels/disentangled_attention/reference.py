@@ -28,17 +28,19 @@ def attend(
     scale: float,
     out: torch.Tensor,
     key_lengths: torch.Tensor | None = None,
+    tables: torch.Tensor | None = None,
 ) -> None:
     """Write the attention of every packed sequence to its rows of ``out``; arguments as in ``disentangled_attention``."""
     heads = query.shape[1]
-    for group in packing.groups(cu_seqlens, key_lengths):
+    for group in packing.groups(cu_seqlens, key_lengths, tables):
+        own = [t if t is None or tables is None else t[group.kind] for t in (position_key, position_query)]
         part = max(1, min(heads, _ELEMENTS // (group.length**2 * len(group.lengths))))
         blocks = []
         for first in range(0, heads, part):
             head = slice(first, first + part)
             q = query[:, head][group.rows].permute(2, 0, 1, 3).contiguous()
             k, v = (t[:, head][group.key_rows].permute(2, 0, 1, 3).contiguous() for t in (key, value))
-            keys, queries = (None if t is None else t[head] for t in (position_key, position_query))
+            keys, queries = (None if t is None else t[head] for t in own)
             blocks.append(_group(q, k, v, keys, queries, position_index, group, scale))
         packing.scatter(out, group, torch.cat(blocks).permute(1, 2, 0, 3))
 

@@ -221,6 +221,7 @@ class DisentangledAttention(EncoderAttention):
         scale: What scores are multiplied by.
         position_index: `[2 * limit + 1]` int32: the tables' row of each distance.
         tables: Gives position keys and position queries of this rank's heads; called after loading.
+        changes: Gives what the LoRA adapter in a slot adds to them, float32.
         prefix: The layer's name in the model.
     """
 
@@ -232,10 +233,13 @@ class DisentangledAttention(EncoderAttention):
         *,
         position_index: Tensor,
         tables: Callable[[], PositionTables],
+        changes: Callable[[int], PositionTables],
         prefix: str,
     ) -> None:
         super().__init__(heads, head_size, scale, prefix=prefix)
         self._tables = tables
+        self._changes = changes
+        self._table_of: Callable[[VarlenMetadata], Tensor] | None = None
         self.position_index = position_index
         self.position_key: Tensor | None = None
         self.position_query: Tensor | None = None
@@ -245,6 +249,29 @@ class DisentangledAttention(EncoderAttention):
         self.position_key, self.position_query = (self._by_head(table) for table in self._tables())
         # vLLM's own buffer says which device the layer is on
         self.position_index = self.position_index.to(self._k_scale.device)
+
+    def keep_adapters(self, slots: int, table_of: Callable[[VarlenMetadata], Tensor]) -> None:
+        """Keep tables for the adapter of each slot beside those of the model: `[1 + slots, heads, rows, head_size]`.
+
+        Args:
+            slots: Slots of adapters.
+            table_of: Gives the table of each sequence of a batch, `[sequences]` int32: 0 for the model's, above it those of slots.
+        """
+        self.position_key, self.position_query = (
+            None if table is None else table.expand(1 + slots, -1, -1, -1).contiguous()
+            for table in (self.position_key, self.position_query)
+        )
+        self._table_of = table_of
+        table = self.position_key if self.position_key is not None else self.position_query
+        if table is not None and table.is_cuda:
+            with torch.no_grad():
+                self.warm_up(table.dtype, table.device)
+
+    def set_adapter(self, slot: int) -> None:
+        """Compute the tables of the adapter that is in ``slot`` now."""
+        for tables, change in zip((self.position_key, self.position_query), self._changes(slot), strict=True):
+            if tables is not None and (added := self._by_head(change)) is not None:
+                tables[1 + slot] = tables[0].float() + added
 
     def _by_head(self, table: Tensor | None) -> Tensor | None:
         if table is None:
@@ -264,6 +291,7 @@ class DisentangledAttention(EncoderAttention):
             metadata.max_seqlen,
             scale=self.scale,
             key_lengths=metadata.key_lengths,
+            tables=None if self._table_of is None else self._table_of(metadata),
             out=output,
         )
 

@@ -23,6 +23,7 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_kernels.disentangled_attention import linear_index, log_bucket_index
+from encoder_plugins.backbones.adapter_tables import added
 from encoder_plugins.backbones.attention import DisentangledAttention, PositionTables
 from encoder_plugins.backbones.deberta_v2_settings import Settings
 from encoder_plugins.backbones.elementwise import LayerNorm, activation
@@ -96,6 +97,7 @@ class DebertaV2Attention(nn.Module):
             position_index=position_index(settings),
             # a function, so that the table does not become a submodule of every layer
             tables=lambda: self.position_tables(relative.rows()) if settings.relative else (None, None),
+            changes=lambda slot: self.table_changes(relative.rows(), slot) if settings.relative else (None, None),
             prefix=f"{prefix}.attention",
         )
         self.dense = RowParallelLinear(
@@ -121,6 +123,16 @@ class DebertaV2Attention(nn.Module):
         return (
             key if self.settings.content_to_position else None,
             query if self.settings.position_to_content else None,
+        )
+
+    def table_changes(self, relative: Tensor, slot: int) -> PositionTables:
+        """Return what the LoRA adapter in ``slot`` adds to ``position_tables``, float32."""
+        shared = self.settings.share_keys
+        key = (self.qkv_proj, 1) if shared else (self.pos_key_proj, 0)
+        query = (self.qkv_proj, 0) if shared else (self.pos_query_proj, 0)
+        return (
+            added(*key, relative, slot) if self.settings.content_to_position else None,
+            added(*query, relative, slot) if self.settings.position_to_content else None,
         )
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -142,6 +142,26 @@ def test_a_sequence_does_not_see_its_neighbours(form) -> None:  # type: ignore[n
     torch.testing.assert_close(alone, between[10:40])
 
 
+@pytest.mark.parametrize("terms", ["both", "c2p", "p2c"])
+def test_each_sequence_reads_its_own_of_several_tables(form, close, terms: str) -> None:  # type: ignore[no-untyped-def]
+    lengths, numbers = [20, 3, 20, 0, 33, 7], [2, 0, 1, 2, 2, 0]
+    query, key, value = form.randn(sum(lengths), 3, 2, 32).unbind(1)
+    position_key = form.randn(3, 2, 64, 32) if terms != "p2c" else None
+    position_query = form.randn(3, 2, 64, 32) if terms != "c2p" else None
+    index, cu_seqlens = log_bucket_index(32, 48), form.offsets(lengths)
+
+    def computed(which: int | None, tables: torch.Tensor | None) -> torch.Tensor:
+        position = (one if one is None or which is None else one[which] for one in (position_key, position_query))
+        given = (query, key, value, *position, index.to(form.device), cu_seqlens, max(lengths))
+        return disentangled_attention(*given, scale=0.1, tables=tables)
+
+    ours = computed(None, torch.tensor(numbers, dtype=torch.int32).to(form.device))
+    each = [computed(which, None).double() for which in range(3)]
+    of_token = torch.tensor(numbers).repeat_interleave(torch.tensor(lengths)).tolist()
+    close(ours, torch.stack([each[number][token] for token, number in enumerate(of_token)]))
+    assert not torch.allclose(each[0], each[1], atol=0.05)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="the reference's own memory bound")
 def test_heads_that_are_computed_in_parts_use_their_own_tables(form, close, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(reference, "_ELEMENTS", 2 * 40**2)
@@ -293,6 +313,10 @@ def test_arguments_are_refused_by_name() -> None:
             call(**{name: value})
     with pytest.raises(ValueError, match=r"^position_index: "):
         call(position_index=index[1:])
+    with pytest.raises(ValueError, match=r"^tables: "):
+        call(tables=offsets, position_key=table[None], position_query=table[None])
+    with pytest.raises(ValueError, match=r"^position_key: "):
+        call(tables=offsets[:1])
     with pytest.raises(ValueError, match=r"^max_distance: "):
         log_bucket_index(32, 17)
     with pytest.raises(ValueError, match=r"^buckets: "):

@@ -29,9 +29,13 @@ ENVIRONMENT = {
 }
 
 
-def test_an_adapter_gives_the_rows_of_pefts_merged_model(tmp_path: Path, record_property: Any) -> None:
+@pytest.mark.parametrize("backbone", ["modernbert", "deberta", "deberta with projections of positions"])
+def test_an_adapter_gives_the_rows_of_pefts_merged_model(tmp_path: Path, backbone: str, record_property: Any) -> None:
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)], env=os.environ | ENVIRONMENT, capture_output=True, text=True
+        [sys.executable, __file__, str(tmp_path), backbone],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stderr[-4000:]
@@ -43,40 +47,69 @@ def test_an_adapter_gives_the_rows_of_pefts_merged_model(tmp_path: Path, record_
     assert found["mixed"] <= CLOSE
 
 
-def main(folder: Path) -> dict[str, float]:
+def built(backbone: str) -> tuple[Any, Any, list[list[str]]]:
+    """Return a backbone's model of transformers, its class in the engine, and the layers that two adapters change."""
+    from transformers import DebertaV2Config, DebertaV2Model, ModernBertConfig, ModernBertModel
+
+    from encoder_plugins.backbones import deberta_v2, deberta_v2_settings, modernbert, modernbert_settings
+    from encoder_plugins.backbones.adapter_tables import DebertaV2Adapters
+    from encoder_plugins.backbones.encoder_model import EncoderModel
+    from encoder_plugins.backbones.tests.marked_engine import RowsPooler
+
+    sizes = {"vocab_size": 211, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    tokens = {name: 1 for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")}
+    shape = {**sizes, **tokens, "intermediate_size": 96, "max_position_embeddings": 128}
+    encoder_class: Any
+    settings: Any
+    adapters: Any
+    if backbone == "modernbert":
+        base = ModernBertModel(ModernBertConfig(**shape, local_attention=32))
+        encoder_class, settings, adapters = (
+            modernbert.ModernBertEncoder,
+            modernbert_settings,
+            modernbert.ModernBertAdapters,
+        )
+        targets = [["Wqkv", "Wo", "Wi"], ["Wqkv"]]
+    else:
+        positions = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["c2p", "p2c"]}
+        more = {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0}
+        base = DebertaV2Model(DebertaV2Config(**shape, **positions, **more, share_att_key=backbone == "deberta"))
+        encoder_class, settings, adapters = deberta_v2.DebertaV2Encoder, deberta_v2_settings, DebertaV2Adapters
+        # those that gliner2 changes in an encoder
+        targets = [["query_proj", "key_proj", "value_proj", "dense"], ["key_proj"]]
+        if backbone != "deberta":
+            targets = [[*targets[0], "pos_key_proj", "pos_query_proj"], ["pos_query_proj"]]
+
+    class RowsModel(EncoderModel, adapters):  # type: ignore[misc]
+        def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+            encoder = encoder_class(vllm_config=vllm_config, prefix="encoder")
+            super().__init__(vllm_config=vllm_config, encoder=encoder, pooler=RowsPooler())
+
+        def layout(self) -> Any:
+            return settings.layout(self.config).under("", "encoder.")
+
+    return base.eval(), RowsModel, targets
+
+
+def main(folder: Path, backbone: str) -> dict[str, float]:
     """Compare the base model and two adapters, one request at a time and in one batch."""
     import torch
     from peft import LoraConfig, get_peft_model
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
     from vllm import LLM, ModelRegistry, PoolingParams
     from vllm.lora.request import LoRARequest
 
-    from encoder_plugins.backbones import modernbert, modernbert_settings
-    from encoder_plugins.backbones.encoder_model import EncoderModel
-    from encoder_plugins.backbones.modernbert import ModernBertAdapters
-    from encoder_plugins.backbones.tests.marked_engine import RowsPooler
-
-    class RowsModel(EncoderModel, ModernBertAdapters):
-        def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-            encoder = modernbert.ModernBertEncoder(vllm_config=vllm_config, prefix="encoder")
-            super().__init__(vllm_config=vllm_config, encoder=encoder, pooler=RowsPooler())
-
-        def layout(self) -> Any:
-            return modernbert_settings.layout(self.config).under("", "encoder.")
-
     torch.manual_seed(5)
-    sizes = {"vocab_size": 211, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
-    tokens = {name: 1 for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")}
-    config = ModernBertConfig(**sizes, **tokens, intermediate_size=96, max_position_embeddings=128, local_attention=32)
-    base, model = ModernBertModel(config).eval(), folder / "model"
+    base, served, targets_of = built(backbone)
+    model = folder / "model"
     for parameter in base.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     base.save_pretrained(model)
     written = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(written | {"architectures": ["RowsModernBert"]}))
+    (model / "config.json").write_text(json.dumps(written | {"architectures": ["RowsModel"]}))
     vocabulary = {f"token{number}": number for number in range(211)}
     backend = Tokenizer(WordLevel(vocabulary, unk_token="token0"))
     PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="token0").save_pretrained(model)
@@ -90,8 +123,8 @@ def main(folder: Path) -> dict[str, float]:
             return [of(input_ids=ids[None]).last_hidden_state[0] for ids in texts]
 
     expected[""] = rows(base)
-    for number, (name, rank, targets) in enumerate([("all", 8, ["Wqkv", "Wo", "Wi"]), ("few", 4, ["Wqkv"])], 1):
-        fresh = ModernBertModel.from_pretrained(model).eval()
+    for number, (name, rank, targets) in enumerate(zip(("all", "few"), (8, 4), targets_of, strict=True), 1):
+        fresh = type(base).from_pretrained(model).eval()
         adapted = get_peft_model(fresh, LoraConfig(r=rank, lora_alpha=16, target_modules=targets))
         for key, parameter in adapted.named_parameters():
             if "lora_" in key:
@@ -100,7 +133,7 @@ def main(folder: Path) -> dict[str, float]:
         adapters[name] = LoRARequest(name, number, str(folder / name))
         expected[name] = rows(adapted.merge_and_unload().eval())
 
-    ModelRegistry.register_model("RowsModernBert", RowsModel)
+    ModelRegistry.register_model("RowsModel", served)
     llm = LLM(
         str(model),
         runner="pooling",
@@ -143,4 +176,4 @@ def main(folder: Path) -> dict[str, float]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]), sys.argv[2])) + "\n")
