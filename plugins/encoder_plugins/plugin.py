@@ -158,6 +158,7 @@ class Plugin:
         extra: The extra of this distribution that the images of its engines have in addition; None for none. Python only.
         parameters: What a user may choose about the preparation. Where there are any, checkpoint and recorder objects have
             ``configured``; see ``encoder_plugins.prep.checkpoint.Configurable``.
+        adapted: What the names of the layers begin with that a LoRA adapter may change; empty where vLLM decides.
         label_sets: Whether a checkpoint is prepared with label sets that requests name. Where it is, the checkpoint object has
             ``refused_label``, the parity object ``label_set_cases``, and the processor ``start``.
     """
@@ -179,6 +180,7 @@ class Plugin:
     limits: tuple[Limit, ...] = REQUEST_LIMITS
     parameters: tuple[Parameter, ...] = ()
     label_sets: bool = False
+    adapted: tuple[str, ...] = ()
     extra: str | None = None
 
     @property

@@ -73,8 +73,8 @@ class TableOfSequence:
 class DebertaV2Adapters(SupportsLoRA):  # type: ignore[misc]
     """LoRA adapters of a model with a DeBERTa v2 or v3 encoder: PEFT's, of any linear layer, by their names in transformers.
 
-    Serve with ``--max-loras`` one above the number of adapters: beside requests with an adapter, vLLM 0.32 on a CPU applies the
-    adapter in its last slot to those without one, so that slot must stay empty.
+    Beside requests with an adapter, vLLM 0.32 on a CPU applies the adapter in its last slot to those without one: ``serving.command``
+    starts it with a slot more than there are adapters.
     """
 
     packed_modules_mapping: ClassVar[dict[str, list[str]]] = {"qkv_proj": ["query_proj", "key_proj", "value_proj"]}

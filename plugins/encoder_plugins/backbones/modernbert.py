@@ -104,8 +104,8 @@ class ModernBertLayer(nn.Module):
 class ModernBertAdapters(SupportsLoRA):  # type: ignore[misc]
     """LoRA adapters of a model with this encoder: PEFT's, of any linear layer, by their names in transformers.
 
-    Serve with ``--max-loras`` one above the number of adapters: beside requests with an adapter, vLLM 0.32 on a CPU applies the
-    adapter in its last slot to those without one, so that slot must stay empty.
+    Beside requests with an adapter, vLLM 0.32 on a CPU applies the adapter in its last slot to those without one: ``serving.command``
+    starts it with a slot more than there are adapters.
     """
 
     # these layers are one matrix in the checkpoint, so that an adapter has one pair of matrices for each

@@ -90,7 +90,7 @@ def service_of(arguments: argparse.Namespace) -> Service:
         max_model_len=arguments.max_model_len,
         engines=arguments.engines,
         api_servers=arguments.api_servers,
-        adapters=tuple(entrypoint.read_adapter(name, path) for name, path in folders.items()),
+        adapters=tuple(entrypoint.read_adapter(name, path, plugin) for name, path in folders.items()),
         media_hosts=tuple(dict.fromkeys(arguments.allowed_media_host)),
         arguments=arguments.extra,
     )

@@ -100,7 +100,7 @@ class Model:
             max_model_len=max_model_len,
             engines=engines,
             api_servers=1,
-            adapters=tuple(entrypoint.read_adapter(name, Path(at)) for name, at in (adapters or {}).items()),
+            adapters=tuple(entrypoint.read_adapter(name, Path(at), plugin) for name, at in (adapters or {}).items()),
             arguments=tuple(arguments),
         )
         command.check_servable(plugin, compatibility.installed_vllm(), os.environ)

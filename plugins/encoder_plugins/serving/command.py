@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSetting
         *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),
         *_tuning_arguments(tuning),
-        *_adapter_arguments(service.adapters),
+        *_adapter_arguments(service.adapters, service.accelerator),
         *checkpoint.arguments,
         *service.arguments,
     ]
@@ -164,12 +164,14 @@ def _tuning_arguments(tuning: Tuning) -> list[str]:
     return found
 
 
-def _adapter_arguments(adapters: Sequence[Adapter]) -> list[str]:
+def _adapter_arguments(adapters: Sequence[Adapter], accelerator: Accelerator) -> list[str]:
     if not adapters:
         return []
+    # vLLM 0.32 on a CPU applies what is in the last slot to requests without an adapter that are beside some with one
+    slots = len(adapters) + (accelerator == "cpu")
     return [
         "--enable-lora",
-        *("--max-loras", str(len(adapters))),
+        *("--max-loras", str(slots)),
         *("--max-lora-rank", str(lora_rank(max(adapter.rank for adapter in adapters)))),
     ]
 
@@ -192,6 +194,31 @@ def lora_rank(rank: int) -> int:
         if rank <= possible:
             return possible
     raise NotServable(f"an adapter has rank {rank}; vLLM serves ranks up to {_LORA_RANKS[-1]}")
+
+
+# layers that a message names; it counts the others
+_NAMED = 4
+
+
+def check_adapter(name: str, tensors: Iterable[str], plugin: Plugin) -> None:
+    """Refuse an adapter that changes layers whose adapters are not served.
+
+    Args:
+        name: What requests call it.
+        tensors: The names of its tensors, in PEFT's form.
+        plugin: What it is an adapter for.
+
+    Raises:
+        BadArgument: It changes others; the message names them.
+    """
+    layers = {tensor.removeprefix("base_model.model.").partition(".lora_")[0] for tensor in tensors}
+    others = sorted(layer for layer in layers if not layer.startswith(plugin.adapted))
+    if plugin.adapted and others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise BadArgument(
+            f"--adapter {name}: it changes {', '.join(others[:_NAMED])}{more}, and {plugin.name} serves adapters of its encoder's"
+            " layers only; train it for the encoder alone, or merge it into the weights before prepare"
+        )
 
 
 def environment(

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from encoder_plugins import catalog, compatibility
 from encoder_plugins.artifact import manifest
-from encoder_plugins.errors import BadArgument
+from encoder_plugins.errors import BadArgument, Unsupported
 from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.prep.checkpoint import Checkpoint, EngineSettings
+from encoder_plugins.prep.tensor_file import read_header
 from encoder_plugins.serving import command, mps, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.host import Host, listen_address, this_host
@@ -28,6 +29,9 @@ from encoder_plugins.serving.http import worker_counters
 from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.supervisor import Supervisor
 from encoder_plugins.serving.tuning import Tuning, choose
+
+# PEFT's names
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +116,32 @@ def plugin_of(folder: Path) -> Plugin:
     return catalog.get(manifest.read(folder).plugin)
 
 
-def read_adapter(name: str, folder: Path) -> Adapter:
-    """Return the adapter in ``folder``.
+def read_adapter(name: str, folder: Path, plugin: Plugin) -> Adapter:
+    """Return the adapter in ``folder`` for a model of ``plugin``.
 
     Raises:
-        BadArgument: The folder does not hold an adapter in PEFT's format.
+        BadArgument: The folder does not hold an adapter in PEFT's format, or one that is not served.
     """
     try:
-        rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        if "lora_r" in config:
+            raise BadArgument(
+                f"--adapter {name}: {folder} is in the format of gliner2's save_adapter; save it in PEFT's, with"
+                " PeftModel.save_pretrained"
+            )
+        rank = config["r"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadArgument(f"--adapter {name}: {folder} has no readable adapter_config.json ({error})") from None
+        raise BadArgument(f"--adapter {name}: {folder} has no readable {ADAPTER_CONFIG} ({error})") from None
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise BadArgument(f"--adapter {name}: r in {folder}/adapter_config.json is {rank!r}")
+        raise BadArgument(f"--adapter {name}: r in {folder}/{ADAPTER_CONFIG} is {rank!r}")
+    if config.get("use_dora"):
+        raise BadArgument(f"--adapter {name}: it is a DoRA adapter (use_dora), which vLLM does not serve")
+    if (folder / ADAPTER_WEIGHTS).is_file():
+        try:
+            tensors = read_header(folder, ADAPTER_WEIGHTS).shapes
+        except Unsupported as error:
+            raise BadArgument(f"--adapter {name}: {folder}: {error}") from None
+        command.check_adapter(name, tensors, plugin)
     return Adapter(name=name, path=folder, rank=rank)
 
 

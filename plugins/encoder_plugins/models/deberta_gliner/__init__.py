@@ -17,6 +17,8 @@ PLUGIN = Plugin(
     reference_library="gliner",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
+    # of the library's model, and of its encoder alone
+    adapted=("token_rep_layer.bert_layer.model.encoder.layer.", "encoder.layer."),
     parameters=PARAMETERS,
     extra=EXTRA,
     example_model="urchade/gliner_small-v2.1",

@@ -16,6 +16,8 @@ PLUGIN = Plugin(
     reference_library="gliner2",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     limits=LIMITS,
+    # of the library's model, and of its encoder alone
+    adapted=("encoder.encoder.layer.", "encoder.layer."),
     example_model="fastino/gliner2-base-v1",
     architectures={"DebertaGliner2Model": "encoder_plugins.models.deberta_gliner2.model:DebertaGliner2Model"},
 )
