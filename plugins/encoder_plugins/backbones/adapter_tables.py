@@ -31,7 +31,8 @@ def added(linear: nn.Module | None, part: int, rows: Tensor, slot: int) -> Tenso
     if not isinstance(linear, BaseLayerWithLoRA):
         return None
     down, up = (stacked[part][slot, 0].float() for stacked in (linear.lora_a_stacked, linear.lora_b_stacked))
-    return rows.float() @ down.T @ up.T
+    result: Tensor = rows.float() @ down.T @ up.T
+    return result
 
 
 class AdapterTables(BaseLayerWithLoRA):  # type: ignore[misc]

@@ -14,7 +14,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from transformers import DebertaV2Config, DebertaV2Model
 
+    from encoder_plugins import catalog
     from encoder_plugins.backbones import deberta_v2, deberta_v2_settings
+    from encoder_plugins.backbones.adapter_tables import DebertaV2Adapters
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -130,3 +132,18 @@ def test_the_layout_is_that_of_transformers(switches: dict[str, Any]) -> None:
 )
 def test_the_slot_of_a_tensor(name: str, parameter: str, part: str | None) -> None:
     assert deberta_v2_settings.slot(name) == (parameter, part)
+
+
+@pytest.mark.parametrize("plugin", ["", "deberta_gliner", "deberta_gliner2"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_layer_of_an_adapter_has_its_name_in_the_engine(plugin: str, shared: bool) -> None:
+    """The names that the library's model has, PEFT's prefix apart; vLLM passes over a layer that it does not find."""
+    layout = deberta_v2_settings.layout(config(share_att_key=shared))
+    packed = dict(zip("qkv", DebertaV2Adapters.packed_modules_mapping["qkv_proj"], strict=True))
+    names = [name for name, shape in layout.shapes.items() if name.startswith("encoder.layer.") and len(shape) == 2]
+    assert len(names) == 2 * (6 if shared else 8)
+    adapted = catalog.get(plugin).adapted[0].removesuffix("encoder.layer.") if plugin else ""
+    for name in names:
+        parameter, part = layout.slot(name)
+        wanted = parameter if part is None else parameter.replace("qkv_proj", packed[part])
+        assert DebertaV2Adapters.hf_to_vllm_mapper.map_name(adapted + name) == f"encoder.{wanted}"
