@@ -139,7 +139,7 @@ def test_the_slot_of_a_tensor(name: str, parameter: str, part: str | None) -> No
 def test_every_layer_of_an_adapter_has_its_name_in_the_engine(plugin: str, shared: bool) -> None:
     """The names that the library's model has, PEFT's prefix apart; vLLM passes over a layer that it does not find."""
     layout = deberta_v2_settings.layout(config(share_att_key=shared))
-    packed = dict(zip("qkv", DebertaV2Adapters.packed_modules_mapping["qkv_proj"], strict=True))
+    packed: dict[Any, str] = dict(zip("qkv", DebertaV2Adapters.packed_modules_mapping["qkv_proj"], strict=True))
     names = [name for name, shape in layout.shapes.items() if name.startswith("encoder.layer.") and len(shape) == 2]
     assert len(names) == 2 * (6 if shared else 8)
     adapted = catalog.get(plugin).adapted[0].removesuffix("encoder.layer.") if plugin else ""
