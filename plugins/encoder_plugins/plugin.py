@@ -89,6 +89,11 @@ IMAGE_LIMITS = (
 
 PDF_LIMITS = (
     Limit(name="pdf_bytes", default=20 << 20, description="Bytes of the file of a PDF, before base64."),
+    Limit(
+        name="pdf_fetch_seconds",
+        default=10,
+        description="Seconds in which a PDF that is an address must have been fetched.",
+    ),
     Limit(name="pdf_pages", default=32, description="Pages of a PDF that one request renders."),
     Limit(name="pdf_dpi", default=300, description="Dots per inch at which pages are rendered."),
     Limit(

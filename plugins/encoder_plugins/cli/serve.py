@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_host,
         metavar="HOST[:PORT]",
-        help="a host from which requests may have images fetched by https; may be repeated (default: none)",
+        help="a host from which requests may have images and PDFs fetched by https; may be repeated (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="print what is started as one JSON object")
     parser.add_argument("--dry-run", action="store_true", help="print what would be started, and start nothing")

@@ -1,9 +1,10 @@
-"""The pages of a PDF in a request, as images. They are rendered in a process of limited memory and time.
+"""The pages of a PDF of a request, as images. They are rendered in a process of limited memory and time.
 
 | a PDF | its outcome |
 |---|---|
 | one without a password, or with an empty one | its pages are rendered: annotations and the values of form fields, too |
 | one that needs a password | refused |
+| an address | refused, or fetched before: `inputs.remote` |
 | not a PDF, damaged, or truncated | refused, unless PDFium can restore it and the page |
 | no pages, a page that there is not, more pages than the limit | refused |
 | a page of more pixels than the limit, or with sides of a ratio above 200 | refused, before anything is rendered |
@@ -13,10 +14,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any, Final, Protocol
@@ -24,6 +25,7 @@ from typing import Any, Final, Protocol
 from PIL import Image
 
 from encoder_plugins.errors import InvalidRequest, Overloaded
+from encoder_plugins.inputs import remote
 from encoder_plugins.inputs.data_uri import file_of
 from encoder_plugins.inputs.image import MOST_RATIO
 from encoder_plugins.inputs.limited_process import LimitedProcess, ProcessEnded
@@ -75,17 +77,21 @@ class Pdf:
     """Pages to render.
 
     Attributes:
-        content: The file.
         pages: Their numbers, from 1; None for all of them.
         dpi: Dots per inch.
+        content: The file; empty while it is still to be fetched.
+        address: Where it is fetched; None where the request has the file.
     """
 
-    content: bytes
     pages: tuple[int, ...] | None
     dpi: int
+    content: bytes = b""
+    address: str | None = None
 
 
-def pdf_of(value: str, pages: str | None, dpi: int | None, limits: PdfLimits, *, path: str) -> Pdf:
+def pdf_of(
+    value: str, pages: str | None, dpi: int | None, limits: PdfLimits, *, path: str, hosts: Collection[str] = ()
+) -> Pdf:
     """Return the checked fields of a request.
 
     Args:
@@ -94,6 +100,7 @@ def pdf_of(value: str, pages: str | None, dpi: int | None, limits: PdfLimits, *,
         dpi: The field ``dpi``; None for the default, or the limit where that is less.
         limits: What they are held to.
         path: The path of the object that has these fields, for messages.
+        hosts: From where it may be fetched, from ``inputs.remote.host_of``.
 
     Raises:
         InvalidRequest: One of them is not what it should be, or exceeds a limit.
@@ -101,10 +108,27 @@ def pdf_of(value: str, pages: str | None, dpi: int | None, limits: PdfLimits, *,
     if dpi is not None and dpi > limits.pdf_dpi:
         raise InvalidRequest(f"{dpi} dots per inch; the limit is {limits.pdf_dpi} (pdf_dpi)", param=f"{path}.dpi")
     numbers = None if pages is None else page_numbers(pages, limits, path=f"{path}.pages")
+    found = Pdf(pages=numbers, dpi=min(DEFAULT_DPI, limits.pdf_dpi) if dpi is None else dpi)
+    if hosts and remote.is_address(value):
+        return replace(found, address=remote.check(value, hosts, path=f"{path}.pdf"))
     content = file_of(value, limits.pdf_bytes, what="PDF", media_type="application/pdf", path=f"{path}.pdf")
+    return with_content(found, content, path=path)
+
+
+def with_content(pdf: Pdf, content: bytes, *, path: str) -> Pdf:
+    """Return a PDF with its file.
+
+    Args:
+        pdf: Its pages.
+        content: The file, which keeps the limit of bytes.
+        path: The path of the object that has the fields of a PDF, for messages.
+
+    Raises:
+        InvalidRequest: The file is not a PDF.
+    """
     if b"%PDF-" not in content[:_BEGINNING]:
         raise InvalidRequest("it is not a PDF: it does not begin with %PDF-", param=f"{path}.pdf")
-    return Pdf(content=content, pages=numbers, dpi=min(DEFAULT_DPI, limits.pdf_dpi) if dpi is None else dpi)
+    return replace(pdf, content=content)
 
 
 def page_numbers(value: str, limits: PdfLimits, *, path: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The images of a request that are addresses: fetched from hosts that the administrator allows, and from nowhere else.
+"""The images and PDFs of a request that are addresses: fetched from hosts that the administrator allows, and from nowhere else.
 
 | an address | its outcome |
 |---|---|
@@ -7,7 +7,7 @@
 | of a host, or a port, that is not in the list | refused |
 | of a host whose address is private, loopback, link-local or otherwise not public | refused; nothing is sent there |
 | a redirect | followed three times at most; each hop is checked as the first address is |
-| another status than 200, another type than an image's, a compressed body | refused |
+| another status than 200, another type than the file's, a compressed body | refused |
 | more bytes than the limit, stated or sent; more seconds than the limit | refused |
 
 The connection goes to the very address that was checked (httpx-secure), so that a name that changes its address in between changes nothing.
@@ -21,8 +21,9 @@ import os
 import re
 import ssl
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urljoin, urlsplit
 
 from encoder_plugins.errors import InvalidRequest
@@ -36,15 +37,17 @@ HTTPS: Final = 443
 # of one request at the same time
 _AT_ONCE = 8
 _SCHEMES = ("http://", "https://")
-# stores name the type of a file that was given none
-_TYPES = re.compile(r"(image/[a-z0-9.+-]+|application/octet-stream|binary/octet-stream)(;.*)?", re.IGNORECASE)
+# stores name these types for a file that was given none
+_UNTYPED = "application/octet-stream|binary/octet-stream"
+_IMAGE = re.compile(rf"(image/[a-z0-9.+-]+|{_UNTYPED})(;.*)?", re.IGNORECASE)
+_PDF = re.compile(rf"(application/pdf|application/x-pdf|{_UNTYPED})(;.*)?", re.IGNORECASE)
 # names of several parts, the last of which begins with a letter: certificates are not for numeric addresses
 _HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?")
 _MOST_OF_HOST = 259
 
 
-class RemoteLimits(Protocol):
-    """The limits of requests that hold addresses; ``encoder_plugins.plugin.IMAGE_LIMITS`` describes them."""
+class ImageLimits(Protocol):
+    """The limits of images that are fetched; ``encoder_plugins.plugin.IMAGE_LIMITS`` describes them."""
 
     @property
     def body_bytes(self) -> int:
@@ -57,6 +60,83 @@ class RemoteLimits(Protocol):
     @property
     def image_seconds(self) -> int:
         """Seconds in which the images of one request must have been fetched."""
+
+
+class PdfLimits(Protocol):
+    """The limits of a PDF that is fetched; ``encoder_plugins.plugin.PDF_LIMITS`` describes them."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the body of a request: those of a PDF that is fetched for one, too."""
+
+    @property
+    def pdf_bytes(self) -> int:
+        """Bytes of the file of a PDF."""
+
+    @property
+    def pdf_fetch_seconds(self) -> int:
+        """Seconds in which the PDF of a request must have been fetched."""
+
+
+class Bound(NamedTuple):
+    """A limit of requests.
+
+    Attributes:
+        value: Its value.
+        name: Its name, for messages.
+    """
+
+    value: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of files, and what it is held to.
+
+    Attributes:
+        what: What such a file is, for messages.
+        article: Its article.
+        accept: The header ``Accept``.
+        types: The types that a host may name.
+        file_bytes: Bytes of one file.
+        request_bytes: Bytes of all files of a request.
+        seconds: Seconds in which all files of a request must have been fetched.
+    """
+
+    what: str
+    article: str
+    accept: str
+    types: re.Pattern[str]
+    file_bytes: Bound
+    request_bytes: Bound
+    seconds: Bound
+
+
+def images(limits: ImageLimits) -> Kind:
+    """Return what images are held to."""
+    return Kind(
+        what="image",
+        article="an",
+        accept="image/*",
+        types=_IMAGE,
+        file_bytes=Bound(limits.image_bytes, "image_bytes"),
+        request_bytes=Bound(limits.body_bytes, "body_bytes"),
+        seconds=Bound(limits.image_seconds, "image_seconds"),
+    )
+
+
+def pdfs(limits: PdfLimits) -> Kind:
+    """Return what PDFs are held to."""
+    return Kind(
+        what="PDF",
+        article="a",
+        accept="application/pdf",
+        types=_PDF,
+        file_bytes=Bound(limits.pdf_bytes, "pdf_bytes"),
+        request_bytes=Bound(limits.body_bytes, "body_bytes"),
+        seconds=Bound(limits.pdf_fetch_seconds, "pdf_fetch_seconds"),
+    )
 
 
 def host_of(value: str) -> str:
@@ -105,22 +185,22 @@ def check(address: str, hosts: Collection[str], *, path: str) -> str:
     named = host if port in (None, HTTPS) else f"{host}:{port}"
     if named not in hosts:
         raise InvalidRequest(
-            f"the host {named[:253]} is not allowed; images are fetched from {', '.join(sorted(hosts))}", param=path
+            f"the host {named[:253]} is not allowed; files are fetched from {', '.join(sorted(hosts))}", param=path
         )
     return address
 
 
 class RemoteFiles:
-    """Fetches images for requests. Used by many at once, in one event loop or in several.
+    """Fetches files of one kind for requests. Used by many at once, in one event loop or in several.
 
     Args:
         hosts: The hosts that are allowed, from ``host_of``.
-        limits: What requests are held to.
+        kind: What is fetched: ``images`` or ``pdfs``.
     """
 
-    def __init__(self, hosts: Collection[str], limits: RemoteLimits) -> None:
+    def __init__(self, hosts: Collection[str], kind: Kind) -> None:
         self._hosts = frozenset(hosts)
-        self._limits = limits
+        self._kind = kind
 
     async def fetch(self, addresses: Mapping[str, str]) -> dict[str, bytes]:
         """Return the file of each field.
@@ -131,7 +211,8 @@ class RemoteFiles:
         Raises:
             InvalidRequest: One of them cannot be fetched; the others are given up.
         """
-        left = _Bytes(self._limits.body_bytes)
+        left = _Bytes(self._kind)
+        seconds, limit = self._kind.seconds
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def one(client: httpx.AsyncClient, path: str, address: str) -> bytes:
@@ -141,12 +222,12 @@ class RemoteFiles:
         async with self._client() as client:
             tasks: Sequence[asyncio.Task[bytes]] = []
             try:
-                async with asyncio.timeout(self._limits.image_seconds), asyncio.TaskGroup() as group:
+                async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
                     tasks = [group.create_task(one(client, path, address)) for path, address in addresses.items()]
             except TimeoutError:
                 late = next((p for p, task in zip(addresses, tasks, strict=False) if task.cancelled()), "data")
                 raise InvalidRequest(
-                    f"not fetched within {self._limits.image_seconds} seconds, the limit of all images of a request",
+                    f"not fetched within {seconds} seconds, the limit of all {self._kind.what}s of a request ({limit})",
                     param=late,
                 ) from None
             except BaseExceptionGroup as errors:
@@ -167,29 +248,38 @@ class RemoteFiles:
         except SSRFProtectionError:
             raise InvalidRequest("the host of the address is not a public one", param=path) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise InvalidRequest(f"the image could not be fetched: {type(error).__name__}", param=path) from None
+            raise InvalidRequest(
+                f"the {self._kind.what} could not be fetched: {type(error).__name__}", param=path
+            ) from None
         raise InvalidRequest(f"more than {MOST_REDIRECTS} redirects", param=path)
 
     async def _body(self, response: httpx.Response, path: str, left: _Bytes) -> bytes:
         if response.status_code != 200:
             raise InvalidRequest(f"the host answered {response.status_code}, not 200", param=path)
-        kind = response.headers.get("content-type", "")
-        if not _TYPES.fullmatch(kind):
-            raise InvalidRequest(f"the host answered with {kind[:80] or 'no type'}, not with an image", param=path)
+        kind = self._kind
+        most, limit = kind.file_bytes
+        found = response.headers.get("content-type", "")
+        if not kind.types.fullmatch(found):
+            raise InvalidRequest(
+                f"the host answered with {found[:80] or 'no type'}, not with {kind.article} {kind.what}", param=path
+            )
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise InvalidRequest("the host answered with a compressed body", param=path)
-        most = self._limits.image_bytes
         stated = response.headers.get("content-length", "")
         if stated.isdecimal() and int(stated) > most:
-            raise InvalidRequest(f"{stated} bytes; the limit is {most} an image", param=path)
+            raise InvalidRequest(
+                f"{stated} bytes; the limit is {most} {kind.article} {kind.what} ({limit})", param=path
+            )
         content = bytearray()
         async for part in response.aiter_raw():
             content += part
             left.take(len(part), path)
             if len(content) > most:
-                raise InvalidRequest(f"more than {most} bytes, the limit of an image", param=path)
+                raise InvalidRequest(
+                    f"more than {most} bytes, the limit of {kind.article} {kind.what} ({limit})", param=path
+                )
         if not content:
-            raise InvalidRequest("the image is empty", param=path)
+            raise InvalidRequest(f"the {kind.what} is empty", param=path)
         return bytes(content)
 
     def _client(self) -> httpx.AsyncClient:
@@ -200,8 +290,8 @@ class RemoteFiles:
             verify=self._certificates,
             trust_env=False,
             follow_redirects=False,
-            timeout=self._limits.image_seconds,
-            headers={"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "encoder-operator"},
+            timeout=self._kind.seconds.value,
+            headers={"Accept": self._kind.accept, "Accept-Encoding": "identity", "User-Agent": "encoder-operator"},
         )
         return _protected(client)
 
@@ -216,14 +306,17 @@ class RemoteFiles:
 class _Bytes:
     """Bytes that one request may still fetch."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._left = kind.request_bytes.value
 
     def take(self, count: int, path: str) -> None:
         self._left -= count
         if self._left < 0:
+            most, limit = self._kind.request_bytes
             raise InvalidRequest(
-                f"the images of the request exceed {self._most} bytes, the limit of its body", param=path
+                f"the {self._kind.what}s of the request exceed {most} bytes, the limit of its body ({limit})",
+                param=path,
             )
 
 

@@ -66,7 +66,7 @@ class Service:
         engines: Engines behind the port; None leaves the choice to ``tuning``.
         api_servers: API server processes of each engine; None leaves the choice to ``tuning``.
         adapters: The LoRA adapters.
-        media_hosts: The hosts from which requests may have images fetched.
+        media_hosts: The hosts from which requests may have images and PDFs fetched.
         arguments: Further arguments for vLLM; where they contradict ours, they win.
     """
 

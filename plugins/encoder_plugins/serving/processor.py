@@ -38,7 +38,7 @@ class ServingContext:
         digest: The artifact's digest; empty where the folder is not an artifact.
         label_sets: The artifact's folder of label sets, which need not exist; None where the model's folder is not in an artifact.
         adapters: The names of LoRA adapters that requests may use.
-        media_hosts: The hosts from which requests may have images fetched, from ``inputs.remote.host_of``.
+        media_hosts: The hosts from which requests may have images and PDFs fetched, from ``inputs.remote.host_of``.
     """
 
     model: Path

@@ -87,12 +87,12 @@ MediaHost = Annotated[
 
 
 class Media(ApiType):
-    """Images that requests name by their address."""
+    """Images and PDFs that requests name by their address."""
 
     allowed_hosts: Annotated[
         list[MediaHost], Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"})
     ]
-    """Hosts from which the serving pods fetch images by https, for instance `images.example.com` or
+    """Hosts from which the serving pods fetch images and PDFs by https, for instance `images.example.com` or
     `images.example.com:8443`. A host must have a public address; redirects to other hosts are not followed."""
 
 
@@ -205,7 +205,7 @@ class Serving(ApiType):
     """Limits on requests by name, for instance `texts: 512`; the plugin's page lists them with their defaults. The parity
     check sends up to 256 texts in one request, and fails if a limit rejects its requests."""
     media: Media | None = None
-    """Images that requests name by their address; without it, requests must contain their images. Only for plugins that take images."""
+    """Images and PDFs that requests name by their address; without it, requests must contain them. Only for plugins that take images."""
     trust_remote_code: bool = False
     """Run Python code from the checkpoint's repository. Requires the operator's setting allowTrustRemoteCode. Pods get
     the label encoders.dev/trust-remote-code, and the condition Accepted reports it."""

@@ -1,6 +1,6 @@
 """Requests to visual retrievers: texts and images to rows, or to scores.
 
-``parse`` leaves images as the files, or the addresses, that they came as: ``run`` fetches what is not there yet, and decodes and scales
+``parse`` leaves images and PDFs as the files, or the addresses, that they came as: ``run`` fetches what is not there yet, and decodes and scales
 the pixels, in a thread however small the file is; they are held from then on only.
 """
 
@@ -29,8 +29,9 @@ from encoder_plugins.families.vision.request import (
     VisualRowsAnswer,
 )
 from encoder_plugins.families.vision.tokens import VisualText, VisualTokenizer
+from encoder_plugins.inputs import remote
 from encoder_plugins.inputs.body import Envelope
-from encoder_plugins.inputs.pdf import Pdf, PdfRenderer
+from encoder_plugins.inputs.pdf import Pdf, PdfRenderer, with_content
 from encoder_plugins.inputs.remote import RemoteFiles
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Engine, Response, Schema, ServingContext
@@ -61,7 +62,7 @@ class EncodedPdf(TokenisedText):
     """Pages that are still to be rendered; none of its tokens is read.
 
     Attributes:
-        pdf: Its file, and which pages.
+        pdf: Its file, or its address, and which pages.
     """
 
     pdf: Pdf | None = None
@@ -95,7 +96,8 @@ class VisualProcessor(MultiVectorProcessor):
         self._pdfs = PdfRenderer(self.limits)
         self._pixels = Pixels(self.limits, self._visual.bounds, self.limits.image_cache_bytes)
         self._rules = request.Rules(limits=self.limits, captions=self._captions, hosts=context.media_hosts)
-        self._remote = RemoteFiles(context.media_hosts, self.limits)
+        self._remote_images = RemoteFiles(context.media_hosts, remote.images(self.limits))
+        self._remote_pdfs = RemoteFiles(context.media_hosts, remote.pdfs(self.limits))
 
     _tokenizer: VisualTokenizer
 
@@ -131,13 +133,15 @@ class VisualProcessor(MultiVectorProcessor):
         return texts
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Render the pages or fetch and decode the images, and answer with rows in the order of texts and images, or with scores.
+        """Render the pages or decode the images, fetched where they are addresses, and answer with rows in their order, or with scores.
 
         Raises:
-            InvalidRequest: A page cannot be rendered or an image fetched or decoded, or has more tokens or rows than are answered.
+            InvalidRequest: A file cannot be fetched, a page rendered or an image decoded, or it has more tokens or rows than are answered.
             Overloaded: Too many requests wait for the pages of their PDFs.
         """
-        if isinstance(request.texts[0], EncodedPdf):
+        if isinstance(text := request.texts[0], EncodedPdf):
+            # before it takes a slot: a slow host does not keep other PDFs waiting
+            request = replace(request, texts=[await self._fetched_pdf(text)])
             with self._pdfs.slot(path="data"):
                 pages = await engine.compute(
                     self._rendered, request, size=MICROSECONDS_PER_PDF, threads=self._pdfs.threads
@@ -145,18 +149,27 @@ class VisualProcessor(MultiVectorProcessor):
             return await super().run(replace(request, texts=pages), engine)
         images = sum(isinstance(text, EncodedImage) for text in request.texts)
         if images:
-            request = await self._fetched(request)
+            request = await self._fetched_images(request)
             decoded = await engine.compute(self._decoded, request, size=images * MICROSECONDS_PER_IMAGE)
             request = replace(request, texts=decoded)
         return await super().run(request, engine)
 
-    async def _fetched(self, request: Parsed) -> Parsed:
+    async def _fetched_pdf(self, text: EncodedPdf) -> EncodedPdf:
+        """Return the pages of a PDF that is there as a file."""
+        pdf = text.pdf
+        assert pdf is not None
+        if pdf.address is None:
+            return text
+        files = await self._remote_pdfs.fetch({"data.pdf": pdf.address})
+        return replace(text, pdf=with_content(pdf, files["data.pdf"], path="data"))
+
+    async def _fetched_images(self, request: Parsed) -> Parsed:
         """Return a request whose images are all there as files."""
         images = [text for text in request.texts if isinstance(text, EncodedImage)]
         addresses = {image.path: image.address for image in images if image.address is not None}
         if not addresses:
             return request
-        files = await self._remote.fetch(addresses)
+        files = await self._remote_images.fetch(addresses)
         texts = [
             replace(text, content=files[text.path]) if isinstance(text, EncodedImage) and text.path in files else text
             for text in request.texts

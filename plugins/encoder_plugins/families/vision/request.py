@@ -27,9 +27,10 @@ IMAGE_FIELDS = ("image", "images", "inputs", "pdf")
 # of a request for scores
 _SCORING_FIELDS = ("query", "queries", "top_k")
 
+_ADDRESS = "or an https address of a host that the server allows"
 _FORMS = (
     "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read;"
-    " or an https address of a host that the server allows"
+    f" {_ADDRESS}"
 )
 
 
@@ -43,6 +44,7 @@ class VisualLimits(RetrievalLimits):
     image_seconds: int
     image_cache_bytes: int
     pdf_bytes: int
+    pdf_fetch_seconds: int
     pdf_pages: int
     pdf_dpi: int
     pdf_page_pixels: int
@@ -81,7 +83,8 @@ class VisualRequest(retrieval.Request, frozen=True):
     pdf: Annotated[
         str | None,
         Meta(
-            description="One PDF, in base64, or as data:application/pdf;base64,...: each of its pages is a document with rows of its own."
+            description=f"One PDF, in base64, or as data:application/pdf;base64,...; {_ADDRESS}. Each of its pages is a document"
+            " with rows of its own."
         ),
     ] = None
     pages: Annotated[
@@ -133,7 +136,7 @@ class Rules:
     Attributes:
         limits: The numbers.
         captions: Whether an image may have a text.
-        hosts: From where images may be fetched.
+        hosts: From where images and PDFs may be fetched.
     """
 
     limits: VisualLimits
@@ -198,7 +201,7 @@ def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
 def _documents(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted]:
     limits = rules.limits
     if data.pdf is not None:
-        pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data")
+        pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data", hosts=rules.hosts)
         found, wanted = retrieval.rows_wanted(
             msgspec.structs.replace(data, input_type="document"), [IMAGE], path="data.pdf"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.families.vision.processor import VisualProcessor
 from encoder_plugins.inputs import image
 from encoder_plugins.inputs.remote import RemoteFiles
+from encoder_plugins.inputs.tests import origin as origins
 from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3 import PLUGIN
 from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
 from encoder_plugins.models.colqwen3.tests import tiny
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -104,6 +107,7 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"pdf": PDF, "dpi": 100, "pages": "1-2,2"}, "data.pages", "page 2 is there twice"),
         ({"pdf": PDF, "pages": "3"}, "data.pages", "page 3 is not there: the PDF has 2"),
         ({"pdf": IMAGE}, "data.pdf", "it is not a PDF"),
+        ({"pdf": "https://pages.example.com/1.pdf"}, "data.pdf", "an address is not fetched"),
         ({"pdf": PDF, "dpi": 300}, "data.pdf", "tokens; this server takes 200"),
         ({"pdf": PDF, "dpi": 50, "pool_factor": 2.0}, "data.pdf", "the limit pooled_rows"),
         ({"image": IMAGE, "pages": "1"}, "data.pages", "there is no pdf"),
@@ -218,6 +222,79 @@ def test_each_page_of_a_pdf_is_a_document(model: Path) -> None:
     assert isinstance(answer, Response)
     assert answer.headers["x-encoder-pages"] == "1,2"
     assert answer.headers["x-encoder-rows"] == ",".join(str(len(each)) for each in rows[::-1])
+
+
+class Rows(ManualEngine):
+    """An engine whose rows are ones, in an event loop.
+
+    Attributes:
+        prompts: What it was sent.
+    """
+
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+
+    async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
+        self.prompts += prompts
+        return [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in prompts]
+
+
+async def answered(of: VisualProcessor, data: Any) -> tuple[bytes, list[bytes | None]]:
+    """Return the body of an answer, and the pixels of its prompts."""
+    engine = Rows()
+    response = await of.run(of.parse(POOLING, json.dumps({"data": data}).encode()), engine)
+    return response.body, [image_bytes(prompt) for prompt in engine.prompts]
+
+
+async def test_a_pdf_behind_an_address_has_the_pages_of_the_same_pdf_in_the_request(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    origins.allow_loopback(monkeypatch)
+    kind = "application/pdf"
+    files = {"/1.pdf": (kind, base64.b64decode(PDF)), "/page.pdf": (kind, b"<html>"), "/1.png": ("image/png", b"a")}
+    async with origins.running(files, tmp_path) as origin:
+        allowed = served(model, media_hosts=(origin.host,))
+        address = origin.address("/1.pdf")
+        for more in ({}, {"pages": "2,1", "dpi": 100}, {"pages": "1", "encoding": "bytes"}):
+            found = await answered(allowed, {"pdf": address, **more})
+            assert found == await answered(served(model), {"pdf": PDF, **more})
+            assert len(found[1]) == len(set(found[1])) == (1 if more.get("pages") == "1" else 2)
+        assert len(origin.requests) == 3
+        for data, param, says in (
+            ({"pdf": origin.address("/page.pdf")}, "data.pdf", "it is not a PDF: it does not begin with %PDF-"),
+            ({"pdf": origin.address("/1.png")}, "data.pdf", "answered with image/png, not with a PDF"),
+            ({"pdf": origin.address("/moved/1.pdf"), "pages": "3"}, "data.pages", "page 3 is not there: the PDF has 2"),
+            ({"pdf": "https://evil.example.com/1.pdf"}, "data.pdf", "evil.example.com is not allowed"),
+            ({"pdf": "file:///etc/hostname"}, "data.pdf", "an address is not fetched"),
+            ({"pdf": address, "dpi": 301}, "data.dpi", "the limit is 300 (pdf_dpi)"),
+            ({"image": address}, "data.image", "answered with application/pdf, not with an image"),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                await answered(allowed, data)
+            assert (refused.value.param, says in refused.value.message) == (param, True), refused.value.message
+        small = served(model, media_hosts=(origin.host,), pdf_bytes=500)
+        with pytest.raises(InvalidRequest, match=r"the limit is 500 a PDF \(pdf_bytes\)"):
+            await answered(small, {"pdf": address})
+
+
+async def test_a_pdf_that_is_being_fetched_takes_no_turn_of_those_that_are_rendered(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetching, finish = asyncio.Event(), asyncio.Event()
+
+    async def fetch(files: RemoteFiles, addresses: dict[str, str]) -> dict[str, bytes]:
+        fetching.set()
+        await finish.wait()
+        return dict.fromkeys(addresses, base64.b64decode(PDF))
+
+    monkeypatch.setattr(RemoteFiles, "fetch", fetch)
+    of = served(model, media_hosts=("pages.example.com",), pdf_in_flight=1)
+    slow = asyncio.create_task(answered(of, {"pdf": "https://pages.example.com/1.pdf"}))
+    await fetching.wait()
+    meanwhile = await answered(of, {"pdf": PDF})
+    finish.set()
+    assert await slow == meanwhile
 
 
 def test_documents_that_are_images_are_scored(model: Path) -> None:

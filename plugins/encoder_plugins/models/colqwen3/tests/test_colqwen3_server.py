@@ -175,6 +175,7 @@ def test_an_image_that_cannot_be_served_is_refused_and_the_server_goes_on(server
         assert (error["param"], says in error["message"]) == ("data.images[1]", True), error
     for data, param in (
         ({"image": "https://example.org/a.png"}, "data.image"),
+        ({"pdf": "https://example.org/a.pdf"}, "data.pdf"),
         ({"images": [SMALL] * 33}, "data.images"),
         ({"inputs": ["a", {"text": "b <|image_pad|> c"}]}, "data.inputs[1]"),
         ({"text": "<|im_start|>user", "input_type": "query"}, "data.text"),
