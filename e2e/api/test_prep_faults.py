@@ -181,6 +181,31 @@ def test_never_more_preparations_than_allowed(
     assert {name for namespace, name in about if namespace == scene.name} == set(names)
 
 
+@pytest.mark.fault(
+    "the ConfigMap of a label set, or its key, does not exist",
+    "`LabelSetMissing` with the names of set, ConfigMap and key",
+    "no prep Job is created before it exists; then the preparation starts without an edit",
+)
+def test_a_missing_label_set_is_named_and_taken_when_it_is_there(
+    kube: Kube, scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    wanted = {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "places", "key": "cities.jsonl"}}
+    scene.apply_model(plugin="deberta_gliner_linker", labelSets=[wanted], serving=NO_PODS)
+    needed = "spec.labelSets: label set cities needs key cities.jsonl"
+    found = scene.wait_condition("ArtifactReady", "LabelSetMissing", seconds=30)
+    assert found["message"] == f"{needed} of ConfigMap places, which does not exist in namespace {scene.name}"
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "places", "namespace": scene.name}}
+    kube.apply({**config_map, "data": {"towns.jsonl": ""}})
+    has_not = f"{needed}, which ConfigMap places in namespace {scene.name} does not have"
+    wait_for("the key that is missing", lambda: reported(scene).get("message") == has_not, seconds=30)
+    assert scene.jobs("prep") == []
+    kube.apply({**config_map, "data": {"cities.jsonl": '"Rome"\n'}})
+    scene.wait_current("ArtifactReady", seconds=60)
+    events = kube.all(("v1", "Event"), scene.name)
+    warned = [event["message"] for event in events if event["reason"] == "LabelSetMissing"]
+    assert found["message"] in warned
+
+
 def most_at_once(states: list[Body]) -> int:
     """How many Jobs were unfinished at the same time, by the order in which their states came."""
     unfinished: set[str] = set()

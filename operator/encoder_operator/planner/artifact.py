@@ -111,6 +111,8 @@ def volume_expansion(model: EncoderModel, observed: ObservedState) -> tuple[Acti
 
 def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings: Settings) -> ArtifactPlan:
     actions: list[Action] = []
+    if missing := _missing_label_sets(model, observed):
+        return missing
     if observed.prep_wait_reason:
         return ArtifactPlan(
             reason=Reason.QUEUED, message=observed.prep_wait_reason, key=key, requeue_after=_QUEUE_POLL_SECONDS
@@ -221,6 +223,10 @@ def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedSta
             reason=Reason.PREPARING, message="The prep Job is starting", requeue_after=FIRST_POD_SECONDS
         )
     found = pod_diagnosis.diagnose(last) if last.alive else None
+    mounts = last.phase == "Pending" and (found is None or found.reason is Reason.VOLUME_NOT_MOUNTED)
+    if mounts and (missing := _missing_label_sets(model, observed)):
+        # it was deleted after the Job was created; the kubelet mounts it when it is created again
+        return missing
     if found is not None:
         # the kubelet retries mounts and pulls, and the pod's next event reports the result
         return ArtifactPlan(reason=found.reason, message=found.message, requeue_after=30.0)
@@ -300,6 +306,32 @@ def _inputs_missing_message(model: EncoderModel) -> str:
     wanted = model.spec.parity.inputs
     named = f"{wanted.config_map_ref.name} with key {wanted.config_map_ref.key}" if wanted else ""
     return f"spec.parity.inputs: ConfigMap {named} does not exist in namespace {model.namespace}"
+
+
+def _missing_label_sets(model: EncoderModel, observed: ObservedState) -> ArtifactPlan | None:
+    """Return the plan while a ConfigMap or key of a label set does not exist, or None."""
+    missing = []
+    for entry in model.spec.label_sets:
+        wanted = entry.config_map_ref
+        if wanted is None or wanted.name not in observed.config_map_keys:
+            continue
+        keys, named = observed.config_map_keys[wanted.name], f"ConfigMap {wanted.name}"
+        if keys is None:
+            missing.append(
+                f"label set {entry.name} needs key {wanted.key} of {named}, which does not exist in namespace {model.namespace}"
+            )
+        elif wanted.key not in keys:
+            missing.append(
+                f"label set {entry.name} needs key {wanted.key}, which {named} in namespace {model.namespace} does not have"
+            )
+    if not missing:
+        return None
+    return ArtifactPlan(
+        reason=Reason.LABEL_SET_MISSING,
+        message=f"spec.labelSets: {'; '.join(missing)}",
+        # ConfigMaps are not watched
+        requeue_after=_MOUNT_GRACE_SECONDS,
+    )
 
 
 def describe(artifact: Artifact) -> str:

@@ -218,6 +218,8 @@ class ObservedState:
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
     # sha256 of the user's parity inputs; empty if the spec names none, None if they do not exist
     inputs: str | None = ""
+    # keys of the ConfigMaps of label sets, None for one that does not exist; empty while no prep Job needs them
+    config_map_keys: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
 
 def parse_json(text: str) -> Json:

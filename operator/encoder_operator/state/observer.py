@@ -88,6 +88,7 @@ class Observer:
                 record["metadata"]["labels"][naming.REVISION]: record for record in _with_component(records, "revision")
             },
             inputs=await self._inputs(namespace, snapshot.live),
+            config_map_keys=await self._config_map_keys(namespace, snapshot.live, _with_component(pods, "prep")),
         )
 
     async def _pod(self, namespace: str, live: Json) -> Pod:
@@ -168,6 +169,18 @@ class Observer:
         content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
         return None if content is None else hashlib.sha256(content.encode()).hexdigest()
 
+    async def _config_map_keys(
+        self, namespace: str, live: Json, prep_pods: Iterable[Json]
+    ) -> dict[str, frozenset[str] | None]:
+        """Return the keys of the ConfigMaps of label sets, None for one that does not exist; nothing while no prep Job needs them."""
+        references = [entry.get("configMapRef") for entry in live.get("spec", {}).get("labelSets") or []]
+        names = dict.fromkeys(found["name"] for found in references if found)
+        mounted = any(pod.get("status", {}).get("phase") == "Running" for pod in prep_pods)
+        if not names or mounted or _is_artifact_ready(live):
+            return {}
+        # one after the other: each may have 1 MiB
+        return {name: _keys(await self._client.get("ConfigMap", namespace, name)) for name in names}
+
     async def _with_products(
         self, pods: Iterable[Pod], revisions: list[Revision], verdicts: tuple[Verdict, ...]
     ) -> tuple[Pod, ...]:
@@ -213,6 +226,20 @@ class Observer:
 
 def _with_component(found: Iterable[Json], component: str) -> list[Json]:
     return [entry for entry in found if ownership.component(entry) == component]
+
+
+def _is_artifact_ready(live: Json) -> bool:
+    """Return whether the last status has an artifact for the current spec; if it is gone, the next status does not."""
+    conditions = live.get("status", {}).get("conditions") or []
+    ready = next((entry for entry in conditions if entry["type"] == "ArtifactReady"), {})
+    current = ready.get("observedGeneration") == live["metadata"].get("generation")
+    return current and ready.get("status") == "True"
+
+
+def _keys(config_map: Json | None) -> frozenset[str] | None:
+    if config_map is None:
+        return None
+    return frozenset([*(config_map.get("data") or ()), *(config_map.get("binaryData") or ())])
 
 
 def _is_ours(live: Json, model: str) -> bool:

@@ -97,6 +97,7 @@ Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress |
 Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn | Wait, or increase these settings
 ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
 InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
+LabelSetMissing | ArtifactReady | The ConfigMap or key of a label set in `spec.labelSets` does not exist; the message names set, ConfigMap and key | Create it; preparation continues automatically. A model whose artifact is prepared does not need it any more
 ClaimPending | ArtifactReady | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
 TokenSecretMissing | ArtifactReady | The Secret or its key does not exist | Create it; the Job continues automatically
 VolumeNotMounted | ArtifactReady | The kubelet cannot mount a volume; the message is from the kubelet | Check the volume and its driver

@@ -28,6 +28,7 @@ WARNING_REASONS = frozenset(
         Reason.NAME_CONFLICT,
         Reason.CLAIM_MISSING,
         Reason.INPUTS_MISSING,
+        Reason.LABEL_SET_MISSING,
         Reason.TOKEN_SECRET_MISSING,
         Reason.VOLUME_NOT_MOUNTED,
         *PREP_ERRORS,

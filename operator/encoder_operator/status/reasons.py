@@ -36,6 +36,7 @@ class Reason(StrEnum):
     CLAIM_MISSING = "ClaimMissing"
     CLAIM_PENDING = "ClaimPending"
     INPUTS_MISSING = "InputsMissing"
+    LABEL_SET_MISSING = "LabelSetMissing"
     TOKEN_SECRET_MISSING = "TokenSecretMissing"
     VOLUME_NOT_MOUNTED = "VolumeNotMounted"
     AUTH_FAILED = "AuthFailed"

@@ -128,6 +128,106 @@ def test_label_sets_are_part_of_the_key_by_content() -> None:
     assert prep_job.inputs_hash(with_sets(one), "k") != prep_job.inputs_hash(elsewhere, "k")
 
 
+def labelled() -> Harness:
+    """Return a cluster with a model that has a label set, whose ConfigMap is not there."""
+    live = manifest()
+    del live["metadata"]["uid"]
+    wanted = {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "places", "key": "cities.jsonl"}}
+    live["spec"] |= {"plugin": "deberta_gliner_linker", "image": "mine:1", "labelSets": [wanted]}
+    images = SETTINGS.images.model_copy(update={"prep": {"deberta_gliner_linker": "prep:1"}})
+    found = Harness(live)
+    found.operator_settings = SETTINGS.model_copy(update={"images": images})
+    found.reconciler = found.operator()
+    return found
+
+
+def places(**fields: Json) -> Json:
+    return {"metadata": {"name": "places", "namespace": "demo"}, **fields}
+
+
+@pytest.mark.parametrize("field", ["data", "binaryData"])
+async def test_a_label_set_whose_config_map_is_missing_is_named_until_it_is_there(field: str) -> None:
+    cluster = labelled()
+    await cluster.settle()
+    assert cluster.condition("ArtifactReady") == cluster.condition("Ready") == ("False", "LabelSetMissing")
+    expected = "spec.labelSets: label set cities needs key cities.jsonl of ConfigMap places, which does not exist in namespace demo"
+    assert cluster.message("ArtifactReady") == expected
+    cluster.fake.put("configmaps", places(data={"other": ""}))
+    await cluster.settle()
+    assert cluster.condition("ArtifactReady") == ("False", "LabelSetMissing")
+    assert "key cities.jsonl, which ConfigMap places in namespace demo does not have" in cluster.message(
+        "ArtifactReady"
+    )
+    assert cluster.fake.of("jobs") == cluster.fake.of("persistentvolumeclaims") == []
+    warnings = [event for event in cluster.fake.of("events") if event["reason"] == "LabelSetMissing"]
+    assert [event["type"] for event in warnings] == ["Warning"] * len(warnings)
+    assert expected in [event["message"] for event in warnings]
+    # nothing tells the operator when it is created
+    assert await cluster.reconcile() == 10.0
+    cluster.fake.put("configmaps", places(**{field: {"cities.jsonl": ""}}))
+    await cluster.settle()
+    assert cluster.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_label_set_that_is_lost_before_the_prep_pod_has_mounted_it_is_named() -> None:
+    cluster = labelled()
+    cluster.fake.put("configmaps", places(data={"cities.jsonl": ""}))
+    await cluster.reconcile()
+    (job,) = cluster.fake.of("jobs")
+    cluster.fake.remove("configmaps", "demo", "places")
+    pod = {
+        "metadata": {
+            "name": "p",
+            "namespace": "demo",
+            "labels": job["spec"]["template"]["metadata"]["labels"],
+            "ownerReferences": [harness.controller("Job", job)],
+        },
+        "spec": {},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "prepare", "state": {}}]},
+    }
+    cluster.fake.put("pods", pod)
+    await cluster.reconcile()
+    assert cluster.condition("ArtifactReady") == ("False", "LabelSetMissing")
+    cluster.fake.put("configmaps", places(data={"cities.jsonl": ""}))
+    await cluster.reconcile()
+    assert cluster.condition("ArtifactReady") == ("False", "Preparing")
+    cluster.fake.remove("pods", "demo", "p")
+    await cluster.settle()
+    assert cluster.condition("Ready") == ("True", "Ready")
+    preps = [name for kind, name in cluster.fake.created if kind == "jobs" and name.endswith("-prep")]
+    assert preps == [job["metadata"]["name"]]
+
+
+async def test_an_artifact_keeps_its_label_sets_whatever_becomes_of_their_config_maps() -> None:
+    cluster = labelled()
+    cluster.fake.put("configmaps", places(data={"cities.jsonl": "one"}))
+    await cluster.settle()
+    active = cluster.status["activeRevision"]
+    cluster.fake.put("configmaps", places(data={"cities.jsonl": "another"}))
+    await cluster.settle()
+    cluster.fake.remove("configmaps", "demo", "places")
+    # it is read only while a prep Job may need it
+    cluster.fake.forbidden = {"GET configmaps"}
+    await cluster.settle()
+    cluster.fake.forbidden = set()
+    # nor is it needed where the status is lost
+    cluster.edit(lambda live: live.pop("status"))
+    cluster.reconciler = cluster.operator()
+    await cluster.settle()
+    assert (cluster.condition("ArtifactReady"), cluster.status["activeRevision"]) == (("True", "Prepared"), active)
+    assert cluster.condition("Ready") == ("True", "Ready")
+    # other content is another sha256, and another artifact
+    cluster.edit(lambda live: live["spec"]["labelSets"][0].update(sha256="2" * 64))
+    await cluster.settle()
+    assert cluster.condition("ArtifactReady") == ("False", "LabelSetMissing")
+    assert cluster.endpoints() == [active]
+    cluster.fake.put("configmaps", places(data={"cities.jsonl": "another"}))
+    await cluster.settle()
+    assert cluster.condition("Ready") == ("True", "Ready")
+    assert cluster.endpoints() == [cluster.status["activeRevision"]] != [active]
+    assert cluster.status["artifact"]["labelSets"] == [{"name": "cities", "sha256": "2" * 64}]
+
+
 def config_map(content: str) -> Json:
     return {"metadata": {"name": "cases", "namespace": "demo"}, "data": {"inputs.json": content}}
 

@@ -28,7 +28,15 @@ def found(old: Json, new: Json) -> list[tuple[bool, str, str]]:
     [
         *("InvalidSpec", "UnknownPlugin", "UnsupportedAccelerator", "ArgumentDenied", "EnvironmentDenied"),
         *("PodTemplateDenied", "LoadFormatUnsupported", "RemoteCodeDenied", "NotPermitted", "OneNodeOnly"),
-        *("OnePodOnly", "NoImage", "NameConflict", "ClaimMissing", "InputsMissing", "TokenSecretMissing"),
+        *(
+            "OnePodOnly",
+            "NoImage",
+            "NameConflict",
+            "ClaimMissing",
+            "InputsMissing",
+            "LabelSetMissing",
+            "TokenSecretMissing",
+        ),
         *("VolumeNotMounted", "AuthFailed", "RepositoryNotFound", "RevisionNotFound", "FileNotFound"),
         *("InsufficientSpace", "ChecksumMismatch", "Unsupported", "UnsupportedFilesystem", "PickleRefused"),
         *("RemoteCodeRefused", "Stalled", "RateLimited", "DownloadFailed", "OutOfMemory", "DeadlineExceeded"),
