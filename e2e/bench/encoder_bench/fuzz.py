@@ -15,15 +15,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
 import msgspec
 
 from encoder_bench import server
 from encoder_bench.fuzz_bodies import Body, Maker, Shape
 from encoder_plugins import catalog
+from encoder_plugins.artifact import label_sets
 from encoder_plugins.artifact import reference as references
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.families.vision.cases import picture
@@ -31,7 +34,7 @@ from encoder_plugins.inputs.tests import pdfs
 from encoder_plugins.parity import verdict as comparison
 from encoder_plugins.parity.plan import Batch
 from encoder_plugins.parity.protocol import Parity
-from encoder_plugins.plugin import resolve
+from encoder_plugins.plugin import Plugin, resolve
 from encoder_plugins.serving import limits
 
 CLIENTS = 8
@@ -131,8 +134,52 @@ VISUAL: Sequence[Mapping[str, Any]] = (
 )
 
 
-def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> Maker:
-    """Return what makes bodies for the routes of the plugin of a recorded reference."""
+# a name that no resolver has (RFC 2606): fetching from it ends at once, and is refused
+MEDIA_HOST = "files.invalid"
+# files by their addresses, among others
+ADDRESSED: Sequence[Mapping[str, Any]] = (
+    {"pdf": f"https://{MEDIA_HOST}/a.pdf", "pages": "1-2", "dpi": 72},
+    {"images": [_IMAGE, f"https://{MEDIA_HOST}/a.png"], "encoding": "base64"},
+    {"query": "bread", "documents": ["bread", {"image": f"https://{MEDIA_HOST}:443/a.png"}]},
+)
+LINKED = "Tim Cook leads Apple in Cupertino."
+LABELS = ("person", "company", "city")
+
+
+def of_label_set(name: str, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the data of requests for a label set: all of it, and by some of its ids."""
+    candidates = [list(ids[:2]), list(ids[1:])]
+    return [
+        {"text": LINKED, "label_set": name},
+        {"texts": [LINKED, "Bread."], "label_set": name, "candidates_per_text": candidates, "threshold": 0.3},
+    ]
+
+
+def of_label_vectors(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the data of requests with vectors, as the server gave them, for all of their labels, and for some."""
+    labels = list(given["vectors"])
+    some = {**given, "vectors": {name: given["vectors"][name] for name in labels[:1]}}
+    candidates = [[{"id": f"Q{number}", "label": name} for number, name in enumerate(labels)]]
+    return [
+        {"text": LINKED, "labels": labels, "label_vectors": given},
+        {"text": LINKED, "labels": labels, "label_vectors": some, "threshold": 0.3},
+        {"texts": [LINKED], "candidates_per_text": candidates, "label_vectors": given},
+        {"encode": "labels", "labels": labels},
+    ]
+
+
+def maker(
+    reference: Reference, parity: Parity, seed: int, body_bytes: int, further: Sequence[Mapping[str, Any]] = ()
+) -> Maker:
+    """Return what makes bodies for the routes of the plugin of a recorded reference.
+
+    Args:
+        reference: Its cases are requests that are answered.
+        parity: What makes bodies of them.
+        seed: The same one makes the same bodies.
+        body_bytes: The largest body that is taken.
+        further: The data of further requests of ``/pooling``, which only one artifact answers.
+    """
     plugin = catalog.get(reference.plugin)
     schemas = resolve(plugin.processor).schemas
     short = sorted(reference.cases, key=lambda case: len(json.dumps(case)))[: len(reference.cases) * 2 // 3 + 1]
@@ -144,7 +191,9 @@ def maker(reference: Reference, parity: Parity, seed: int, body_bytes: int) -> M
         good += [{"data": data} for data in RANKING] * max(1, len(good) // len(RANKING))
     schema = schema_of(schemas["pooling"].request)
     if "pdf" in schema["properties"]["data"]["properties"]:
-        good += [{"data": data} for data in VISUAL] * max(1, len(good) // len(VISUAL))
+        further = [*further, *VISUAL, *ADDRESSED]
+    if further:
+        good += [{"data": data} for data in further] * max(1, len(good) // len(further))
     shapes = [Shape("/pooling", schema, good)]
     shapes += [
         Shape(route.path, schema_of(schemas[route.schema].request), FURTHER[route.schema])
@@ -256,10 +305,24 @@ class Sentinel:
 def run(artifact: Path, count: int, seed: int, log: Path) -> Report:
     """Serve an artifact on the CPU, attack it, and return what came of it."""
     reference = references.read(artifact)
-    parity: Parity = resolve(catalog.get(reference.plugin).parity)
-    made = maker(reference, parity, seed, limits.defaults(catalog.get(reference.plugin))["body_bytes"])
-    with server.served(artifact, log, "--accelerator", "cpu") as at:
+    plugin = catalog.get(reference.plugin)
+    parity: Parity = resolve(plugin.parity)
+    options = ["--allowed-media-host", MEDIA_HOST] if plugin.takes_images else []
+    with server.served(artifact, log, "--accelerator", "cpu", *options) as at:
+        further = _of_artifact(at, plugin, artifact) if plugin.label_sets else []
+        made = maker(reference, parity, seed, limits.defaults(plugin)["body_bytes"], further)
         return asyncio.run(attack(at, made.bodies(count), count, Sentinel(reference, parity)))
+
+
+def _of_artifact(at: server.Server, plugin: Plugin, artifact: Path) -> list[dict[str, Any]]:
+    """Return the data of requests that hold something of the artifact: its label sets, and vectors of labels."""
+    body = {"model": "bench", "data": {"encode": "labels", "labels": LABELS}}
+    answer = httpx.post(f"{at.url}{plugin.routes[0].path}", json=body, timeout=60).raise_for_status().json()
+    found = of_label_vectors(answer["data"]["label_vectors"])
+    for name, file in label_sets.files(artifact / label_sets.FOLDER).items():
+        ids = [label.id for label in islice(label_sets.read(file), 20)]
+        found += of_label_set(name, ids)
+    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,14 @@ STRINGS = (
         "\r\n\r\nHTTP/1.1 200 OK",
     ),
 )
+# in the place of the address of a file: of this machine, of a metadata service, of another host than it seems, and of none
+ADDRESSES = (
+    "https://127.0.0.1/a.pdf",
+    "http://169.254.169.254/latest/meta-data",
+    "https://files.invalid@[::1]/a.pdf",
+    "https://files.invalid:99999/a.png",
+    "file:///etc/passwd",
+)
 NUMBERS = (
     0,
     -1,
@@ -154,6 +162,8 @@ class Maker:
         }
         if any(self._files(body) for shape in shapes for body in shape.good):
             self._kinds["damaged files"] = (30, self._damaged_files)
+        if any(self._addresses(body) for shape in shapes for body in shape.good):
+            self._kinds["other addresses"] = (10, self._other_addresses)
 
     @property
     def kinds(self) -> list[str]:
@@ -235,6 +245,18 @@ class Maker:
                 content = self._chance.choice(list(found.values()))
             _put(body, path, base64.b64encode(self._with_damage(content)).decode())
         return self._json("damaged files", body)
+
+    def _other_addresses(self) -> Body:
+        """A good request with another address in the place of one."""
+        body = self._chance.choice([body for body in self._shape.good if self._addresses(body)] or self._shape.good)
+        body = {"model": "bench", **copy.deepcopy(body)}
+        if found := self._addresses(body):
+            _put(body, self._chance.choice(found), self._chance.choice(ADDRESSES))
+        return self._json("other addresses", body)
+
+    def _addresses(self, body: Mapping[str, Json]) -> list[tuple[str | int, ...]]:
+        """Return where the addresses of files are in a body."""
+        return [path for path in self._paths(body) if str(_at(body, path)).startswith("https://")]
 
     def _files(self, body: Mapping[str, Json]) -> dict[tuple[str | int, ...], bytes]:
         """Return the files in a body, by where they are."""

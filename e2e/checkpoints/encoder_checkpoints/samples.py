@@ -65,14 +65,14 @@ def of(plugin: Plugin) -> Sample:
     return Sample(plugin, module.build, module.DEMO)
 
 
-def prepare(sample: Sample, folder: Path) -> Path:
-    """Build a plugin's sample checkpoint and prepare it as the prep image does; return the artifact's folder."""
+def prepare(sample: Sample, folder: Path, *options: str) -> Path:
+    """Build a plugin's sample checkpoint and prepare it as the prep image does, with options of the command; return the artifact's folder."""
     from encoder_plugins.__main__ import main
 
     source, artifact = folder / "sources" / sample.name, folder / "artifacts" / sample.name
     if not artifact.exists():
         built = sample.build(source).resolve()
-        if main(["prepare", sample.name, str(built), str(artifact)]):
+        if main(["prepare", sample.name, str(built), str(artifact), *options]):
             raise RuntimeError(f"the sample of {sample.name} could not be prepared; the lines above say why")
     return artifact
 

@@ -8,11 +8,18 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 
+from encoder_bench import fuzz
 from encoder_bench.fuzz import schema_of
 from encoder_bench.fuzz_bodies import Maker, Shape
+from encoder_plugins import catalog
+from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.vision import request
+from encoder_plugins.families.vision.request import Rules, VisualLimits, VisualRequest
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.body import Data, Envelope
+from encoder_plugins.plugin import resolve
+from encoder_plugins.serving import limits
 
 BODY_BYTES = 20_000
 
@@ -66,6 +73,63 @@ def test_every_route_gets_bodies_of_its_own_shape() -> None:
     valid = {(body.path, body.content) for body in made if body.kind == "valid"}
     assert ("/flat", b'{"model": "bench", "text": "a"}') in valid
     assert not any(b'"data"' in content for path, content in valid if path != "/pooling")
+
+
+# what only some artifacts answer, and addresses of files, with what is found of each in other bodies
+VECTORS = {"digest": "sha256:1", "vectors": {"a": base64.b64encode(bytes(range(1, 129))).decode(), "b": "AACAPw=="}}
+SEEDS: list[tuple[str, list[Any], set[str]]] = [
+    (
+        "deberta_gliner_linker",
+        [*fuzz.of_label_set("people", ["Q1", "Q2", "Q3"]), *fuzz.of_label_vectors(VECTORS)],
+        {"label_set", "candidates_per_text", "label_vectors", "encode"},
+    ),
+    ("colqwen3", [*fuzz.VISUAL, *fuzz.ADDRESSED], {"pdf", "pages", "images", "inputs", "documents"}),
+]
+
+
+@pytest.mark.parametrize(("name", "seeds", "fields"), SEEDS, ids=[name for name, _, _ in SEEDS])
+def test_requests_that_only_an_artifact_answers_are_seeds(name: str, seeds: list[Any], fields: set[str]) -> None:
+    plugin = catalog.get(name)
+    kind = resolve(plugin.processor).schemas["pooling"].request
+    reference = Reference(artifact="", digest="", plugin=name, cases=(), expected={})
+    given = seeds if name == "deberta_gliner_linker" else []
+    made = list(fuzz.maker(reference, resolve(plugin.parity), 1, BODY_BYTES, given).bodies(6_000))
+    valid = [json.loads(body.content) for body in made if body.kind == "valid" and body.path == "/pooling"]
+    assert all(any(body["data"] == seed for body in valid) for seed in seeds)
+    for body in valid:
+        bodies.decode(json.dumps(body).encode(), kind)
+    # one place of a seed is another one, in each of its fields, while the others are as they were
+    changed = [json.loads(body.content) for body in made if body.kind == "border" and body.path == "/pooling"]
+    data = [body["data"] for body in changed if isinstance(body.get("data"), dict)]
+    for field in fields:
+        good = [seed[field] for seed in seeds if field in seed]
+        assert any(field in each and each[field] not in good for each in data), field
+        assert any(each.get(field) in good for each in data), field
+    assert any(body.kind == "damaged files" for body in made)
+
+
+def test_addresses_of_files_are_changed_into_those_of_other_hosts_and_kinds() -> None:
+    assert "other addresses" not in maker().kinds
+    plugin = catalog.get("colqwen3")
+    reference = Reference(artifact="", digest="", plugin=plugin.name, cases=(), expected={})
+    made = fuzz.maker(reference, resolve(plugin.parity), 1, BODY_BYTES).bodies(1_500)
+    rules = Rules(limits=limits.typed(VisualLimits, limits.defaults(plugin)), captions=False, hosts=[fuzz.MEDIA_HOST])
+    kind = Envelope[VisualRequest]
+    refused: set[str] = set()
+    for body in made:
+        if body.path == "/pooling" and body.kind == "other addresses":
+            try:
+                request.check(bodies.decode(body.content, kind).data, rules)
+            except InvalidRequest as error:
+                refused.add(error.message)
+    for says in (
+        "the host 127.0.0.1 is not allowed",
+        "only https",
+        "a user or a password",
+        "not an address",
+        "an address is not fetched",
+    ):
+        assert any(says in message for message in refused), (says, refused)
 
 
 def accepted(content: bytes) -> bool:

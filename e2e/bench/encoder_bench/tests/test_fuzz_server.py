@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,14 @@ PLUGIN = "deberta_gliner"
 
 
 def attacked(plugin: str, folder: Path, count: int) -> fuzz.Report:
-    artifact = samples.prepare(samples.of(catalog.get(plugin)), folder)
+    sample, options = samples.of(catalog.get(plugin)), []
+    if sample.plugin.label_sets:
+        labels = [
+            json.dumps({"id": f"Q{number}", "label": label}) for number, label in enumerate(sample.demo["labels"])
+        ]
+        (folder / "labels.jsonl").write_text("\n".join(labels))
+        options = ["--label-set", f"demo={folder / 'labels.jsonl'}"]
+    artifact = samples.prepare(sample, folder, *options)
     report = fuzz.run(artifact, count, seed=1, log=folder / "server.log")
     print(report.render())
     return report

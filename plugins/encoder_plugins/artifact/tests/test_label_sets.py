@@ -79,6 +79,23 @@ def test_more_than_a_set_may_hold_is_refused(tmp_path: Path, monkeypatch: pytest
         list(label_sets.parse(tmp_path / "none", "mine"))
 
 
+def test_what_just_keeps_the_limits_is_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = ["x" * 256, "y" * 256]
+    (source := tmp_path / "source").write_text(json.dumps(longest))
+    monkeypatch.setattr(label_sets, "MOST_LABELS", 2)
+    monkeypatch.setattr(label_sets, "MOST_BYTES", source.stat().st_size)
+    assert [label.text for label in label_sets.parse(source, "mine")] == longest
+
+
+def test_the_published_limits_are_those_that_hold(tmp_path: Path) -> None:
+    # as the plugin's page has them: 16 sets, a million labels and 256 MiB each
+    assert (label_sets.MOST_SETS, label_sets.MOST_LABELS) == (16, 1_000_000)
+    with (tmp_path / "source").open("wb") as sparse:
+        sparse.truncate((256 << 20) + 1)
+    with pytest.raises(Unsupported, match="268435457 bytes; the limit is 268435456"):
+        next(label_sets.parse(tmp_path / "source", "mine"))
+
+
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a/b", "a" * 64, "a\n", "é"])
 def test_a_name_is_that_of_a_kubernetes_object(name: str) -> None:
     label_sets.check_name("my-set-1")
