@@ -231,9 +231,11 @@ def _with_component(found: Iterable[Json], component: str) -> list[Json]:
 def _is_artifact_ready(live: Json) -> bool:
     """Return whether the last status has an artifact for the current spec; if it is gone, the next status does not."""
     conditions = live.get("status", {}).get("conditions") or []
-    ready = next((entry for entry in conditions if entry["type"] == "ArtifactReady"), {})
-    current = ready.get("observedGeneration") == live["metadata"].get("generation")
-    return current and ready.get("status") == "True"
+    generation = live["metadata"].get("generation")
+    return any(
+        entry["type"] == "ArtifactReady" and entry["status"] == "True" and entry.get("observedGeneration") == generation
+        for entry in conditions
+    )
 
 
 def _keys(config_map: Json | None) -> frozenset[str] | None:

@@ -27,6 +27,7 @@ def test_every_form_becomes_the_same_file(content: str, tmp_path: Path) -> None:
     assert target.read_bytes() == '["Q1","company"]\n["Straße 東京","Straße 東京"]\n["Q3","a\u2028b\\tc"]\n'.encode()
     assert list(label_sets.read(target)) == EXPECTED
     assert label_sets.files(tmp_path) == {"set": target}
+    assert label_sets.files(tmp_path / "none") == label_sets.files(None) == {}
 
 
 @pytest.mark.parametrize(
