@@ -16,6 +16,7 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.gliner import payload
 from encoder_plugins.families.gliner.processor import Parsed
 from encoder_plugins.families.gliner.request import Entity
+from encoder_plugins.families.gliner.set_requests import START_SECONDS
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.encodings import encode_base64
 from encoder_plugins.models.deberta_gliner_linker import PLUGIN
@@ -99,6 +100,7 @@ def test_vectors_are_made_before_the_first_request_as_far_as_there_is_room_and_t
             step = advance(starting, [torch.zeros(counts[-1], width)])
         return list(step), counts
 
+    assert START_SECONDS == 60.0
     whole = ["Label set catalogue: 8 of 8 labels are encoded", "Label set large: 1001 of 1001 labels are encoded"]
     some = [whole[0], "Label set large: 92 of 1001 labels are encoded; 92 fit into the cache"]
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
