@@ -28,12 +28,19 @@ Weights = Literal["safetensors", "pickle"]
 
 PLUGINS = ("deberta_gliner", "deberta_gliner_linker", "mmbert_gliner", "modernbert_gliner_rerank", "mt5_gliner")
 # further families, by the plugin that serves them
-FURTHER = {"gliner_bi_modernbert": "deberta_gliner_linker", "gliner_bi_deberta": "deberta_gliner_linker"}
+FURTHER = {
+    "gliner_bi_modernbert": "deberta_gliner_linker",
+    "gliner_bi_deberta": "deberta_gliner_linker",
+    "gliner_linker_spans": "deberta_gliner_linker",
+    "gliner_rerank_spans": "modernbert_gliner_rerank",
+}
 LABELS = ("person", "company", "city", "date of birth", "sports team")
 # the logits of random spans and labels have this standard deviation, as those of trained checkpoints roughly have
 SPREAD = 2.0
 # of pairs of word and label, those that start, end, and are inside of an entity, with scores above 0.5
 WORD_SHARES = (0.4, 0.4, 0.6)
+# where words only propose spans: of pairs of span and label, those with scores above 0.5; and words of the spans that this is measured on
+SPAN_SHARE, SPAN_WORDS = 0.3, 6
 # with weights beyond this, checkpoints are written in bfloat16
 LARGE_BYTES = 1 << 30
 
@@ -120,6 +127,8 @@ def build(
         model = _model(config, seed)
         if config.get("span_mode") == "token_level":
             _calibrate_words(model, seed)
+            if config.get("represent_spans"):
+                _calibrate_proposed(model, seed)
         else:
             _calibrate(model, size.share if share is None else share)
         _save(model, folder, weights, dtype)
@@ -212,6 +221,49 @@ def _calibrate_words(model: Any, seed: int) -> None:
     last.bias *= factors
     scaled = seen * factors
     last.bias -= torch.stack([torch.quantile(scaled[:, i], 1 - share) for i, share in enumerate(WORD_SHARES)])
+
+
+@torch.no_grad()
+def _calibrate_proposed(model: Any, seed: int) -> None:
+    """Redraw, scale and shift the layers of proposed spans: logits have the requested spread, and `SPAN_SHARE` of them are above 0.
+
+    The vectors of labels are the encoder's. What they have in common would outweigh how they differ, so spans have little of it.
+    """
+    head = model.model
+    layer = head.span_rep_layer.span_rep_layer
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, parameter in layer.named_parameters():
+            parameter.normal_(0.0, 0.1 if "bias" in name else 2.0 / parameter.shape[1] ** 0.5)
+    words, labels = _scored(model)
+    last, mean = layer.out_project[3], labels.mean(0)
+    common = torch.outer(mean, mean) / (mean @ mean)
+    last.weight -= 0.9 * common @ last.weight
+    places = [
+        (first, first + further)
+        for further in range(SPAN_WORDS)
+        for first in range(min(len(text) for text in words) - further)
+    ]
+    spans = torch.cat([layer(text[None], torch.tensor(places)[None])[0] for text in words])
+    last.bias -= spans.mean(0)
+    logits = (spans - spans.mean(0)) @ labels.T
+    factor = SPREAD / logits.std().item()
+    last.weight *= factor
+    last.bias *= factor
+    last.bias -= torch.quantile(logits * factor, 1 - SPAN_SHARE) * mean / (mean @ mean)
+
+
+def _scored(model: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return what a token-level model scores of some texts: words `[words, size]` of each, and labels `[labels, size]` of all of them."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    hook = model.model.scorer.register_forward_pre_hook(
+        lambda _, given: seen.append((given[0][0].float(), given[1][0].float()))
+    )
+    try:
+        model.inference(list(vocabularies.SENTENCES[:6]), list(LABELS), batch_size=1, threshold=0.99)
+    finally:
+        hook.remove()
+    return [words for words, _ in seen], torch.cat([labels for _, labels in seen])
 
 
 def _captured(model: Any, *layers: torch.nn.Module) -> list[torch.Tensor]:

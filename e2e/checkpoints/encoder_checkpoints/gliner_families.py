@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -137,7 +137,7 @@ _MODERNBERT = {
 }
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "deberta_gliner": Family(
             base="example/deberta-v3",
@@ -384,5 +384,17 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 ),
             },
         ),
+    }
+)
+
+# token-level families whose words only propose spans
+_PROPOSING = {"gliner_linker_spans": "deberta_gliner_linker", "gliner_rerank_spans": "modernbert_gliner_rerank"}
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        **_FAMILIES,
+        **{
+            name: replace(_FAMILIES[family], head={**_FAMILIES[family].head, "represent_spans": True})
+            for name, family in _PROPOSING.items()
+        },
     }
 )

@@ -52,6 +52,7 @@ def convert(spec: EncoderSpec, settings: BiSettings, folder: Path, auxiliary: Ma
             lstm_layers=settings.text.lstm_layers,
             projection=size != complete.hidden_size,
             head=settings.text.head,
+            represent_spans=settings.text.represent_spans,
             label_encoder=LabelEncoder(
                 config=_plain(label_encoder),
                 projection=size != label_encoder.hidden_size,

@@ -48,7 +48,6 @@ _SINGLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "decoder_config": (None,),
         "relations_layer": (None,),
         "triples_layer": (None,),
-        "represent_spans": (False, None),
         "precomputed_prompts_mode": (False, None),
     }
 )
@@ -115,6 +114,7 @@ class Settings:
         embed_class_token: Whether a label is read at its class token.
         lstm_layers: Layers of the LSTM over words.
         head: What scores: spans, or words.
+        represent_spans: Whether words only propose spans, which are then scored by vectors of their own.
         rows: Rows that the embedding must have; None where the tokenizer decides.
         encoder: The encoder's configuration; None where it is in another repository.
         base: The repository that the encoder came from.
@@ -130,6 +130,7 @@ class Settings:
     embed_class_token: bool
     lstm_layers: int
     head: Head
+    represent_spans: bool
     rows: int | None
     encoder: Mapping[str, Any] | None
     base: str
@@ -193,6 +194,7 @@ def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
         embed_class_token=_boolean(values, "embed_ent_token", default=True),
         lstm_layers=layers,
         head=head,
+        represent_spans=_represents_spans(values, head),
         rows=None if derived else rows,
         encoder=encoder,
         base=_text(values, "model_name", "microsoft/deberta-v3-small"),
@@ -338,6 +340,15 @@ def _lstm_layers(values: dict[str, Any]) -> int:
             " Say num_rnn_layers: 0 in a copy of the checkpoint, and give that as the source"
         )
     return layers
+
+
+def _represents_spans(values: Mapping[str, Any], head: Head) -> bool:
+    """Return whether the spans that words propose are scored again; a head of spans has no words that could."""
+    found = values.get("represent_spans")
+    accepted = (False, None) if head == "span" else (False, None, True)
+    if not any(found is value for value in accepted):
+        raise refusal(CONFIG, "represent_spans", found, accepted)
+    return found is True
 
 
 def _bounded(values: dict[str, Any], name: str, default: int, most: int) -> int:

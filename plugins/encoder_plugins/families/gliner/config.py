@@ -49,6 +49,7 @@ class GlinerConfig:
         lstm_layers: Layers of the LSTM over words; 0 for none [num_rnn_layers].
         projection: Whether a linear layer leads from the encoder's width to ``hidden_size``.
         head: What scores [span_mode: markerV0 or token_level]. Artifacts of earlier versions have spans.
+        represent_spans: Whether words only propose spans, which are then scored by vectors of their own [represent_spans].
         label_encoder: The encoder of labels; None where labels stand before the text, behind class tokens. With it the tokens
             named above mean nothing, and the LSTM has weights that the library never applies.
         languages: Those that stanza splits into words [words_splitter_type: stanza]; none for the whitespace splitter.
@@ -65,15 +66,18 @@ class GlinerConfig:
     lstm_layers: int
     projection: bool
     head: Head = "span"
+    represent_spans: bool = False
     label_encoder: LabelEncoder | None = None
     languages: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what goes under ``gliner`` in config.json."""
         values = asdict(self)
+        # as earlier versions wrote it
         if not self.languages:
-            # as earlier versions wrote it
             del values["languages"]
+        if not self.represent_spans:
+            del values["represent_spans"]
         return values
 
     @classmethod

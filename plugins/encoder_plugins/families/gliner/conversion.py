@@ -177,6 +177,7 @@ def _gliner_config(settings: Settings, width: int, tokenizer: Any, rows: int) ->
         lstm_layers=settings.lstm_layers,
         projection=settings.hidden_size != width,
         head=settings.head,
+        represent_spans=settings.represent_spans,
         languages=settings.languages,
     )
 

@@ -72,10 +72,12 @@ def spans(
     rows = rows[np.lexsort((word[rows], label[rows]))]
     at, of, score = word[rows], label[rows], scores[rows]
     begins, ends = (score[:, column] > np.float32(threshold) for column in (0, 1))
-    # a run is a sequence of neighbours with the same label; [rows]: the number of each row's run
-    run = np.cumsum(np.concatenate(([True], (np.diff(of) != 0) | (np.diff(at) != 1)))[: len(rows)])
+    run = runs(at, of)
     if allowed is None:
-        first, last = _pairs(begins, ends, run, most)
+        found = Pairs.of(begins, ends, run)
+        if (total := int(found.counts.sum())) > most:
+            raise TooManySpans(total)
+        first, last = found.rows()
     else:
         first, last = _allowed_pairs(at, of, words, allowed, most)
         kept = begins[first] & ends[last] & (run[first] == run[last])
@@ -86,15 +88,46 @@ def spans(
     return Spans(at[first], at[last], of[first], lowest[order])
 
 
-def _pairs(begins: NDArray[np.bool_], ends: NDArray[np.bool_], run: Ints, most: int) -> tuple[Ints, Ints]:
-    """Return the rows of every start with every end at or behind it in the same run."""
-    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
-    lowest = np.searchsorted(last, first)
-    counts = np.searchsorted(last, np.searchsorted(run, run[first], side="right")) - lowest
-    if (total := int(counts.sum())) > most:
-        raise TooManySpans(total)
-    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(first, counts), last[np.repeat(lowest, counts) + within]
+def runs(at: Ints, of: Ints) -> Ints:
+    """Return the number of each row's run, `[rows]`: a run is a sequence of neighbouring words with the same label.
+
+    Args:
+        at: `[rows]`: the word.
+        of: `[rows]`: its label; rows are in order of labels, and then of words.
+    """
+    number: Ints = np.cumsum(np.concatenate(([True], (np.diff(of) != 0) | (np.diff(at) != 1)))[: len(at)])
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Every start with every end at or behind it in the same run.
+
+    Attributes:
+        first: `[starts]`: the row of each start.
+        lowest: `[starts]`: the number of the first end of each, among ``last``.
+        counts: `[starts]`: how many ends each has.
+        last: `[ends]`: the row of each end.
+    """
+
+    first: Ints
+    lowest: Ints
+    counts: Ints
+    last: Ints
+
+    @classmethod
+    def of(cls, begins: NDArray[np.bool_], ends: NDArray[np.bool_], run: Ints) -> Pairs:
+        """Count them, for rows that are starts, and ends, and belong to runs `[rows]`."""
+        first, last = np.flatnonzero(begins), np.flatnonzero(ends)
+        lowest = np.searchsorted(last, first)
+        counts = np.searchsorted(last, np.searchsorted(run, run[first], side="right")) - lowest
+        return cls(first, lowest, counts, last)
+
+    def rows(self, chosen: slice = slice(None)) -> tuple[Ints, Ints]:
+        """Return the rows of the start and the end of each pair; of some of the starts only, if they are ``chosen``."""
+        first, lowest, counts = self.first[chosen], self.lowest[chosen], self.counts[chosen]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(first, counts), self.last[np.repeat(lowest, counts) + within]
 
 
 def _allowed_pairs(

@@ -18,7 +18,7 @@ from msgspec import Meta
 from tokenizers import Tokenizer
 
 from encoder_plugins.errors import InvalidRequest
-from encoder_plugins.families.gliner import answers, payload, request
+from encoder_plugins.families.gliner import payload, request
 from encoder_plugins.families.gliner.answers import Candidates, PreparedText
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.families.gliner.label_runs import BiPromptBuilder
@@ -226,14 +226,8 @@ class LinkingProcessor(SetProcessor):
         self, text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, before: int
     ) -> Candidates:
         """Return the candidates of a text behind ``before`` ones of the same request, as few as a request may have."""
-        if self._by_word:
-            return super()._candidates(text, tables, data, before)
-        count = before + sum(answers.candidate_count(table) for table in tables)
-        if count > self.limits.candidates:
-            raise InvalidRequest(
-                f"the scores permit at least {count} spans; the limit is {self.limits.candidates}",
-                param="data.threshold",
-            )
+        if not self._by_word:
+            self._check_count(tables, before)
         return super()._candidates(text, tables, data, before)
 
     def _check_tokens(self, data: EntityRequest, different: set[bytes]) -> None:

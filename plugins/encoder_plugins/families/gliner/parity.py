@@ -170,8 +170,11 @@ class Entities:
         Raises:
             WrongAnswer: An entity is not one of this text: its offsets, text, label or score.
         """
-        scores = _scores(case, expected["logits"])
-        noise = np.abs(_scores(case, expected["logits_bfloat16"]) - scores)
+        scores, likely = _scores(case, expected)
+        noise, noise_likely = (
+            np.abs(rounded - exact)
+            for rounded, exact in zip(_scores(case, expected, "_bfloat16"), (scores, likely), strict=True)
+        )
         found = dict(_read(case, entity, scores) for entity in got)
         if len(found) != len(got):
             raise WrongAnswer("an entity is there twice")
@@ -181,23 +184,26 @@ class Entities:
                     raise WrongAnswer(f"an entity with label {label} has the id {str(entity.get('id'))[:100]!r}")
         errors = {span: abs(score - float(scores[span])) for span, score in found.items()}
         if case["measures"] == "scores":
-            missing = [span for span in _requested(case, scores) if scores[span] > LOW and span not in found]
+            # one that words do not propose should not be there
+            errors = {span: max(error, LOW - float(likely[span])) for span, error in errors.items()}
+            missing = [span for span in _requested(case, scores) if likely[span] > LOW and span not in found]
             # the score of one that is missing is at most the threshold
-            errors |= {span: float(scores[span]) - LOW for span in missing}
+            errors |= {span: float(likely[span]) - LOW for span in missing}
             notes = tuple(f"{_named(case, span)} is missing; its score is {scores[span]:.6f}" for span in missing)
             metrics = {"score_max": max(errors.values())} if errors else {}
             samples = {
                 "error": np.array(list(errors.values()), np.float64),
-                "noise": np.array([float(noise[span]) for span in errors], np.float64),
+                "noise": np.array([float(max(noise[span], noise_likely[span])) for span in errors], np.float64),
             }
             return Compared(metrics, notes, samples)
         if any(before[0] > after[0] for before, after in pairwise(found)):
             raise WrongAnswer("the entities are not in the order of the text")
-        moved = shift(case, found.keys(), scores)
-        metrics = {"decoded_shift": moved, "noise_shift": moved / max(float(noise.max(initial=0.0)), SMALLEST_NOISE)}
+        moved = shift(case, found.keys(), scores, likely)
+        lost = max(float(noise.max(initial=0.0)), float(noise_likely.max(initial=0.0)), SMALLEST_NOISE)
+        metrics = {"decoded_shift": moved, "noise_shift": moved / lost}
         if errors:
             metrics["score_max"] = max(errors.values())
-        return Compared(metrics, tuple(_disagreements(case, found, scores)))
+        return Compared(metrics, tuple(_disagreements(case, found, scores, likely)))
 
     def summarise(self, samples: Mapping[str, NDArray[np.float64]]) -> Mapping[str, float]:
         """Return quantiles of the score differences of a pass, and their ratio to the library's own in bfloat16."""
@@ -228,23 +234,25 @@ Span = tuple[int, int, int]
 """First word, further words, number of the label."""
 
 
-def shift(case: Mapping[str, Any], chosen: Any, scores: Scores) -> float:
+def shift(case: Mapping[str, Any], chosen: Any, scores: Scores, likely: Scores | None = None) -> float:
     """Return how far scores have to move for ``chosen`` to be what a greedy search keeps; infinite if no move helps.
 
     A search keeps the best first, and whatever nothing kept overlaps. So everything kept is above the threshold, no two
-    of it are in each other's way, and whatever else is above the threshold has something better in its way.
+    of it are in each other's way, and whatever else is above the threshold has something better in its way. What has to be above the
+    threshold is ``likely``, where that is not the score itself: see ``_scores``.
     """
     kept: list[Span] = sorted(chosen)
+    likely = scores if likely is None else likely
     threshold = np.float64(np.float32(case["threshold"]))
-    moves = [0.0, *(float(threshold - scores[span]) for span in kept)]
+    moves = [0.0, *(float(threshold - likely[span]) for span in kept)]
     if any(_exclude(case, one, other) for place, one in enumerate(kept) for other in kept[:place]):
         return float("inf")
     words = scores.shape[0]
     taken = set(kept)
-    for span in zip(*(axis.tolist() for axis in np.nonzero(scores > threshold)), strict=True):
+    for span in zip(*(axis.tolist() for axis in np.nonzero(likely > threshold)), strict=True):
         if span in taken or span[0] + span[1] >= words:
             continue
-        ways = [float(scores[span] - threshold)]
+        ways = [float(likely[span] - threshold)]
         # both may move: half of the distance each
         ways += [float(scores[span] - scores[other]) / 2 for other in kept if _exclude(case, span, other)]
         moves.append(min(ways))
@@ -324,12 +332,14 @@ def _read(case: Mapping[str, Any], entity: Any, scores: Scores) -> tuple[Span, f
     return min(spans, key=lambda span: abs(float(scores[span]) - probability)), probability
 
 
-def _disagreements(case: Mapping[str, Any], found: Mapping[Span, float], scores: Scores) -> Iterator[str]:
+def _disagreements(
+    case: Mapping[str, Any], found: Mapping[Span, float], scores: Scores, likely: Scores
+) -> Iterator[str]:
     """Word every entity that only one side has, with its distance to the threshold."""
     expected = dict(_read(case, entity, scores) for entity in case["entities"])
     for span in sorted(found.keys() ^ expected.keys()):
         side = "the library has" if span in expected else "the server has"
-        distance = float(scores[span]) - case["threshold"]
+        distance = float(likely[span]) - case["threshold"]
         yield f"only {side} {_named(case, span)}; the library's score is {distance:+.6f} from the threshold"
 
 
@@ -339,10 +349,20 @@ def _named(case: Mapping[str, Any], span: Span) -> str:
     return f"{case['words'][first][0]}:{case['words'][first + further][1]} (label {label})"
 
 
-def _scores(case: Mapping[str, Any], logits: Array) -> Scores:
-    """Return the score of every span of a case, `[words, width, labels]`."""
+def _scores(case: Mapping[str, Any], expected: Arrays, dtype: str = "") -> tuple[Scores, Scores]:
+    """Return the score of every span of a case, `[words, width, labels]`, and what has to be above the threshold for it to count.
+
+    That is the score itself. Of a span that words only propose it is the lower one of its score and of the best that any label has
+    by its words: both have to be above.
+    """
+    scores = _sigmoid(expected[f"logits{dtype}"])
+    if not case.get("by_word"):
+        return scores, scores
+    by_words = span_scores(scores, case["width"])
+    if (logits := expected.get(f"span_logits{dtype}")) is None:
+        return by_words, by_words
     scores = _sigmoid(logits)
-    return span_scores(scores, case["width"]) if case.get("by_word") else scores
+    return scores, np.minimum(scores, by_words.max(axis=2, keepdims=True))
 
 
 def span_scores(words: Scores, width: int) -> Scores:

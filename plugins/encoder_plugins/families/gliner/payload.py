@@ -20,6 +20,8 @@ START, WIDTH, CLASS, LOGIT = range(4)
 COLUMNS = 4
 # the class of the only row of a text with more candidates than a pooler keeps; its logit is their number
 TOO_MANY = -1
+# candidates of one text that a pooler keeps at most
+MOST_CANDIDATES = 1 << 20
 # columns of a scored word of a token-level model: the word, its class, and from here on the logits of start, end and inside
 TOKEN_LOGITS, TOKEN_COLUMNS = 2, 5
 

@@ -120,6 +120,9 @@ class GlinerProcessor:
         self._context = context
         self._config = read_config(context.model)
         self._by_word = self._config.head == "token"
+        self._counted = "words times span widths times labels"
+        if self._by_word:
+            self._counted = "spans times labels" if self._config.represent_spans else "words times labels"
         self._stanza = _stanza_splitter(context.model, self._config) if self._config.languages else None
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
         self._builder = self.builder(context.model, tokenizer, tokenizer_limit)
@@ -194,9 +197,8 @@ class GlinerProcessor:
                     continue
                 prepared, built = self._read(data, position, text, split, group, allowed, labels)
                 prepared_texts.append(prepared)
-                widths = 1 if self._by_word else self._config.max_width
-                pairs += sum(len(prompt.words) for prompt in built) * widths * len(group)
-                request.check_candidates(data, pairs, self.limits, by_word=self._by_word)
+                pairs += sum(self._scored(len(prompt.words)) for prompt in built) * len(group)
+                request.check_candidates(data, pairs, self.limits, self._counted)
                 parts += (_part(data, prompt, labels) for prompt in built)
                 if len(parts) > self.limits.prompts:
                     raise InvalidRequest(
@@ -207,6 +209,12 @@ class GlinerProcessor:
         left = iter(parts)
         prompts = [_prompt(list(islice(left, count))) for count in packs]
         return Parsed(data, lora, prepared_texts, readings, parts, packs, prompts)
+
+    def _scored(self, words: int) -> int:
+        """Return how many words, or spans, of a text with ``words`` words may be scored with each label."""
+        if self._config.represent_spans:
+            return words * (words + 1) // 2
+        return words if self._by_word else words * self._config.max_width
 
     def _split(self, data: EntityRequest, position: int, text: str) -> Split:
         """Return the words of a text."""
@@ -258,6 +266,9 @@ class GlinerProcessor:
         """Return the candidates of a text behind ``before`` ones of the same request."""
         if not self._by_word:
             return answers.candidates(text, tables)
+        if self._config.represent_spans:
+            self._check_count(tables, before)
+            return word_answers.proposed(text, tables, data)
         try:
             return word_answers.candidates(text, tables, data, most=self.limits.candidates - before)
         except TooManySpans as error:
@@ -265,6 +276,19 @@ class GlinerProcessor:
                 f"the scores permit at least {before + error.count} spans; the limit is {self.limits.candidates}",
                 param="data.threshold",
             ) from None
+
+    def _check_count(self, tables: Sequence[torch.Tensor], before: int) -> None:
+        """Refuse more candidates than a request may have, those among them that a pooler did not keep."""
+        own = sum(answers.candidate_count(table) for table in tables)
+        limit, count = self.limits.candidates, before + own
+        if own > sum(map(len, tables)):
+            # the pooler has a limit, too
+            limit = min(limit, payload.MOST_CANDIDATES)
+        if count > limit:
+            raise InvalidRequest(
+                f"the scores permit at least {count} spans; the limit is {limit}",
+                param="data.threshold",
+            )
 
     def _chosen(self, text: PreparedText, found: Candidates, data: EntityRequest) -> NDArray[np.int64]:
         """Return which candidates are the entities, in order."""

@@ -38,6 +38,9 @@ CONFIG = "gliner_config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 _SPLITTER = "words_splitter_type"
+# the logits of spans that words propose
+SPANS = "span_logits"
+_SPANS_AT_ONCE = 16_384
 # bytes of weights up to which one thread records within a minute or two
 _SMALL = 1 << 30
 
@@ -64,7 +67,9 @@ class GlinerRecorder:
 
         Returns:
             For each case ``logits`` and ``logits_bfloat16``: `[words, width, labels]`, of spans beyond the last word too, or, of a
-            model that scores words, `[words, labels, 3]`: start, end and inside. A case whose scores are to be compared comes twice; see ``cases``.
+            model that scores words, `[words, labels, 3]`: start, end and inside. Where those only propose spans, ``span_logits`` and
+            ``span_logits_bfloat16`` are those of all spans, `[words, width, labels]`, proposed or not; 0 beyond the last word. A
+            case whose scores are to be compared comes twice; see ``cases``.
         """
         if trust_remote_code:
             raise Unsupported("gliner runs no code of a checkpoint")
@@ -83,9 +88,12 @@ class GlinerRecorder:
         found: list[Case] = []
         outputs: dict[str, dict[str, Array]] = {}
         for case, (words, values, entities), values_bfloat16 in zip(cases, exact, rounded, strict=True):
+            both = {**values, **{f"{name}_bfloat16": array for name, array in values_bfloat16.items()}}
             for one in answered(case, width=width, words=words, entities=entities):
                 found.append(one)
-                outputs[one["id"]] = {"logits": values, "logits_bfloat16": values_bfloat16}
+                outputs[one["id"]] = {
+                    name: array[:, : one["width"]] if name.startswith(SPANS) else array for name, array in both.items()
+                }
         return Recording(
             cases=found,
             outputs=outputs,
@@ -237,7 +245,7 @@ def drawn_at_random(library: Any, stored: set[str]) -> list[str]:
     return [same[0] for same in names.values() if not stored.intersection(same)]
 
 
-def _computed(library: Any, case: Case) -> tuple[list[list[int]], Array, list[dict[str, Any]]]:
+def _computed(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array], list[dict[str, Any]]]:
     """Return the words, the logits and the entities of a case.
 
     Raises:
@@ -255,22 +263,51 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], Array, list[di
         raise Unsupported(f"gliner cannot compute the case {case['id']}: {reason}"[:500]) from error
 
 
-def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], Array]:
+def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], dict[str, Array]]:
     """Return what the library's model computes for one text.
 
     Returns:
-        Start and end of each word that it reads, and the logits as ``GlinerRecorder.record`` returns them.
+        Start and end of each word that it reads, and the logits as ``GlinerRecorder.record`` returns them, of spans of any width.
     """
     prepared = library.prepare_batch([text], labels)
+    proposes = by_word(library) and bool(getattr(library.config, "represent_spans", False))
     if not prepared["valid_texts"]:
         count = len(different(labels))
         shape = (0, count, 3) if by_word(library) else (0, library.config.max_width, count)
-        return [], np.zeros(shape, np.float32)
+        nothing = {SPANS: np.zeros((0, 1, count), np.float32)} if proposes else {}
+        return [], {"logits": np.zeros(shape, np.float32), **nothing}
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
-    values = library.run_batch(batch).logits[0].float().numpy()
+    output = library.run_batch(batch)
     read = len(batch["tokens"][0])
+    values = {"logits": np.ascontiguousarray(output.logits[0].float().numpy()[:read])}
+    if proposes:
+        values[SPANS] = span_logits(library, output.words_embedding[:, :read], output.prompts_embedding)
     bounds = zip(prepared["start_token_map"][0][:read], prepared["end_token_map"][0][:read], strict=True)
-    return [[int(start), int(end)] for start, end in bounds], np.ascontiguousarray(values[:read])
+    return [[int(start), int(end)] for start, end in bounds], values
+
+
+@torch.inference_mode()
+def span_logits(library: Any, words: torch.Tensor, labels: torch.Tensor) -> Array:
+    """Return the logits of all spans of a text, `[words, width, labels]`, by the layers that the library has for proposed ones.
+
+    Args:
+        library: A model whose words propose spans.
+        words: `[1, words, size]`, as the model's output has them.
+        labels: `[1, labels, size]`, likewise.
+    """
+    count = words.shape[1]
+    found = np.zeros((count, count, labels.shape[1]), np.float32)
+    first, further = (
+        places.astype(np.int64) for places in np.nonzero(np.add.outer(range(count), range(count)) < count)
+    )
+    for begin in range(0, len(first), _SPANS_AT_ONCE):
+        part = slice(begin, begin + _SPANS_AT_ONCE)
+        places = torch.from_numpy(np.stack([first[part], first[part] + further[part]], axis=1))
+        vectors = library.model.span_rep_layer(words, places[None])
+        # as the model multiplies them
+        scores = torch.einsum("BND,BCD->BNC", vectors, labels)
+        found[first[part], further[part]] = scores[0].float().numpy()
+    return found
 
 
 def by_word(library: Any) -> bool:

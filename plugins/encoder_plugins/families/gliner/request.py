@@ -237,10 +237,9 @@ def wants_class_probs(data: EntityRequest) -> bool:
     return isinstance(data, Request) and data.return_class_probs
 
 
-def check_candidates(data: EntityRequest, pairs: int, limits: GlinerLimits, *, by_word: bool) -> None:
-    """Refuse more pairs of a span, or of a word, and a label than a threshold as low as this one may have."""
+def check_candidates(data: EntityRequest, pairs: int, limits: GlinerLimits, counted: str) -> None:
+    """Refuse more ``pairs`` of a label and what is ``counted`` than a threshold as low as this one may have."""
     if data.threshold < LOW_THRESHOLD and pairs > limits.candidates:
-        counted = "words times labels" if by_word else "words times span widths times labels"
         raise InvalidRequest(
             f"with a threshold below {LOW_THRESHOLD}, {counted} may be {limits.candidates}; they are at least {pairs}",
             param="data.threshold",

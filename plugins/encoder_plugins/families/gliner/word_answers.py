@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from encoder_plugins.families.gliner import chunks, decode, decode_words, payload
+from encoder_plugins.families.gliner import answers, chunks, decode, decode_words, payload
 from encoder_plugins.families.gliner.answers import Candidates, PreparedText, probabilities
 from encoder_plugins.families.gliner.request import EntityRequest
 
@@ -60,6 +60,25 @@ def candidates(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityR
         )
         spans_found, scores = spans_found[order], scores[order]
     return Candidates(spans_found, scores, torch.zeros(len(scores), 0))
+
+
+def proposed(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest) -> Candidates:
+    """Return the candidates of a text whose words propose spans, in the order in which the library enumerates them.
+
+    Args:
+        text: The text.
+        tables: The spans of its chunks with their scores, as the pooler gives them.
+        data: The request.
+    """
+    found = answers.candidates(text, tables)
+    start, further, _ = found.spans.T
+    # as the library compares numbers, and with the words that it reads
+    words = len(text.words) if text.words_kept is None else text.words_kept
+    kept = (found.score.astype(np.float64) > data.threshold) & (start + further < words)
+    if text.allowed is not None:
+        own = zip(start.tolist(), (start + further).tolist(), strict=True)
+        kept &= np.fromiter((span in text.allowed for span in own), bool, len(kept))
+    return Candidates(found.spans[kept], found.score[kept], found.best[kept])
 
 
 def chosen(text: PreparedText, found: Candidates, data: EntityRequest) -> NDArray[np.int64]:

@@ -13,20 +13,24 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.heads import proposed_spans
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.bi_pooler import GlinerBiPooler
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
-from encoder_plugins.families.gliner.heads.token import TILE, Pairs, pair_offsets, scored, tables
-from encoder_plugins.families.gliner.heads.token_head import TokenHead
+from encoder_plugins.families.gliner.heads.token import TILE, Pairs, answered, pair_offsets
+from encoder_plugins.families.gliner.heads.token_head import RepresentingTokenHead, token_head
 from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS
 
 
 class GlinerBiTokenPooler(GlinerBiPooler):
     """Answers each request with the scored words of ``gliner/payload.py``, float32 `[pairs, 5]`, by text, word and label.
+
+    With ``represent_spans`` it answers with the candidates of ``proposed_spans``, `[candidates, 4]`.
 
     Args:
         encoder_size: Width of the encoder's rows.
@@ -39,8 +43,15 @@ class GlinerBiTokenPooler(GlinerBiPooler):
 
     def __init__(self, encoder_size: int, config: GlinerConfig, labels: LabelVectors, *, tile: int = TILE) -> None:
         super().__init__(encoder_size, config, labels)
-        self.head = TokenHead(encoder_size, replace(config, lstm_layers=0))
+        self.head = token_head(encoder_size, replace(config, lstm_layers=0))
         self.tile = tile
+
+    @torch.inference_mode()
+    def warm_up(self, hidden: Tensor) -> None:
+        """Do the same as other bi-encoders, and use the memory that spans of their own vectors may need."""
+        super().warm_up(hidden)
+        if isinstance(self.head, RepresentingTokenHead):
+            proposed_spans.reserve(self.head, self.head.project(hidden[:1]))
 
     def _answer(self, hidden: Tensor, batch: Batch) -> list[Rows]:
         """Return the scored words of each text that is answered."""
@@ -60,7 +71,6 @@ class GlinerBiTokenPooler(GlinerBiPooler):
         )
         words = device_rows.split(self.head.project(device_rows.gather(hidden)))["words"]
         extra = device_rows.extra
-        factors = self.head.factors(words, self.labels(list(numbers), hidden))
         pairs = Pairs(
             int(offsets[-1]),
             extra["pairs"],
@@ -69,5 +79,5 @@ class GlinerBiTokenPooler(GlinerBiPooler):
             extra["thresholds"],
             extra["rows"],
         )
-        found, values = scored(self.head, factors, pairs, self.tile)
-        return tables(found, values, offsets, labels)
+        own = np.split(np.asarray(rows, np.int32), np.cumsum(labels)[:-1])
+        return answered(self.head, batch, words, self.labels(list(numbers), hidden), pairs, own, self.tile)

@@ -82,3 +82,26 @@ class WordHead(nn.Module):
         for layer in self.lstm:
             words = layer(words, offsets, order)
         return words
+
+
+class MarkedHead(WordHead):
+    """A head with vectors of spans, by their first and their last words; gliner calls these layers ``SpanMarkerV0`` and ``TokenMarker``."""
+
+    def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
+        super().__init__(encoder_size, config)
+        size = config.hidden_size
+        self.marker_in = StackedLinear(size, 4 * size)
+        self.marker_out = StackedLinear(4 * size, size)
+        # the bias belongs to the start; the end's half stays zero
+        self.span_in = StackedLinear(size, 4 * size)
+        self.span_out = nn.Linear(4 * size, size)
+
+    def shares(self, words: Tensor) -> Tensor:
+        """Return each word's share of the inner layer of spans that it begins, and of those that it ends: `[2, words, 4 * size]`."""
+        marked = self.marker_out.both(self.marker_in.each(words).relu_())
+        return self.span_in.both(marked.relu_())
+
+    def spans(self, start: Tensor, end: Tensor) -> Tensor:
+        """Return the vectors of spans, `[spans, size]`, for the shares of their first and their last words."""
+        vectors: Tensor = self.span_out((start + end).relu_())
+        return vectors

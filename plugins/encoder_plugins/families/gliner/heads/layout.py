@@ -74,7 +74,10 @@ def head_layout(encoder_size: int, config: GlinerConfig) -> CheckpointLayout:
     if config.projection:
         shapes |= linear("token_rep_layer.projection", config.hidden_size, encoder_size)
     shapes |= _lstm(config)
-    return CheckpointLayout(shapes={**shapes, **_SHAPES[config.head](config.hidden_size)}, slot=slot)
+    shapes |= _SHAPES[config.head](config.hidden_size)
+    if config.represent_spans:
+        shapes |= span_layout.span_shapes(config.hidden_size)
+    return CheckpointLayout(shapes=shapes, slot=slot)
 
 
 def _lstm(config: GlinerConfig) -> dict[str, Shape]:

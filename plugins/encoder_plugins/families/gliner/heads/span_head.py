@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from encoder_plugins.families.gliner.config import GlinerConfig
-from encoder_plugins.families.gliner.heads.layers import StackedLinear, WordHead
+from encoder_plugins.families.gliner.heads.layers import MarkedHead
 
 
 class Scored(NamedTuple):
@@ -26,17 +26,12 @@ class Scored(NamedTuple):
     label_bias: Tensor
 
 
-class SpanHead(WordHead):
+class SpanHead(MarkedHead):
     """All learned layers behind the encoder."""
 
     def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
         super().__init__(encoder_size, config)
         size = config.hidden_size
-        self.marker_in = StackedLinear(size, 4 * size)
-        self.marker_out = StackedLinear(4 * size, size)
-        # the bias belongs to the start; the end's half stays zero
-        self.span_in = StackedLinear(size, 4 * size)
-        self.span_out = nn.Linear(4 * size, size)
         self.prompt_in = nn.Linear(size, 4 * size)
         self.prompt_out = nn.Linear(4 * size, size)
 
@@ -55,16 +50,6 @@ class SpanHead(WordHead):
     def folded(self, start: Tensor, end: Tensor, prompts: Tensor) -> Scored:
         """Return the same for words' shares and for ``prompts``: the layer behind the inner one is folded into the labels."""
         return Scored(start, end, prompts @ self.span_out.weight, prompts.float() @ self.span_out.bias.float())
-
-    def shares(self, words: Tensor) -> Tensor:
-        """Return each word's share of the inner layer of spans that it begins, and of those that it ends: `[2, words, 4 * size]`."""
-        marked = self.marker_out.both(self.marker_in.each(words).relu_())
-        return self.span_in.both(marked.relu_())
-
-    def spans(self, start: Tensor, end: Tensor) -> Tensor:
-        """Return the vectors of spans, `[spans, size]`, for the shares of their first and their last words."""
-        vectors: Tensor = self.span_out((start + end).relu_())
-        return vectors
 
     def prompts(self, labels: Tensor) -> Tensor:
         """Return what the vectors of spans are multiplied by, `[labels, size]` for `[labels, size]`."""

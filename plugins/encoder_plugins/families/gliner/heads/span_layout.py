@@ -10,13 +10,19 @@ from encoder_plugins.backbones.checkpoint_layout import ParameterSlot, Shape, li
 
 def shapes(size: int) -> dict[str, Shape]:
     """Return the tensors of a head of width ``size``; the parameters are those of ``span_head.SpanHead``."""
+    found = span_shapes(size)
+    found |= linear("prompt_rep_layer.0", 4 * size, size)
+    found |= linear("prompt_rep_layer.3", size, 4 * size)
+    return found
+
+
+def span_shapes(size: int) -> dict[str, Shape]:
+    """Return those behind which spans have vectors; the parameters are those of ``layers.MarkedHead``."""
     found: dict[str, Shape] = {}
     markers = "span_rep_layer.span_rep_layer"
     for name, inputs in (("project_start", size), ("project_end", size), ("out_project", 2 * size)):
         found |= linear(f"{markers}.{name}.0", 4 * size, inputs)
         found |= linear(f"{markers}.{name}.3", size, 4 * size)
-    found |= linear("prompt_rep_layer.0", 4 * size, size)
-    found |= linear("prompt_rep_layer.3", size, 4 * size)
     return found
 
 

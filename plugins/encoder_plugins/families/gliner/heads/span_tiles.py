@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from encoder_plugins.families.gliner.heads.batch import Rows, to_host
-from encoder_plugins.families.gliner.payload import COLUMNS, LOGIT, TOO_MANY
+from encoder_plugins.families.gliner.payload import COLUMNS, LOGIT, MOST_CANDIDATES, TOO_MANY
 
 Ints = NDArray[np.int32]
+Found = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of spans, `[spans]` each: the text, counted in the group, the rows of the first and of the last word, and whether it is in the text."""
 
 # labels up to which lists are put together
 JOINED_LABELS = 4096
 # spans whose vectors are computed at once, and scores: 64 MiB of them in float32
 SPANS, SCORES = 8192, 1 << 24
-# candidates of one text that leave the device
-MOST_CANDIDATES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,53 @@ def classes(labels: Sequence[Ints], begins: Sequence[int], columns: int) -> Ints
     return found
 
 
+class SpanList(Protocol):
+    """The spans of a group, on the host, numbered by text."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def on(self, device: torch.device) -> Callable[[Tensor], Found]:
+        """Return what finds spans by their numbers `[spans]`."""
+
+    def places(self, numbers: NDArray[np.int64]) -> tuple[Ints, Ints, NDArray[np.int64]]:
+        """Return the text, the first word and the further words of spans, `[spans]` each, counted in the group and in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSpans:
+    """Some spans of a group.
+
+    Attributes:
+        texts: `[spans]` int32, ascending: the text of each, counted in the group.
+        begins: `[spans]` int32: the row of its first word among those of the batch.
+        ends: `[spans]` int32: that of its last word.
+        first: `[texts]` int32: the row of each text's first word.
+    """
+
+    texts: Ints
+    begins: Ints
+    ends: Ints
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def on(self, device: torch.device) -> Callable[[Tensor], Found]:
+        """Return what finds spans by their numbers `[spans]`."""
+        texts, begins, ends = (_on(device, part) for part in (self.texts, self.begins, self.ends))
+
+        def find(numbers: Tensor) -> Found:
+            return texts[numbers], begins[numbers], ends[numbers], torch.ones_like(numbers, dtype=torch.bool)
+
+        return find
+
+    def places(self, numbers: NDArray[np.int64]) -> tuple[Ints, Ints, NDArray[np.int64]]:
+        """Return the text, the first word and the further words of spans."""
+        text, begin = self.texts[numbers], self.begins[numbers]
+        return text, begin - self.first[text], (self.ends[numbers] - begin).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Spans:
     """The spans of a group, on the host: every word of its texts with every width, also beyond the last word.
@@ -118,9 +165,27 @@ class Spans:
     def __len__(self) -> int:
         return len(self.words) * self.max_width
 
+    def on(self, device: torch.device) -> Callable[[Tensor], Found]:
+        """Return what finds spans by their numbers `[spans]`."""
+        words, texts, ends = (_on(device, part) for part in (self.words, self.texts, self.ends))
+
+        def find(numbers: Tensor) -> Found:
+            word, width = numbers // self.max_width, numbers % self.max_width
+            text, begin = texts[word], words[word]
+            last, end = begin + width, ends[text]
+            return text, begin, torch.minimum(last, end - 1), last < end
+
+        return find
+
+    def places(self, numbers: NDArray[np.int64]) -> tuple[Ints, Ints, NDArray[np.int64]]:
+        """Return the text, the first word and the further words of spans."""
+        word, width = np.divmod(numbers, self.max_width)
+        text = self.texts[word]
+        return text, self.words[word] - self.first[text], width
+
 
 def candidates(
-    spans: Spans,
+    spans: SpanList,
     vectors: Callable[[Tensor, Tensor], Tensor],
     labels: Tensor,
     thresholds: NDArray[np.float32],
@@ -129,7 +194,7 @@ def candidates(
     most: int = MOST_CANDIDATES,
     sizes: tuple[int, int] = (SPANS, SCORES),
 ) -> list[Rows]:
-    """Return the candidates of each text of a group, as ``payload`` has them, `[candidates, 4]`.
+    """Return the candidates of each text of a group, as ``payload`` has them, `[candidates, 4]`, by span and class.
 
     A text with more than ``most`` of them has one row of the class ``TOO_MANY`` instead, with their number as logit.
 
@@ -143,16 +208,14 @@ def candidates(
         sizes: Spans, and scores, that are computed at once.
     """
     device = labels.device
-    words, texts, ends, bounds = (_on(device, part) for part in (spans.words, spans.texts, spans.ends, thresholds))
+    find, bounds = spans.on(device), _on(device, thresholds)
     mask = None if own is None else _on(device, own >= 0)
-    kept = _Kept(len(spans.ends), most, device)
+    kept = _Kept(len(thresholds), most, device)
     for part in _parts(len(spans), sizes[0]):
         numbers = torch.arange(part.start, part.stop, device=device)
-        word, width = numbers // spans.max_width, numbers % spans.max_width
-        text, begin = texts[word], words[word]
-        last, end = begin + width, ends[text]
-        reached = torch.where(last < end, bounds[text], torch.inf)
-        rows = vectors(begin, torch.minimum(last, end - 1))
+        text, begin, last, within = find(numbers)
+        reached = torch.where(within, bounds[text], torch.inf)
+        rows = vectors(begin, last)
         for columns in _parts(len(labels), max(1, sizes[1] // len(rows))):
             scores = products(rows, labels[columns])
             wanted = scores >= reached[:, None]
@@ -225,18 +288,17 @@ def products(rows: Tensor, labels: Tensor) -> Tensor:
 
 
 def _tables(
-    spans: Spans, own: Ints | None, found: Sequence[_Found], counts: NDArray[np.int64], most: int
+    spans: SpanList, own: Ints | None, found: Sequence[_Found], counts: NDArray[np.int64], most: int
 ) -> list[Rows]:
     """Return each text's rows, by what was found in its tiles."""
     nothing = _Found(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
     numbers, columns, logits = (np.concatenate(part) for part in zip(nothing, *found, strict=True))
-    word, width = np.divmod(numbers, spans.max_width)
-    text = spans.texts[word]
+    text, word, width = spans.places(numbers)
     label = columns if own is None else own[text, columns]
     table = np.empty((len(numbers), COLUMNS), np.float32)
-    table[:, :LOGIT] = np.stack([spans.words[word] - spans.first[text], width, label], axis=1)
+    table[:, :LOGIT] = np.stack([word, width, label], axis=1)
     table[:, LOGIT] = logits
-    order = np.lexsort((label, width, word))
+    order = np.lexsort((label, numbers))
     tables = np.split(table[order], np.searchsorted(text[order], np.arange(1, len(counts))))
     for row in np.flatnonzero(counts > most).tolist():
         tables[row] = np.array([[0, 0, TOO_MANY, counts[row]]], np.float32)

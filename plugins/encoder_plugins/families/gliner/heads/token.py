@@ -9,11 +9,13 @@ change the result:
   two are computed for each word and each label; only the last one is computed for each pair.
 
 The pairs of all texts of a batch are scored in tiles of one size, so that memory does not grow with words times labels but for three
-numbers of each pair. Only pairs whose score as "inside" reaches the text's threshold leave the device: no span holds another one.
+numbers of each pair. Only pairs whose score as "inside" reaches the text's threshold leave the device: no span holds another one. With
+``represent_spans`` they are not the answer; see ``proposed_spans``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,11 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.heads import proposed_spans
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows, to_host
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
-from encoder_plugins.families.gliner.heads.token_head import Factors, TokenHead
+from encoder_plugins.families.gliner.heads.token_head import Factors, RepresentingTokenHead, TokenHead, token_head
 from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, TOKEN_LOGITS
+
+Ints = NDArray[np.int32]
 
 # pairs that are scored at once: 100 MB of inner rows in bfloat16, for a head of width 768
 TILE = 16_384
@@ -35,6 +40,8 @@ TILE = 16_384
 
 class GlinerTokenPooler(GlinerPooler):
     """Answers each request with the scored words of ``gliner/payload.py``, float32 `[pairs, 5]`, by text, word and label.
+
+    With ``represent_spans`` it answers with the candidates of ``proposed_spans``, `[candidates, 4]`.
 
     Args:
         encoder_size: Width of the encoder's rows.
@@ -47,8 +54,15 @@ class GlinerTokenPooler(GlinerPooler):
 
     def __init__(self, encoder_size: int, config: GlinerConfig, *, tile: int = TILE) -> None:
         super().__init__(encoder_size, config)
-        self.head = TokenHead(encoder_size, config)
+        self.head = token_head(encoder_size, config)
         self.tile = tile
+
+    @torch.inference_mode()
+    def warm_up(self, hidden: Tensor) -> None:
+        """Do the same as other heads, and use the memory that spans of their own vectors may need."""
+        super().warm_up(hidden)
+        if self._warm and isinstance(self.head, RepresentingTokenHead):
+            proposed_spans.reserve(self.head, self.head.project(hidden[:1]))
 
     def _answer(self, hidden: Tensor, batch: Batch) -> list[Rows]:
         """Return the scored words of each text that is answered."""
@@ -56,7 +70,7 @@ class GlinerTokenPooler(GlinerPooler):
         offsets = pair_offsets(batch.rows.groups["words"].counts, labels)
         rows = DeviceRows(batch.rows, hidden.device, order=batch.order, thresholds=batch.thresholds, pairs=offsets)
         vectors = rows.split(self.head.project(rows.gather(hidden)))
-        factors = self.head(vectors["words"], vectors["labels"], rows.offsets["words"], rows.extra["order"])
+        words = self.head.read(vectors["words"], rows.offsets["words"], rows.extra["order"])
         pairs = Pairs(
             int(offsets[-1]),
             rows.extra["pairs"],
@@ -64,8 +78,8 @@ class GlinerTokenPooler(GlinerPooler):
             rows.offsets["labels"],
             rows.extra["thresholds"],
         )
-        numbers, values = scored(self.head, factors, pairs, self.tile)
-        return tables(numbers, values, offsets, labels)
+        own = np.split(np.arange(labels.sum(), dtype=np.int32), np.cumsum(labels)[:-1])
+        return answered(self.head, batch, words, vectors["labels"], pairs, own, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,31 @@ def scored(head: TokenHead, factors: Factors, pairs: Pairs, size: int) -> tuple[
     found = wanted.nonzero()[:, 0]
     on_host, values = to_host(found, logits[found])
     return on_host, values
+
+
+def answered(
+    head: TokenHead, batch: Batch, words: Tensor, vectors: Tensor, pairs: Pairs, rows: Sequence[Ints], size: int
+) -> list[Rows]:
+    """Return the table of each text of a batch.
+
+    Args:
+        head: The head.
+        batch: The texts.
+        words: `[words, size]`: what the head reads, the texts one behind the other.
+        vectors: `[labels, size]`: those of labels.
+        pairs: The pairs of both.
+        rows: For each text the row of each of its labels among ``vectors``, `[labels]` int32.
+        size: Pairs that are scored at once.
+    """
+    labels = np.asarray([len(own) for own in rows], np.int32)
+    offsets = batch.rows.groups["words"].offsets
+    numbers, values = scored(head, head.factors(words, vectors), pairs, size)
+    if not isinstance(head, RepresentingTokenHead):
+        return tables(numbers, values, pair_offsets(np.diff(offsets), labels), labels)
+    proposed = proposed_spans.propose(
+        numbers, values, [item.threshold for item in batch.items], words=offsets, labels=labels
+    )
+    return proposed_spans.candidates(head, words, vectors, rows, proposed, batch.thresholds)
 
 
 def tables(

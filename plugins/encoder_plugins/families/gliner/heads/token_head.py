@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from encoder_plugins.families.gliner.config import GlinerConfig
-from encoder_plugins.families.gliner.heads.layers import WordHead
+from encoder_plugins.families.gliner.heads.layers import MarkedHead, WordHead
 
 
 class Factors(NamedTuple):
@@ -74,3 +74,12 @@ class TokenHead(WordHead):
         inner += factors.label[labels]
         logits: Tensor = self.out(inner.relu_()).float()
         return logits
+
+
+class RepresentingTokenHead(TokenHead, MarkedHead):
+    """The same with vectors of the spans that words propose, which are multiplied by labels as they are."""
+
+
+def token_head(encoder_size: int, config: GlinerConfig) -> TokenHead:
+    """Return the head of a token-level model."""
+    return (RepresentingTokenHead if config.represent_spans else TokenHead)(encoder_size, config)

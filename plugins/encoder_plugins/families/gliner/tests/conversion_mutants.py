@@ -54,6 +54,23 @@ def of_words() -> Iterator[Mutant]:
     yield Mutant("words taken for spans", section(KEY, head=lambda head: "span"))
 
 
+def of_proposed_spans() -> Iterator[Mutant]:
+    """Mistakes in the layers of spans that words propose."""
+    for number, layer in ((0, "first"), (3, "second")):
+        yield Mutant(
+            f"the {layer} markers of start and end swapped",
+            swapped(f"{SPAN}project_start.{number}.weight", f"{SPAN}project_end.{number}.weight"),
+        )
+        yield Mutant(
+            f"the {layer} biases of start and end swapped",
+            swapped(f"{SPAN}project_start.{number}.bias", f"{SPAN}project_end.{number}.bias"),
+        )
+        yield Mutant(f"a bias of the span's {layer} layer dropped", filled(f"{SPAN}out_project.{number}.bias", 0.0))
+    yield Mutant("the halves of the span's first matrix swapped", halves_swapped(f"{SPAN}out_project.0.weight", 1))
+    yield Mutant("a tensor of spans missing", without(f"{SPAN}out_project.3.weight"))
+    yield Mutant("spans scored by their words", section(KEY, represent_spans=lambda represents: False))
+
+
 def parts_rotated(tensors: Tensors) -> None:
     """What is for words, labels and products of both in another order."""
     tensors["scorer.out_mlp.0.weight"] = torch.cat(
@@ -220,6 +237,9 @@ def of(plugin: str) -> list[Mutant]:
     """Return the mistakes of the conversion of a family's checkpoints."""
     if plugin == "deberta_gliner_linker":
         return [*of_words(), *of_labels(), *of_bi_encoders(), *of_encoder(plugin)]
+    if plugin in {"gliner_linker_spans", "gliner_rerank_spans"}:
+        # encoders and labels are those of the families without
+        return [*of_words(), *of_proposed_spans()]
     if plugin in FURTHER:
         return [*of_spans(), *of_bert_labels(), *of_bi_encoders(), *of_encoder(plugin)]
     of_head = of_words() if plugin == "modernbert_gliner_rerank" else of_spans()

@@ -83,6 +83,11 @@ class Library:
         """Return the library's logits for one text: `[words, widths, labels]`."""
         return torch.from_numpy(call("logits", str(self.folder), text, list(labels)))
 
+    def proposed(self, text: str, labels: Sequence[str], threshold: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return first and last words `[spans, 2]` of what words propose, in the library's order, and logits `[spans, labels]`."""
+        found: tuple[np.ndarray, np.ndarray] = call("proposed", str(self.folder), text, list(labels), threshold)
+        return found
+
     def label_vectors(self, labels: Sequence[str]) -> torch.Tensor:
         """Return the library's vectors of labels that have an encoder of their own: `[labels, size]`."""
         return torch.from_numpy(call("label_vectors", str(self.folder), list(labels)))

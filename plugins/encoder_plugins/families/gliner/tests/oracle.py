@@ -14,6 +14,7 @@ import torch
 from gliner import GLiNER
 from gliner.data_processing.tokenizer import WhitespaceTokenSplitter, WordsSplitter
 from gliner.decoding import SpanDecoder, TokenDecoder
+from gliner.modeling.utils import extract_spans_from_tokens
 from numpy.typing import NDArray
 from tokenizers import normalizers
 
@@ -45,6 +46,7 @@ def describe(folder: str) -> dict[str, Any]:
             "lstm_layers": config.num_rnn_layers,
             "projection": hasattr(model(folder).model.token_rep_layer, "projection"),
             "head": "token" if config.span_mode == "token_level" else "span",
+            "represent_spans": config.span_mode == "token_level" and config.represent_spans,
         },
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
         "special": list(tokenizer.all_special_tokens),
@@ -112,6 +114,14 @@ def logits(folder: str, text: str, labels: Sequence[str]) -> Array:
     """Return the library's logits for one text: `[words, widths, labels]`, or `[words, labels, 3]` where words are scored."""
     found: Array = model(folder).run_batch(batch(folder, text, labels)).logits[0].float().numpy()
     return found
+
+
+@torch.inference_mode()
+def proposed(folder: str, text: str, labels: Sequence[str], threshold: float) -> tuple[NDArray[np.int64], Array]:
+    """Return the first and the last word of each span that words propose, in the library's order, and its logits `[spans, labels]`."""
+    output = model(folder).run_batch(batch(folder, text, labels), threshold=threshold)
+    (places,), (mask,), (values,) = output.span_idx, output.span_mask, output.span_logits
+    return places[mask].numpy(), values[mask].float().numpy()
 
 
 @torch.inference_mode()
@@ -203,6 +213,28 @@ def decode_words(
         )
         decoded.append([(span.start, span.end, int(span.entity_type), span.score) for span in found])
     return decoded
+
+
+def decode_proposed(
+    scores: Array, spans: Array, *, flat_ner: bool, threshold: float, multi_label: bool
+) -> list[tuple[int, int, int, float]]:
+    """Decode logits `[words, labels, 3]` that propose spans with logits `[words, width, labels]`; entities as of ``decode_words``."""
+    words, labels, _ = scores.shape
+    values = torch.from_numpy(spans)
+    places, mask = extract_spans_from_tokens(torch.from_numpy(scores)[None], None, threshold)
+    first, last = places[0].T
+    (found,) = TokenDecoder(SimpleNamespace()).decode(
+        [["word"] * words],
+        {number + 1: str(number) for number in range(labels)},
+        torch.from_numpy(scores)[None],
+        span_logits=values[first, last - first][None],
+        span_idx=places,
+        span_mask=mask,
+        flat_ner=flat_ner,
+        threshold=threshold,
+        multi_label=multi_label,
+    )
+    return [(span.start, span.end, int(span.entity_type), span.score) for span in found]
 
 
 def split(text: str) -> list[tuple[str, int, int]]:

@@ -48,8 +48,35 @@ def test_what_the_library_decodes_of_scored_words_needs_no_move(mode: dict[str, 
     for values, entities in zip(logits, decoded, strict=True):
         chosen = {(start, end - start, label) for start, end, label, _ in entities}
         assert chosen
-        scores = parity._scores(wanted, values)
+        scores, likely = parity._scores(wanted, {"logits": values})
+        assert likely is scores
         assert parity.shift(wanted, chosen, scores) == 0.0
         # one that is lost has to be explained by scores that are elsewhere
         best = max(chosen, key=lambda span: scores[span])
         assert parity.shift(wanted, chosen - {best}, scores) > 1e-4
+
+
+def decoded_spans(logits: NDArray[np.float32], spans: NDArray[np.float32], **mode: Any) -> set[tuple[int, int, int]]:
+    """Return what the library decodes where words propose spans, whose logits are `[words, width, labels]`."""
+    found = call("decode_proposed", logits, spans, **mode)
+    return {(start, end - start, label) for start, end, label, _ in found}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_library_decodes_of_proposed_spans_needs_no_move(mode: dict[str, Any], seed: int) -> None:
+    wanted = mode | {"width": WORDS, "by_word": True}
+    logits = drawn_words(seed)
+    spans = np.random.default_rng(seed + 9).normal(0.3, 2, (WORDS, WORDS, LABELS)).astype(np.float32)
+    scores, likely = parity._scores(wanted, {"logits": logits, "span_logits": spans})
+    chosen = decoded_spans(logits, spans, **mode)
+    assert chosen
+    assert parity.shift(wanted, chosen, scores, likely) == 0.0
+    best = max(chosen, key=lambda span: scores[span])
+    assert parity.shift(wanted, chosen - {best}, scores, likely) > 1e-4
+    # a span that no label proposes is none, whatever its own score
+    if mode["threshold"] and (
+        lost := [span for span in np.ndindex(scores.shape) if scores[span] > 0.9 > 3 * likely[span]]
+    ):
+        assert parity.shift(wanted, [lost[0]], scores, likely) >= mode["threshold"] - 0.3
+        assert any(parity.shift(wanted, [span], scores) < parity.shift(wanted, [span], scores, likely) for span in lost)

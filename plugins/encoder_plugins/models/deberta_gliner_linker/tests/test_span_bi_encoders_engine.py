@@ -61,7 +61,7 @@ def _warm_up(model: Any) -> int:
     return len(model.pooler.labels.cache) + len(model.pooler.matrices)
 
 
-@pytest.fixture(scope="module", params=gliner.FURTHER)
+@pytest.fixture(scope="module", params=["gliner_bi_modernbert", "gliner_bi_deberta"])
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SpanModel, Library]]:

@@ -53,6 +53,13 @@ class Library:
         found: list[np.ndarray] = original("gliner").call(f"{HEAD}:logits", *self._key, given)
         return [torch.from_numpy(value) for value in found]
 
+    def proposed(self, one: Text, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first and last words `[spans, 2]` of what a text's words propose, and its logits `[spans, labels]`."""
+        found: tuple[np.ndarray, np.ndarray] = original("gliner").call(
+            f"{HEAD}:proposed", *self._key, (one.ids.tolist(), one.words), threshold
+        )
+        return found
+
 
 def metadata(
     lengths: Sequence[int], extras: Sequence[dict[str, Any] | None], scheduled: Sequence[int] | None = None

@@ -94,6 +94,7 @@ class Model(torch.nn.Module):
             class_token_index=ENT,
             embed_ent_token=settings.embed_class_token,
             subtoken_pooling="first",
+            represent_spans=settings.represent_spans,
         )
         model.token_rep_layer = torch.nn.Module()
         model.token_rep_layer.rows = Rows()
@@ -103,6 +104,10 @@ class Model(torch.nn.Module):
             model.rnn = LstmSeq2SeqEncoder(model.config, num_layers=settings.lstm_layers)
         if self.by_word:
             model.scorer = Scorer(size)
+            if settings.represent_spans:
+                model.span_rep_layer = SpanRepLayer(
+                    span_mode="token_level", hidden_size=size, max_width=settings.max_width, dropout=0.1
+                )
         else:
             model.span_rep_layer = SpanRepLayer(
                 span_mode="markerV0", hidden_size=size, max_width=settings.max_width, dropout=0.1
@@ -134,6 +139,22 @@ class Model(torch.nn.Module):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.model.state_dict())
+
+    @torch.inference_mode()
+    def proposed(self, one: Text, threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the first and last words `[spans, 2]` of what a text's words propose, and its logits `[spans, labels]`."""
+        words_mask = torch.zeros_like(one.ids)
+        for number, place in enumerate(one.words):
+            if place >= 0:
+                words_mask[place] = number + 1
+        found = self.model(
+            input_ids=one.ids[None],
+            attention_mask=torch.ones_like(one.ids)[None],
+            words_mask=words_mask[None],
+            text_lengths=torch.tensor([[len(one.words)]]),
+            threshold=threshold,
+        )
+        return found.span_idx[found.span_mask], found.span_logits[found.span_mask]
 
     @torch.inference_mode()
     def logits(self, *texts: Text) -> list[torch.Tensor]:
@@ -180,3 +201,12 @@ def logits(settings: Mapping[str, Any], seed: int, texts: Sequence[tuple[list[in
     """Return `[words, widths, labels]` for each text of a padded batch; a text is its token ids and its words' first tokens."""
     given = [Text(torch.tensor(ids), words) for ids, words in texts]
     return [value.numpy() for value in _model(GlinerConfig.from_dict(settings), seed).logits(*given)]
+
+
+def proposed(
+    settings: Mapping[str, Any], seed: int, text: tuple[list[int], list[int]], threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the spans that a text's words propose, and their logits; the text is as for ``logits``."""
+    ids, words = text
+    found = _model(GlinerConfig.from_dict(settings), seed).proposed(Text(torch.tensor(ids), words), threshold)
+    return found[0].numpy(), found[1].numpy()

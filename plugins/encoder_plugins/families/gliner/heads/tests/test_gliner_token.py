@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from encoder_plugins.families.gliner.heads.tests.compared_heads import Library, answers_of, config
     from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER, text
     from encoder_plugins.families.gliner.heads.token import GlinerTokenPooler
-    from encoder_plugins.families.gliner.heads.token_head import TokenHead
+    from encoder_plugins.families.gliner.heads.token_head import token_head
     from encoder_plugins.families.gliner.payload import encode, encode_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,17 +96,23 @@ def test_texts_of_one_request_and_odd_requests_do_not_disturb_each_other() -> No
     np.testing.assert_allclose(found[3], alone[0], atol=1e-5)
 
 
-def test_every_tensor_fills_a_part_of_its_own() -> None:
-    settings = config(head="token")
-    head = TokenHead(ENCODER, settings)
+@pytest.mark.parametrize("represents", [False, True])
+def test_every_tensor_fills_a_part_of_its_own(represents: bool) -> None:
+    settings = config(head="token", represent_spans=represents)
+    head = token_head(ENCODER, settings)
     for parameter in head.parameters():
         parameter.data.fill_(torch.nan)
     loaded = weight_loading.load(head, Library(settings).tensors().items(), head_layout(ENCODER, settings))
     assert loaded == {name for name, _ in head.named_parameters()}
-    assert not any(parameter.isnan().any() for parameter in head.parameters())
+    left = {name: int(parameter.isnan().sum()) for name, parameter in head.named_parameters()}
+    # the half of the bias that is for ends stays as it is made: zero
+    assert {name: count for name, count in left.items() if count} == (
+        {"span_in.bias": 4 * settings.hidden_size} if represents else {}
+    )
 
 
-def test_a_warm_up_runs_every_form_of_the_head() -> None:
-    ours = GlinerTokenPooler(ENCODER, config(head="token"))
+@pytest.mark.parametrize("represents", [False, True])
+def test_a_warm_up_runs_every_form_of_the_head(represents: bool) -> None:
+    ours = GlinerTokenPooler(ENCODER, config(head="token", represent_spans=represents))
     ours.warm_up(torch.randn(512, ENCODER))
     assert ours._warm
