@@ -96,7 +96,7 @@ def test_a_bi_encoder_is_accepted(fields: dict[str, Any], tmp_path: Path) -> Non
         ({**SPANS, "encoder_config": {**MODERNBERT, "max_position_embeddings": 100}}, "max_len is 384"),
         ({**SPANS, "model_type": "gliner_bi_encoder_token"}, "contradict"),
         ({"model_type": "gliner_bi_encoder_span"}, "contradict"),
-        ({"represent_spans": 1}, "represent_spans is 1; supported: false, null, true"),
+        ({"represent_spans": 1}, "represent_spans is 1, which is not supported; supported: false, null, true"),
         ({**SPANS, "represent_spans": True}, "represent_spans is true"),
         ({"post_fusion_schema": "l2l-l2t-t2t"}, "post_fusion_schema"),
         ({"model_type": "gliner_uni_encoder_token"}, "model_type is"),
