@@ -1,67 +1,23 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from encoder_operator import naming
 from encoder_operator.planner import artifact
-from encoder_operator.planner.actions import Apply, Delete
+from encoder_operator.planner.actions import Delete
+from encoder_operator.planner.tests.prep_states import CLAIM, KEY, MODEL, NOW, ended, job, kinds, pod, with_artifact
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
-from encoder_operator.state import desired, observed
+from encoder_operator.state import desired
 from encoder_operator.state.desired import EncoderModel
-from encoder_operator.state.observed import Job, ObservedState, PersistentVolumeClaim, Pod, Revision, Termination
+from encoder_operator.state.observed import Job, ObservedState, Revision
 from encoder_operator.status.reasons import Reason
 from encoder_operator.tests import harness
 from encoder_operator.tests.harness import PREPARED, SETTINGS
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def wanted() -> EncoderModel:
-    live = harness.encoder_model()
-    live["metadata"]["uid"] = "u"
-    return desired.parse_model(live, SETTINGS)
-
-
-MODEL = wanted()
-KEY = revision.artifact_key(MODEL)
-CLAIM = PersistentVolumeClaim(
-    name="minilm-artifacts", uid="c", bound=True, shared=True, message="", live=harness.existing_pvc()
-)
-
-
-def pod(**changes: Any) -> Pod:
-    found = observed.parse_pod({"metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}})
-    return replace(found, **changes)
-
-
-def ended(code: int, said: str | dict[str, Any] = "", reason: str = "Error") -> Termination:
-    message = said if isinstance(said, str) else json.dumps(said)
-    return Termination(exit_code=code, reason=reason, message=message, finished_at=NOW)
-
-
-def job(*pods: Pod, **changes: Any) -> Job:
-    return replace(
-        Job(
-            name=naming.prep_job("minilm", KEY),
-            uid="j",
-            revision="",
-            annotations={naming.INPUTS: prep_job.inputs_hash(MODEL, KEY), naming.RETRY: ""},
-            created=NOW,
-            deleting=False,
-            complete=False,
-            failed="",
-            message="",
-            finished_at=None,
-            pods=pods,
-        ),
-        **changes,
-    )
 
 
 def decided(found: Job, now: datetime = NOW) -> artifact.ArtifactPlan:
@@ -221,10 +177,6 @@ def test_a_missing_user_pvc_is_reported_and_starts_nothing() -> None:
     assert (started.reason, kinds(started)) == (Reason.PREPARING, ["Job"])
 
 
-def kinds(found: artifact.ArtifactPlan) -> list[str]:
-    return [action.manifest["kind"] for action in found.actions if isinstance(action, Apply)]
-
-
 def test_a_preparation_begins_with_the_pvc_if_there_is_none() -> None:
     def started(**changes: Any) -> artifact.ArtifactPlan:
         return artifact.plan(MODEL, ObservedState(now=NOW, **changes), None, SETTINGS)
@@ -246,93 +198,6 @@ def test_nothing_is_prepared_without_the_inputs_of_the_user() -> None:
     found = artifact.plan(replace(asking, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
     expected = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
     assert found.message == expected
-
-
-LABELLED_SETTINGS = SETTINGS.model_copy(
-    update={"images": SETTINGS.images.model_copy(update={"prep": {"deberta_gliner_linker": "prep:1"}})}
-)
-LABELLED = harness.parsed_model(
-    {
-        "spec.plugin": "deberta_gliner_linker",
-        "spec.image": "mine:1",
-        "spec.labelSets": [
-            {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "places"}},
-            {"name": "people", "sha256": "2" * 64, "configMapRef": {"name": "people", "key": "all.jsonl"}},
-            {"name": "catalogue", "sha256": "3" * 64, "url": "http://web/a.jsonl"},
-        ],
-    },
-    LABELLED_SETTINGS,
-)
-PLACES = "label set cities needs key labels.jsonl of ConfigMap places, which does not exist in namespace demo"
-PEOPLE = "label set people needs key all.jsonl, which ConfigMap people in namespace demo does not have"
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"places": None, "people": frozenset({"all.jsonl"})}, PLACES),
-        ({"places": frozenset({"labels.jsonl"}), "people": frozenset({"labels.jsonl"})}, PEOPLE),
-        ({"places": None, "people": frozenset()}, f"{PLACES}; {PEOPLE}"),
-    ],
-)
-def test_label_sets_whose_config_map_or_key_is_missing_are_named(keys: Any, message: str) -> None:
-    key = revision.artifact_key(LABELLED)
-    seen = ObservedState(now=NOW, pvc=CLAIM, config_map_keys=keys)
-
-    def found(**changes: Any) -> tuple[Reason, str]:
-        planned = artifact.plan(LABELLED, replace(seen, **changes), None, SETTINGS)
-        if planned.reason is Reason.LABEL_SET_MISSING:
-            assert (planned.actions, planned.requeue_after, planned.failed) == ((), 10.0, False)
-        return planned.reason, planned.message
-
-    missing = (Reason.LABEL_SET_MISSING, f"spec.labelSets: {message}")
-    # whether or not there is a slot
-    assert found() == found(prep_wait_reason="wait for others") == missing
-
-    def of(*pods: Pod, **changes: Any) -> tuple[Job, ...]:
-        annotations = {naming.INPUTS: prep_job.inputs_hash(LABELLED, key), naming.RETRY: ""}
-        return (job(*pods, name=naming.prep_job("minilm", key), annotations=annotations, **changes),)
-
-    mount = 'MountVolume.SetUp failed for volume "label-sets": configmap "places" not found'
-    assert found(prep_jobs=of(pod())) == found(prep_jobs=of(pod(mount_problem=mount))) == missing
-    # what has nothing to do with it
-    assert found(prep_jobs=of(pod(phase="Running")))[0] is Reason.PREPARING
-    assert found(prep_jobs=of(pod(unschedulable="0/1 nodes")))[0] is Reason.UNSCHEDULABLE
-    assert found(prep_jobs=of(pod(terminated=ended(65)), failed="BackoffLimitExceeded"))[0] is Reason.PREPARATION_FAILED
-    # an artifact that is there has the sets
-    known = with_artifact(model=LABELLED)
-    assert artifact.plan(LABELLED, replace(seen, revisions=(known,)), known, SETTINGS).reason is Reason.PREPARED
-
-
-def test_label_sets_that_are_there_or_not_looked_up_keep_nothing_waiting() -> None:
-    there = {"places": frozenset({"labels.jsonl"}), "people": frozenset({"all.jsonl", "other"})}
-    for keys in (there, {}):
-        found = artifact.plan(
-            LABELLED, ObservedState(now=NOW, pvc=CLAIM, config_map_keys=keys), None, LABELLED_SETTINGS
-        )
-        assert (found.reason, kinds(found)) == (Reason.PREPARING, ["Job"])
-
-
-def with_artifact(number: int = 1, model: EncoderModel = MODEL, **changes: Any) -> Revision:
-    """Return a revision of the model whose artifact is on the PVC; its digest is named by the number."""
-    pinned = {
-        "key": revision.artifact_key(model),
-        "digest": f"d{number}",
-        "reference": "f",
-        "revision": "1",
-        "bytes": 5_000_000,
-    }
-    fields: dict[str, Any] = {
-        "hash": f"r{number}",
-        "inputs_hash": "",
-        "number": number,
-        "pvc_uid": CLAIM.uid,
-        "template": {},
-        "pinned": {"artifact": pinned, "claim": "minilm-artifacts"},
-        "created": NOW,
-        "unresolved_source": revision.unresolved_source(model),
-    }
-    return Revision(**{**fields, **changes})
 
 
 def digest(

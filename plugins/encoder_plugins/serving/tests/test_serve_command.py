@@ -8,9 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from encoder_plugins import catalog, models
 from encoder_plugins.__main__ import main
@@ -315,63 +313,6 @@ def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     assert command[start + 1 : start + 3] == ["a=/a", "b=/b"]
     with pytest.raises(NotServable, match="rank 1000"):
         serve.lora_rank(1000)
-
-
-@pytest.mark.parametrize("given", [["a"], ["a="], ["=/a"], ["a=/a", "a=/b"]])
-def test_an_adapter_is_a_name_and_a_folder(given: list[str]) -> None:
-    with pytest.raises(BadArgument, match="--adapter"):
-        serve.adapters_from(given)
-
-
-@pytest.mark.parametrize("config", [None, "{", "[]", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
-def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) -> None:
-    if config is not None:
-        (tmp_path / "adapter_config.json").write_text(config)
-    with pytest.raises(BadArgument, match=f"--adapter a.*{tmp_path}"):
-        entrypoint.read_adapter("a", tmp_path, PLUGIN)
-    (tmp_path / "adapter_config.json").write_text('{"r": 1}')
-    assert entrypoint.read_adapter("a", tmp_path, PLUGIN) == Adapter(name="a", path=tmp_path, rank=1)
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [({"lora_r": 8}, "gliner2's save_adapter"), ({"r": 8, "use_dora": True}, "DoRA")],
-)
-def test_an_adapter_of_another_form_is_refused_by_it(tmp_path: Path, config: dict[str, Any], reason: str) -> None:
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(BadArgument, match=f"--adapter a: .*{reason}"):
-        entrypoint.read_adapter("a", tmp_path, PLUGIN)
-
-
-def test_an_adapter_of_a_head_is_refused_by_its_layers(tmp_path: Path) -> None:
-    plugin = catalog.get("deberta_gliner2")
-    (tmp_path / "adapter_config.json").write_text('{"r": 1}')
-
-    def save(*layers: str) -> None:
-        names = [f"base_model.model.{layer}.lora_{part}.weight" for layer in layers for part in "AB"]
-        save_file({name: np.zeros((1, 1), np.float32) for name in names}, tmp_path / "adapter_model.safetensors")
-
-    save("encoder.encoder.layer.0.attention.self.query_proj", "encoder.layer.1.output.dense")
-    assert entrypoint.read_adapter("a", tmp_path, plugin).rank == 1
-    heads = [
-        "classifier.0",
-        "count_embed.projector.0",
-        "count_pred.0",
-        "count_pred.2",
-        "span_rep.span_rep_layer.out_project.0",
-    ]
-    save("encoder.encoder.layer.0.attention.self.query_proj", *heads)
-    with pytest.raises(
-        BadArgument, match=r"--adapter a: it changes classifier\.0, .*, count_pred\.2 and 1 more, and deberta_gliner2"
-    ):
-        entrypoint.read_adapter("a", tmp_path, plugin)
-    # of another plugin, whatever vLLM finds
-    assert entrypoint.read_adapter("a", tmp_path, PLUGIN).rank == 1
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"{}")
-    with pytest.raises(
-        BadArgument, match=f"--adapter a: {tmp_path}: adapter_model.safetensors is not a safetensors file"
-    ):
-        entrypoint.read_adapter("a", tmp_path, plugin)
 
 
 def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
