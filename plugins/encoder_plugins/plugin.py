@@ -92,9 +92,9 @@ PDF_LIMITS = (
     Limit(
         name="pdf_fetch_seconds",
         default=10,
-        description="Seconds in which a PDF that is an address must have been fetched.",
+        description="Seconds in which all PDFs of a request that are addresses must have been fetched.",
     ),
-    Limit(name="pdf_pages", default=32, description="Pages of a PDF that one request renders."),
+    Limit(name="pdf_pages", default=32, description="Pages of all PDFs that one request renders."),
     Limit(name="pdf_dpi", default=300, description="Dots per inch at which pages are rendered."),
     Limit(
         name="pdf_page_pixels", default=20_000_000, description="Pixels of one rendered page, by its size and `dpi`."
@@ -112,8 +112,8 @@ PDF_LIMITS = (
     Limit(
         name="pdf_in_flight",
         default=8,
-        description="Requests with a PDF that wait for its pages, or have them rendered, in one API server; one more is"
-        " answered 503 with Retry-After.",
+        description="Requests with PDFs that are fetched, wait, or are rendered, in one API server; one more is answered 503 with"
+        " Retry-After.",
     ),
 )
 """Further limits of plugins that render PDFs."""

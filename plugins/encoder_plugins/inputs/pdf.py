@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class PdfLimits(Protocol):
 
     @property
     def pdf_pages(self) -> int:
-        """Pages that one request renders."""
+        """Pages of all PDFs that one request renders."""
 
     @property
     def pdf_dpi(self) -> int:
@@ -69,7 +69,7 @@ class PdfLimits(Protocol):
 
     @property
     def pdf_in_flight(self) -> int:
-        """PDFs that wait, or are being rendered."""
+        """Requests whose PDFs are fetched, wait, or are rendered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def page_numbers(value: str, limits: PdfLimits, *, path: str) -> tuple[int, ...]
 
 
 class PdfRenderer:
-    """Renders the pages of PDFs in a process of its own, one PDF at a time.
+    """Renders the pages of PDFs in a process of its own, those of one request at a time.
 
     Args:
         limits: What PDFs are held to.
@@ -171,7 +171,7 @@ class PdfRenderer:
 
     @contextmanager
     def slot(self, *, path: str) -> Iterator[None]:
-        """Hold one of the places of PDFs that wait or are being rendered, for as long as the block runs.
+        """Hold one of the slots of requests whose PDFs are fetched, wait, or are rendered, for as long as the block runs.
 
         Args:
             path: The path of the object that has the fields of a PDF, for messages.
@@ -189,38 +189,41 @@ class PdfRenderer:
         finally:
             self._slots.release()
 
-    def pages(self, pdf: Pdf, *, path: str) -> Generator[tuple[int, Image.Image], None, None]:
-        """Yield the number and the pixels, mode RGB, of each page, while the next one is being rendered.
+    def pages(self, pdfs: Mapping[str, Pdf]) -> Generator[tuple[str, int, Image.Image], None, None]:
+        """Yield the path, the number and the pixels, mode RGB, of each page, while the next one is being rendered.
 
         Args:
-            pdf: What to render.
-            path: The path of the object that has the fields of a PDF, for messages.
+            pdfs: What to render, in order, by the path of the object that has the fields of the PDF. They share the limits of pages and
+                time.
 
         Raises:
             InvalidRequest: The module's documentation has the outcome of each kind of PDF.
         """
-        limits = self._limits
+        limits, paths = self._limits, list(pdfs)
         most = {"pages": limits.pdf_pages, "pixels": limits.pdf_page_pixels, "ratio": MOST_RATIO}
+        wanted = [{"bytes": len(pdf.content), "pages": pdf.pages, "dpi": pdf.dpi} for pdf in pdfs.values()]
         call = self._process.call(
-            {"pages": pdf.pages, "dpi": pdf.dpi, "most": most},
-            pdf.content,
+            {"pdfs": wanted, "most": most},
+            b"".join(pdf.content for pdf in pdfs.values()),
             processor_seconds=limits.pdf_seconds,
             seconds=_CLOCK_SECONDS * limits.pdf_seconds,
             # each row of a page is filled up to a multiple of four bytes
             most_bytes=4 * limits.pdf_page_pixels,
         )
-        refused: dict[str, Any] | None = None
+        path, refused = paths[0], None
         try:
             with closing(call) as answers:
                 for described, content in answers:
                     if "refused" in described:
                         refused = described["refused"]
+                    elif "pdf" in described:
+                        path = paths[described["pdf"]]
                     else:
-                        yield described["page"], _image(described, content)
+                        yield path, described["page"], _image(described, content)
         except ProcessEnded as ended:
             raise InvalidRequest(self._exceeded(ended), param=f"{path}.pdf") from None
         if refused is not None:
-            raise self._refusal(refused, pdf.dpi, path)
+            raise self._refusal(refused, pdfs[path].dpi, path)
 
     def close(self) -> None:
         """End the process."""
@@ -243,8 +246,9 @@ class PdfRenderer:
         if why == "missing":
             return InvalidRequest(f"page {page} is not there: the PDF has {count}", param=f"{path}.pages")
         if why == "pages":
+            before = f", and those before it have {values['before']}" if values["before"] else ""
             return InvalidRequest(
-                f"the PDF has {count} pages; the limit is {limits.pdf_pages} a request (pdf_pages): send pages, such as"
+                f"the PDF has {count} pages{before}; the limit is {limits.pdf_pages} a request (pdf_pages): send pages, such as"
                 f" 1-{limits.pdf_pages}",
                 param=f"{path}.pages",
             )

@@ -24,19 +24,27 @@ class Refused(Exception):  # noqa: N818 - an answer
 
 
 def answers(wanted: dict[str, Any], content: bytes) -> Iterator[Answer]:
-    """Yield each page, `[height, stride]` bytes, RGB; or, instead of a page and those behind it, why there is none.
+    """Yield the position of each PDF, and behind it its pages, `[height, stride]` bytes, RGB.
+
+    What stands in the place of a page says why there is none, and is the last.
 
     Args:
-        wanted: ``pages``, their numbers from 1, or None for all of them; ``dpi``; the most ``pages`` and ``pixels`` of one, and the
-            largest ``ratio`` of its sides, under ``most``.
-        content: The file.
+        wanted: Of each PDF, under ``pdfs``, its ``bytes``, its ``pages``, numbers from 1, or None for all of them, and ``dpi``; under
+            ``most`` the most ``pages`` of all, the most ``pixels`` of a page, and the largest ``ratio`` of its sides.
+        content: The files, one behind the other.
     """
+    start, before, most = 0, 0, wanted["most"]
     try:
-        document = opened(content)
-        try:
-            yield from rendered(document, wanted)
-        finally:
-            document.close()
+        for position, pdf in enumerate(wanted["pdfs"]):
+            yield {"pdf": position}, b""
+            document = opened(content[start : start + pdf["bytes"]])
+            start += pdf["bytes"]
+            try:
+                numbers = numbers_of(document, pdf["pages"], before, most["pages"])
+                before += len(numbers)
+                yield from rendered(document, numbers, pdf["dpi"] / 72, most)
+            finally:
+                document.close()
     except Refused as refused:
         yield {"refused": refused.values}, b""
 
@@ -57,15 +65,19 @@ def opened(content: bytes) -> PdfDocument:
     return document
 
 
-def rendered(document: PdfDocument, wanted: dict[str, Any]) -> Iterator[Answer]:
-    """Yield the pages; raises Refused."""
-    count, most = len(document), wanted["most"]
-    pages = wanted["pages"] or range(1, count + 1)
-    if missing := [page for page in pages if page > count]:
+def numbers_of(document: PdfDocument, pages: list[int] | None, before: int, most: int) -> list[int]:
+    """Return the pages to render, ``most`` with those ``before``; raises Refused."""
+    count = len(document)
+    numbers = pages or list(range(1, count + 1))
+    if missing := [page for page in numbers if page > count]:
         raise Refused(why="missing", page=missing[0], count=count)
-    if len(pages) > most["pages"]:
-        raise Refused(why="pages", count=count)
-    scale = wanted["dpi"] / 72
+    if before + len(numbers) > most:
+        raise Refused(why="pages", count=len(numbers), before=before)
+    return numbers
+
+
+def rendered(document: PdfDocument, pages: list[int], scale: float, most: dict[str, Any]) -> Iterator[Answer]:
+    """Yield the pages; raises Refused."""
     # all of them before the first is rendered
     sizes = [size_of(document, page, scale, most) for page in pages]
     for number, size in zip(pages, sizes, strict=True):

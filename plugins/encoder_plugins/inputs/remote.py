@@ -202,16 +202,17 @@ class RemoteFiles:
         self._hosts = frozenset(hosts)
         self._kind = kind
 
-    async def fetch(self, addresses: Mapping[str, str]) -> dict[str, bytes]:
+    async def fetch(self, addresses: Mapping[str, str], *, before: int = 0) -> dict[str, bytes]:
         """Return the file of each field.
 
         Args:
             addresses: An address for each field's path.
+            before: Bytes that the request has fetched already.
 
         Raises:
             InvalidRequest: One of them cannot be fetched; the others are given up.
         """
-        left = _Bytes(self._kind)
+        left = _Bytes(self._kind, before)
         seconds, limit = self._kind.seconds
         turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -306,16 +307,16 @@ class RemoteFiles:
 class _Bytes:
     """Bytes that one request may still fetch."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, before: int) -> None:
         self._kind = kind
-        self._left = kind.request_bytes.value
+        self._left = kind.request_bytes.value - before
 
     def take(self, count: int, path: str) -> None:
         self._left -= count
         if self._left < 0:
             most, limit = self._kind.request_bytes
             raise InvalidRequest(
-                f"the {self._kind.what}s of the request exceed {most} bytes, the limit of its body ({limit})",
+                f"the files of the request exceed {most} bytes, the limit of its body ({limit})",
                 param=path,
             )
 

@@ -19,7 +19,7 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, request, rerank, token_pooling
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.request import Request, RetrievalLimits, RowsAnswer, Wanted
-from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts, list_of
 from encoder_plugins.families.retrieval.tokens import TextTokenizer, TokenisedText
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
@@ -115,16 +115,19 @@ class MultiVectorProcessor:
 
     def _scored(self, found: Scoring, lora: str | None) -> Parsed:
         queries, documents = self._tokenised(found.queries), self._tokenised(found.documents)
+        self._check_scored(found, queries, 1 if found.pairs else len(documents))
+        return Parsed(texts=documents, queries=queries, scoring=found, lora=lora)
+
+    def _check_scored(self, found: Scoring, queries: Sequence[TokenisedText], times: int) -> None:
+        """Refuse queries whose rows are too many bytes, ``times`` as often as they are sent to the engine."""
         rows = sum(query.rows for query in queries)
-        times = 1 if found.pairs else len(documents)
         size = rows * self._config.dimensions * BYTES_PER_NUMBER * times
         if size > self.limits.score_bytes:
             raise InvalidRequest(
                 f"{rows} rows of queries times {times} documents are {size} bytes; the limit is"
                 f" {self.limits.score_bytes} a request: send fewer documents or queries at once",
-                param=found.documents.path.removesuffix("[{}]"),
+                param=list_of(found.documents),
             )
-        return Parsed(texts=documents, queries=queries, scoring=found, lora=lora)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         texts = self._tokenizer(found.texts, found.kind)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval.scoring import (
+    Origin,
     Scoring,
     ScoringLimits,
     documents_of,
@@ -219,7 +221,9 @@ def answer(request: Scoring, scores: NDArray[np.float32], *, tokens: int, name: 
     """
     usage = {"prompt_tokens": tokens}
     if request.shape == "pooling":
-        return msgspec.json.encode({"data": {"results": rankings(scores, request.top_k), "usage": usage}})
+        return msgspec.json.encode(
+            {"data": {"results": rankings(scores, request.top_k, request.origins), "usage": usage}}
+        )
     usage["total_tokens"] = tokens
     if request.shape == "score":
         found = [
@@ -237,7 +241,8 @@ def answer(request: Scoring, scores: NDArray[np.float32], *, tokens: int, name: 
         )
     indices, values = ranked(scores[0], request.top_k)
     results: list[dict[str, Any]] = [
-        {"index": index, "relevance_score": value} for index, value in zip(indices, values, strict=True)
+        {**_place(index, request.origins), "relevance_score": value}
+        for index, value in zip(indices, values, strict=True)
     ]
     if request.return_documents:
         for result in results:
@@ -251,6 +256,14 @@ def answer(request: Scoring, scores: NDArray[np.float32], *, tokens: int, name: 
             "meta": {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}},
         }
     )
+
+
+def _place(index: int, origins: Sequence[Origin] | None) -> dict[str, int]:
+    if origins is None:
+        return {"index": index}
+    origin = origins[index]
+    # clients look their own document up by its index, which therefore is that of the PDF
+    return {"index": origin.document, **({} if origin.page is None else {"page": origin.page})}
 
 
 def _one_of(data: ScoreRequest, *names: str) -> tuple[str, str | list[str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -30,23 +30,6 @@ class ScoringLimits(TextLimits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFile:
-    """An image of a request.
-
-    Attributes:
-        path: The field that it came in.
-        content: Its file; empty while it is still to be fetched.
-        address: Where it is fetched; None where the request has the file.
-        text: The text beside it; None for none.
-    """
-
-    path: str
-    content: bytes = b""
-    address: str | None = None
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """Texts of one kind.
 
@@ -54,13 +37,24 @@ class Texts:
         texts: The texts.
         path: The field that holds the text at a position, for messages.
         kind: What they are.
-        images: Those that are images, by position; a character, or the image's own text, stands for each among ``texts``.
     """
 
     texts: Sequence[str]
     path: str
     kind: InputType
-    images: Mapping[int, ImageFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where something that was scored comes from.
+
+    Attributes:
+        document: Its position among the documents of the request.
+        page: Which page of that document it is, from 1; None where it is all of it.
+    """
+
+    document: int
+    page: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +68,7 @@ class Scoring:
         shape: Which shape the answer has.
         top_k: Documents to return for each query; None for all.
         return_documents: Whether the answer of a reranking repeats the documents.
+        origins: What was scored, in its order, where documents have pages that are scored one by one; None where each document is one.
     """
 
     queries: Texts
@@ -82,6 +77,7 @@ class Scoring:
     shape: Shape = "pooling"
     top_k: int | None = None
     return_documents: bool = False
+    origins: Sequence[Origin] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -165,6 +161,11 @@ def documents_of(given: str | Sequence[str], limits: ScoringLimits, *, path: str
     return Texts(texts=texts, path=path if single else f"{path}[{{}}]", kind="document")
 
 
+def list_of(texts: Texts) -> str:
+    """Return the field that holds all of the texts."""
+    return texts.path.removesuffix("[{}]")
+
+
 def ranked(scores: NDArray[np.float32], top_k: int | None) -> tuple[list[int], list[float]]:
     """Return positions and scores of the best documents; of equal scores the first document comes first.
 
@@ -176,7 +177,16 @@ def ranked(scores: NDArray[np.float32], top_k: int | None) -> tuple[list[int], l
     return best.tolist(), scores[best].tolist()
 
 
-def rankings(scores: NDArray[np.float32], top_k: int | None) -> list[dict[str, Any]]:
-    """Return the results of ``/pooling`` for scores `[queries, documents]`."""
-    found = (ranked(each, top_k) for each in scores)
-    return [{"indices": indices, "scores": values} for indices, values in found]
+def rankings(
+    scores: NDArray[np.float32], top_k: int | None, origins: Sequence[Origin] | None = None
+) -> list[dict[str, Any]]:
+    """Return the results of ``/pooling`` for scores `[queries, documents]`, whose columns come from ``origins``; None as in ``Scoring``."""
+    found = []
+    for each in scores:
+        indices, values = ranked(each, top_k)
+        result: dict[str, Any] = {"indices": indices, "scores": values}
+        if origins is not None:
+            result["indices"] = [origins[index].document for index in indices]
+            result["pages"] = [origins[index].page for index in indices]
+        found.append(result)
+    return found

@@ -1,7 +1,7 @@
 """Requests to visual retrievers: texts and images to rows, or to scores.
 
-``parse`` leaves images and PDFs as the files, or the addresses, that they came as: ``run`` fetches what is not there yet, and decodes and scales
-the pixels, in a thread however small the file is; they are held from then on only.
+``parse`` leaves images and PDFs as the files, or the addresses, that they came as: ``run`` fetches what is not there yet, and renders, decodes
+and scales the pixels, in a thread however small the file is; they are held from then on only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
 from encoder_plugins.families.retrieval.request import Wanted
-from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import Origin, Scoring, Texts, list_of
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.families.vision import pixels, request
 from encoder_plugins.families.vision.config import read_visual
 from encoder_plugins.families.vision.pixels import Pixels
 from encoder_plugins.families.vision.request import (
-    PdfPages,
     VisualLimits,
     VisualRequest,
     VisualRerankRequest,
+    VisualRerankResponse,
     VisualRowsAnswer,
+    VisualScoresAnswer,
+    VisualTexts,
+    check_documents,
 )
 from encoder_plugins.families.vision.tokens import VisualText, VisualTokenizer
 from encoder_plugins.inputs import remote
@@ -57,15 +60,17 @@ class EncodedImage(TokenisedText):
     address: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedPdf(TokenisedText):
     """Pages that are still to be rendered; none of its tokens is read.
 
     Attributes:
         pdf: Its file, or its address, and which pages.
+        path: The path of the object that has its fields.
     """
 
-    pdf: Pdf | None = None
+    pdf: Pdf
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ class VisualProcessor(MultiVectorProcessor):
     """Serves one checkpoint of one row per token of a text, or per patch of an image."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[VisualRequest], VisualRowsAnswer, ScoresAnswer, binary=True),
-        "rerank": Schema(VisualRerankRequest, rerank.RerankResponse),
+        "pooling": Schema(Envelope[VisualRequest], VisualRowsAnswer, VisualScoresAnswer, binary=True),
+        "rerank": Schema(VisualRerankRequest, VisualRerankResponse),
         "score": rerank.SCHEMAS["score"],
     }
 
@@ -111,13 +116,15 @@ class VisualProcessor(MultiVectorProcessor):
         return request.check_rerank(data, self._rules)
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
-        if isinstance(found, PdfPages):
-            ids = list(self._visual.image_prompt)
-            return [EncodedPdf(ids, len(ids), None, pdf=found.pdf)]
         texts = super()._tokenised(found)
+        images, pdfs = (found.images, found.pdfs) if isinstance(found, VisualTexts) else ({}, {})
         for position, text in enumerate(texts):
             path = found.path.format(position)
-            if (image := found.images.get(position)) is not None:
+            if (file := pdfs.get(position)) is not None:
+                ids = list(self._visual.image_prompt)
+                texts[position] = EncodedPdf(ids, len(ids), None, pdf=file.pdf, path=file.path)
+                continue
+            if (image := images.get(position)) is not None:
                 ids = list(self._visual.image_prompt)
                 if image.text is not None:
                     text = self._tokenizer.captioned(image.text)
@@ -133,47 +140,52 @@ class VisualProcessor(MultiVectorProcessor):
         return texts
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
-        """Render the pages or decode the images, fetched where they are addresses, and answer with rows in their order, or with scores.
+        """Fetch the files that are addresses, render the pages, decode the images, and answer with rows in their order, or with scores.
 
         Raises:
-            InvalidRequest: A file cannot be fetched, a page rendered or an image decoded, or it has more tokens or rows than are answered.
+            InvalidRequest: A file cannot be fetched, a page rendered or an image decoded, or it has more tokens or rows than are answered, or
+                there are more documents, with their pages, than are scored.
             Overloaded: Too many requests wait for the pages of their PDFs.
         """
-        if isinstance(text := request.texts[0], EncodedPdf):
-            # before it takes a slot: a slow host does not keep other PDFs waiting
-            request = replace(request, texts=[await self._fetched_pdf(text)])
-            with self._pdfs.slot(path="data"):
-                pages = await engine.compute(
+        pdf = next((text for text in request.texts if isinstance(text, EncodedPdf)), None)
+        if pdf is None:
+            request = await self._fetched(request)
+        else:
+            # before anything is fetched, which would be for nothing where there is no slot
+            with self._pdfs.slot(path=pdf.path):
+                request = await self._fetched(request)
+                request = await engine.compute(
                     self._rendered, request, size=MICROSECONDS_PER_PDF, threads=self._pdfs.threads
                 )
-            return await super().run(replace(request, texts=pages), engine)
         images = sum(isinstance(text, EncodedImage) for text in request.texts)
         if images:
-            request = await self._fetched_images(request)
             decoded = await engine.compute(self._decoded, request, size=images * MICROSECONDS_PER_IMAGE)
             request = replace(request, texts=decoded)
         return await super().run(request, engine)
 
-    async def _fetched_pdf(self, text: EncodedPdf) -> EncodedPdf:
-        """Return the pages of a PDF that is there as a file."""
-        pdf = text.pdf
-        assert pdf is not None
-        if pdf.address is None:
-            return text
-        files = await self._remote_pdfs.fetch({"data.pdf": pdf.address})
-        return replace(text, pdf=with_content(pdf, files["data.pdf"], path="data"))
-
-    async def _fetched_images(self, request: Parsed) -> Parsed:
-        """Return a request whose images are all there as files."""
-        images = [text for text in request.texts if isinstance(text, EncodedImage)]
-        addresses = {image.path: image.address for image in images if image.address is not None}
-        if not addresses:
-            return request
-        files = await self._remote_images.fetch(addresses)
-        texts = [
-            replace(text, content=files[text.path]) if isinstance(text, EncodedImage) and text.path in files else text
+    async def _fetched(self, request: Parsed) -> Parsed:
+        """Return a request whose images and PDFs are all there as files."""
+        images = {
+            text.path: text.address
             for text in request.texts
-        ]
+            if isinstance(text, EncodedImage) and text.address is not None
+        }
+        pdfs = {
+            f"{text.path}.pdf": text.pdf.address
+            for text in request.texts
+            if isinstance(text, EncodedPdf) and text.pdf.address is not None
+        }
+        files = await self._remote_images.fetch(images) if images else {}
+        if pdfs:
+            files |= await self._remote_pdfs.fetch(pdfs, before=sum(map(len, files.values())))
+        if not files:
+            return request
+        texts = list(request.texts)
+        for position, text in enumerate(texts):
+            if isinstance(text, EncodedImage) and text.path in images:
+                texts[position] = replace(text, content=files[text.path])
+            elif isinstance(text, EncodedPdf) and (field := f"{text.path}.pdf") in pdfs:
+                texts[position] = replace(text, pdf=with_content(text.pdf, files[field], path=text.path))
         return replace(request, texts=texts)
 
     def _decoded(self, request: Parsed) -> list[TokenisedText]:
@@ -190,20 +202,30 @@ class VisualProcessor(MultiVectorProcessor):
                 texts.append(text)
         return texts
 
-    def _rendered(self, request: Parsed) -> list[TokenisedText]:
-        """Return the pages of a request's PDF, each with its pixels."""
-        (text,) = request.texts
-        assert isinstance(text, EncodedPdf)
-        assert text.pdf is not None
-        pages: list[TokenisedText] = []
-        with closing(self._pdfs.pages(text.pdf, path="data")) as rendered:
-            for number, rendered_page in rendered:
-                image, tokens = pixels.fitted(rendered_page, self._visual.bounds, path="data.pdf")
-                ids = self._cut(text.ids, tokens, "data.pdf")
+    def _rendered(self, request: Parsed) -> Parsed:
+        """Return a request with the pages of each PDF in its place, with their pixels."""
+        pdfs = {text.path: text for text in request.texts if isinstance(text, EncodedPdf)}
+        pages: dict[str, list[TokenisedText]] = {path: [] for path in pdfs}
+        with closing(self._pdfs.pages({path: text.pdf for path, text in pdfs.items()})) as rendered:
+            for path, number, rendered_page in rendered:
+                field = f"{path}.pdf"
+                image, tokens = pixels.fitted(rendered_page, self._visual.bounds, path=field)
+                ids = self._cut(pdfs[path].ids, tokens, field)
                 page = Page(ids, len(ids), None, image=image, image_tokens=tokens, page=number)
-                self._check_document(page, request, "data.pdf")
-                pages.append(page)
-        return pages
+                self._check_document(page, request, field)
+                pages[path].append(page)
+        texts: list[TokenisedText] = []
+        origins: list[Origin] = []
+        for position, text in enumerate(request.texts):
+            found = pages[text.path] if isinstance(text, EncodedPdf) else [text]
+            texts += found
+            origins += [Origin(position, each.page if isinstance(each, Page) else None) for each in found]
+        if request.scoring is None or request.queries is None:
+            return replace(request, texts=texts)
+        # how many pages a PDF has is not known before
+        check_documents(len(texts), self.limits, path=list_of(request.scoring.documents))
+        self._check_scored(request.scoring, request.queries, len(texts))
+        return replace(request, texts=texts, scoring=replace(request.scoring, origins=origins))
 
     def _cut(self, ids: list[int], tokens: int, path: str) -> list[int]:
         """Return what the model reads of an image's prompt: the published processor counts the image twice, and cuts what is behind.

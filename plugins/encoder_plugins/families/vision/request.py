@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ from encoder_plugins.families.retrieval import request as retrieval
 from encoder_plugins.families.retrieval import rerank
 from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.request import Embeddings, RetrievalLimits, Wanted
-from encoder_plugins.families.retrieval.scoring import ImageFile, Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import Ranking, Scores, Scoring, Texts
 from encoder_plugins.inputs import remote
 from encoder_plugins.inputs.body import Data
 from encoder_plugins.inputs.image import content_of
@@ -32,6 +32,7 @@ _FORMS = (
     "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read;"
     f" {_ADDRESS}"
 )
+_PDF_FORMS = f"in base64, or as data:application/pdf;base64,...; {_ADDRESS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,16 @@ class VisualLimits(RetrievalLimits):
     pdf_in_flight: int
 
 
+PagesField: TypeAlias = Annotated[
+    Annotated[str, Meta(max_length=1000)] | None,
+    Meta(description="Pages of `pdf`, from 1, such as 1-3,7; the answer keeps their order. Null for all of them."),
+]
+DpiField: TypeAlias = Annotated[
+    Annotated[int, Meta(ge=1)] | None,
+    Meta(description=f"Dots per inch at which pages of `pdf` are rendered; null for {DEFAULT_DPI}."),
+]
+
+
 class Item(Data, frozen=True):
     """A text, an image, or both where the plugin takes texts of images."""
 
@@ -60,12 +71,23 @@ class Item(Data, frozen=True):
     image: Annotated[str | None, Meta(description=f"An image {_FORMS}.")] = None
 
 
+class ScoredItem(Item, frozen=True):
+    """A text, an image, or both where the plugin takes texts of images; or a PDF."""
+
+    pdf: Annotated[
+        str | None, Meta(description=f"One PDF {_PDF_FORMS}. Each of its pages is a document with a score of its own.")
+    ] = None
+    pages: PagesField = None
+    dpi: DpiField = None
+
+
 DocumentsField: TypeAlias = Annotated[
-    list[str | Item] | None, Meta(description="The documents to score: texts, or objects with a `text` or an `image`.")
+    list[str | ScoredItem] | None,
+    Meta(description="The documents to score: texts, or objects with a `text`, an `image` or a `pdf`."),
 ]
 
 RerankedField: TypeAlias = Annotated[
-    list[str | Item], Meta(description="Texts, or objects with a `text` or an `image`.")
+    list[str | ScoredItem], Meta(description="Texts, or objects with a `text`, an `image` or a `pdf`.")
 ]
 
 
@@ -81,20 +103,10 @@ class VisualRequest(retrieval.Request, frozen=True):
         list[str | Item] | None, Meta(description="Documents, texts and images mixed; the answer keeps their order.")
     ] = None
     pdf: Annotated[
-        str | None,
-        Meta(
-            description=f"One PDF, in base64, or as data:application/pdf;base64,...; {_ADDRESS}. Each of its pages is a document"
-            " with rows of its own."
-        ),
+        str | None, Meta(description=f"One PDF, {_PDF_FORMS}. Each of its pages is a document with rows of its own.")
     ] = None
-    pages: Annotated[
-        Annotated[str, Meta(max_length=1000)] | None,
-        Meta(description="Pages of `pdf`, from 1, such as 1-3,7; the answer keeps their order. Null for all of them."),
-    ] = None
-    dpi: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(description=f"Dots per inch at which pages of `pdf` are rendered; null for {DEFAULT_DPI}."),
-    ] = None
+    pages: PagesField = None
+    dpi: DpiField = None
     documents: DocumentsField = None  # type: ignore[assignment]
 
 
@@ -112,6 +124,42 @@ class VisualRowsAnswer(msgspec.Struct, frozen=True):
     data: VisualEmbeddings
 
 
+class VisualRanking(Ranking, frozen=True):
+    """The documents of one query, the best first; of equal scores the first in the request. Each page of a PDF is one."""
+
+    pages: Annotated[
+        list[int | None] | UnsetType,
+        Meta(
+            description="The page of each of `indices`, null for a document that is no PDF; only where there are PDFs among"
+            " `documents`."
+        ),
+    ] = UNSET
+
+
+class VisualScores(Scores, frozen=True):
+    """The documents of each query, in the order of the queries."""
+
+    results: list[VisualRanking]  # type: ignore[assignment]
+
+
+class VisualScoresAnswer(msgspec.Struct, frozen=True):
+    """The body of a response with scores."""
+
+    data: VisualScores
+
+
+class VisualRerankResult(rerank.RerankResult, frozen=True):
+    """One document, or one page of a PDF, whose position is there for each of its pages."""
+
+    page: Annotated[int | UnsetType, Meta(description="Which page of the PDF it is, from 1.")] = UNSET
+
+
+class VisualRerankResponse(rerank.RerankResponse, frozen=True):
+    """The documents, the best first; of equal scores the first in the request."""
+
+    results: list[VisualRerankResult]  # type: ignore[assignment]
+
+
 class VisualRerankRequest(rerank.RerankRequest, frozen=True):
     """One query, and documents to rank by it, images among them: Cohere's request, and Jina's."""
 
@@ -119,14 +167,52 @@ class VisualRerankRequest(rerank.RerankRequest, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PdfPages(Texts):
-    """The pages of a PDF; one character stands for all of them among ``texts``.
+class ImageFile:
+    """An image of a request.
 
     Attributes:
+        path: The field that it came in.
+        content: Its file; empty while it is still to be fetched.
+        address: Where it is fetched; None where the request has the file.
+        text: The text beside it; None for none.
+    """
+
+    path: str
+    content: bytes = b""
+    address: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PdfFile:
+    """A PDF of a request.
+
+    Attributes:
+        path: The path of the object that has its fields.
         pdf: What is rendered.
     """
 
+    path: str
     pdf: Pdf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisualTexts(Texts):
+    """Texts, images and PDFs of one kind, by position; a character, or an image's own text, stands for each file among ``texts``.
+
+    Attributes:
+        images: Those that are images.
+        pdfs: Those that are PDFs; a position stands for all pages of one.
+    """
+
+    images: Mapping[int, ImageFile] = field(default_factory=dict)
+    pdfs: Mapping[int, PdfFile] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """How many documents there are at least: the pages that a request names, and 1 of a PDF without."""
+        pages = sum(len(file.pdf.pages or (1,)) for file in self.pdfs.values())
+        return len(self.texts) - len(self.pdfs) + pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +240,14 @@ def check_rerank(data: VisualRerankRequest, rules: Rules) -> Scoring:
     Raises:
         InvalidRequest: It exceeds a limit, or requests something that is not done.
     """
-    texts, images = split(data.documents, rules, path="documents")
-    if images and data.return_documents:
-        raise InvalidRequest("images are not repeated; leave the field out", param="return_documents")
+    found = split(data.documents, rules, path="documents")
+    if (found.images or found.pdfs) and data.return_documents:
+        raise InvalidRequest(
+            "images are not repeated, and neither are pages; leave the field out", param="return_documents"
+        )
     # nothing is cut, whatever a client says about that
-    plain = msgspec.structs.replace(data, documents=texts, truncation=None)
-    found = rerank.check_rerank(plain, rules.limits, most_tokens=None)
-    return replace(found, documents=replace(found.documents, images=images))
+    plain = msgspec.structs.replace(data, documents=found.texts, truncation=None)
+    return _scoring(rerank.check_rerank(plain, rules.limits, most_tokens=None), found, rules)
 
 
 def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
@@ -179,10 +266,10 @@ def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
     if data.pdf is None and (name := next((n for n in ("pages", "dpi") if getattr(data, n) is not None), None)):
         raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"data.{name}")
     if data.documents is not None:
-        texts, images = split(data.documents, rules, path="data.documents")
-        found = retrieval.check(msgspec.structs.replace(data, documents=texts), rules.limits)
+        documents = split(data.documents, rules, path="data.documents")
+        found = retrieval.check(msgspec.structs.replace(data, documents=documents.texts), rules.limits)
         assert isinstance(found, Scoring)
-        return replace(found, documents=replace(found.documents, images=images))
+        return _scoring(found, documents, rules)
     if not given or given[0] not in IMAGE_FIELDS:
         return retrieval.check(data, rules.limits)
     if name := next((name for name in _SCORING_FIELDS if getattr(data, name) is not None), None):
@@ -198,21 +285,30 @@ def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
     return _documents(data, rules)
 
 
+def check_documents(count: int, limits: VisualLimits, *, path: str) -> None:
+    """Refuse more documents than the limit, each page of a PDF being one; ``path`` is the field that holds them."""
+    if count > limits.documents:
+        raise InvalidRequest(
+            f"{count} documents, each page of a PDF being one; the limit is {limits.documents} (documents)", param=path
+        )
+
+
+def _scoring(found: Scoring, documents: VisualTexts, rules: Rules) -> Scoring:
+    check_documents(documents.documents, rules.limits, path=documents.path.removesuffix("[{}]"))
+    return replace(found, documents=documents)
+
+
 def _documents(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted]:
     limits = rules.limits
     if data.pdf is not None:
         pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data", hosts=rules.hosts)
-        found, wanted = retrieval.rows_wanted(
-            msgspec.structs.replace(data, input_type="document"), [IMAGE], path="data.pdf"
-        )
-        return PdfPages(texts=found.texts, path=found.path, kind=found.kind, pdf=pdf), wanted
-    path = "data.inputs[{}]"
-    if data.inputs is not None:
-        texts, images = split(data.inputs, rules, path="data.inputs")
-        check_texts(texts, limits, path="data.inputs")
+        found = _texts([IMAGE], path="data.pdf", pdfs={0: PdfFile(path="data", pdf=pdf)})
+    elif data.inputs is not None:
+        found = split(data.inputs, rules, path="data.inputs")
+        check_texts(found.texts, limits, path="data.inputs")
     else:
-        files = [data.image] if data.image is not None else data.images or []
         path = "data.image" if data.image is not None else "data.images[{}]"
+        files = [data.image] if data.image is not None else data.images or []
         if not files:
             raise InvalidRequest("the list is empty; it takes at least one image", param="data.images")
         _check_count(len(files), limits, path="data.images")
@@ -221,36 +317,74 @@ def _documents(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted]:
             position: _image(file, rules, path=field)
             for position, (field, file) in enumerate(zip(fields, files, strict=True))
         }
-        texts = [IMAGE] * len(files)
-    found, wanted = retrieval.rows_wanted(msgspec.structs.replace(data, input_type="document"), texts, path=path)
-    return replace(found, images=images), wanted
+        found = _texts([IMAGE] * len(files), path=path, images=images)
+    _, wanted = retrieval.rows_wanted(
+        msgspec.structs.replace(data, input_type="document"), found.texts, path=found.path
+    )
+    return found, wanted
 
 
-def split(items: Sequence[str | Item], rules: Rules, *, path: str) -> tuple[list[str], dict[int, ImageFile]]:
-    """Return the texts, with a character in the place of each image without a text, and the images by position.
+def split(items: Sequence[str | Item], rules: Rules, *, path: str) -> VisualTexts:
+    """Return the texts of a field, with its images and PDFs.
 
     Args:
-        items: Texts and images.
-        rules: What images are held to.
+        items: Texts, images and PDFs.
+        rules: What files are held to.
         path: The field that holds the items.
 
     Raises:
-        InvalidRequest: An item is neither, or both where an image has no text, or an image exceeds a limit.
+        InvalidRequest: An item is none of them, or two where an image has no text, or a file exceeds a limit.
     """
     _check_count(sum(not isinstance(item, str) and item.image is not None for item in items), rules.limits, path=path)
-    texts, images = [], {}
+    texts, images, pdfs, pages = [], {}, {}, 0
     for position, item in enumerate(items):
+        where = f"{path}[{position}]"
+        if isinstance(item, ScoredItem) and (file := _pdf(item, rules, path=where)) is not None:
+            pages += len(file.pdf.pages or (1,))
+            if pages > rules.limits.pdf_pages:
+                raise InvalidRequest(
+                    f"{pages} pages with those of the PDFs before it; the limit is {rules.limits.pdf_pages} a request"
+                    " (pdf_pages)",
+                    param=f"{where}.pages",
+                )
+            pdfs[position] = file
+            texts.append(IMAGE)
+            continue
         text, image = (item, None) if isinstance(item, str) else (item.text, item.image)
         if (text is None and image is None) or (text is not None and image is not None and not rules.captions):
-            says = "an item has text, image, or both" if rules.captions else "an item has either text or image"
-            raise InvalidRequest(says, param=f"{path}[{position}]")
+            raise InvalidRequest(_one_of(item, rules), param=where)
         if image is not None:
-            field = f"{path}[{position}].image"
             # an empty text is none, as in the library
             text = text or None
-            images[position] = replace(_image(image, rules, path=field), text=text)
+            images[position] = replace(_image(image, rules, path=f"{where}.image"), text=text)
         texts.append(IMAGE if text is None else text)
-    return texts, images
+    return _texts(texts, path=f"{path}[{{}}]", images=images, pdfs=pdfs)
+
+
+def _texts(
+    texts: Sequence[str],
+    *,
+    path: str,
+    images: Mapping[int, ImageFile] | None = None,
+    pdfs: Mapping[int, PdfFile] | None = None,
+) -> VisualTexts:
+    return VisualTexts(texts=texts, path=path, kind="document", images=images or {}, pdfs=pdfs or {})
+
+
+def _pdf(item: ScoredItem, rules: Rules, *, path: str) -> PdfFile | None:
+    """Return the PDF of an item; None where it has none."""
+    if item.pdf is None:
+        if name := next((name for name in ("pages", "dpi") if getattr(item, name) is not None), None):
+            raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"{path}.{name}")
+        return None
+    if item.text is not None or item.image is not None:
+        raise InvalidRequest(_one_of(item, rules), param=path)
+    return PdfFile(path=path, pdf=pdf_of(item.pdf, item.pages, item.dpi, rules.limits, path=path, hosts=rules.hosts))
+
+
+def _one_of(item: str | Item, rules: Rules) -> str:
+    says = "an item has text, image, or both" if rules.captions else "an item has either text or image"
+    return f"{says}, or pdf" if isinstance(item, ScoredItem) else says
 
 
 def _image(value: str, rules: Rules, *, path: str) -> ImageFile:

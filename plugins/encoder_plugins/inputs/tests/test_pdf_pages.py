@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from PIL import Image, ImageChops
@@ -43,7 +43,9 @@ def renderer() -> Iterator[PdfRenderer]:
 def rendered(
     renderer: PdfRenderer, content: bytes, pages: tuple[int, ...] | None = None, dpi: int = 144
 ) -> list[tuple[int, Image.Image]]:
-    return list(renderer.pages(Pdf(content=content, pages=pages, dpi=dpi), path="data"))
+    found = list(renderer.pages({"data": Pdf(content=content, pages=pages, dpi=dpi)}))
+    assert {path for path, _, _ in found} <= {"data"}
+    return [(number, image) for _, number, image in found]
 
 
 def refusal(renderer: PdfRenderer, content: bytes, pages: tuple[int, ...] | None = None) -> tuple[str, str]:
@@ -125,6 +127,25 @@ def test_a_pdf_that_is_not_rendered_is_refused_and_the_next_one_is(
     assert [number for number, _ in rendered(renderer, SEVERAL)] == [1, 2, 3]
 
 
+def test_pdfs_of_one_request_share_its_limits_and_the_one_that_is_refused_is_named(renderer: PdfRenderer) -> None:
+    first, second = Pdf(content=SEVERAL, pages=(3, 1), dpi=72), Pdf(content=pdf((b"0 0 50 60",)), pages=None, dpi=144)
+    found = [(path, number, image.size) for path, number, image in renderer.pages({"[0]": first, "[4]": second})]
+    assert found == [("[0]", 3, (100, 100)), ("[0]", 1, (200, 300)), ("[4]", 1, (100, 120))]
+    for others, param, says in (
+        (
+            [replace(first, pages=None)],
+            "[1].pages",
+            "the PDF has 3 pages, and those before it have 2; the limit is 4 a req",
+        ),
+        ([replace(second, content=b"%PDF-1.7")], "[1].pdf", "damaged or truncated"),
+        ([replace(second, content=pdf((b"0 0 9999 9999",)))], "[1].pdf", "page 1 has 19998 × 19998 pixels at 144 dots"),
+        ([replace(second, content=pdf(contents=(pdfs.SLOW,)))], "[1].pdf", "longer than 1 s of a processor"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            list(renderer.pages({f"[{place}]": each for place, each in enumerate([first, *others])}))
+        assert (refused.value.param, says in refused.value.message) == (param, True), refused.value.message
+
+
 @pytest.mark.parametrize(
     "box", [b"0 0 0 0", b"100 100 0 0", b"0 0 .01 .01", b"0 0 1e30 1e30", b"a b c d", b"-5 -5 5 5"]
 )
@@ -150,7 +171,7 @@ def test_a_process_that_crashes_or_stops_is_replaced(renderer: PdfRenderer) -> N
     begun = time.monotonic()
     assert "4 s by the clock" in refusal(renderer, SEVERAL)[1]
     assert time.monotonic() - begun < 15
-    pages = renderer.pages(Pdf(content=SEVERAL, pages=None, dpi=240), path="data")
+    pages = renderer.pages({"data": Pdf(content=SEVERAL, pages=None, dpi=240)})
     next(pages)
     process = renderer._process.process_id
     assert process is not None
@@ -162,8 +183,8 @@ def test_a_process_that_crashes_or_stops_is_replaced(renderer: PdfRenderer) -> N
 
 
 def test_pages_that_nobody_takes_do_not_become_those_of_others(renderer: PdfRenderer) -> None:
-    pages = renderer.pages(Pdf(content=SEVERAL, pages=None, dpi=240), path="data")
-    assert next(pages)[0] == 1
+    pages = renderer.pages({"data": Pdf(content=SEVERAL, pages=None, dpi=240)})
+    assert next(pages)[:2] == ("data", 1)
     pages.close()
     ((number, image),) = rendered(renderer, pdf((b"0 0 50 50",)), dpi=72)
     assert (number, image.size) == (1, (50, 50))

@@ -176,10 +176,15 @@ async def test_all_files_of_a_request_share_its_time_and_its_bytes(origin: Origi
             await RemoteFiles([origin.host], kind).fetch(slow)
         assert (caught.value.param, says in caught.value.message) == ("data.second", True), caught.value.message
     many = {f"data.images[{position}]": origin.address("/a.gif") for position in range(12)}
-    with pytest.raises(InvalidRequest, match=r"the images .* exceed 1000 bytes, the limit of its body \(body_bytes\)"):
+    with pytest.raises(InvalidRequest, match=r"the files .* exceed 1000 bytes, the limit of its body \(body_bytes\)"):
         await RemoteFiles([origin.host], IMAGES).fetch(many)
-    with pytest.raises(InvalidRequest, match=r"the PDFs .* exceed 300 bytes, the limit of its body \(body_bytes\)"):
+    with pytest.raises(InvalidRequest, match=r"the files .* exceed 300 bytes, the limit of its body \(body_bytes\)"):
         await RemoteFiles([origin.host], pdfs(Limits(body_bytes=300))).fetch({"data.pdf": origin.address("/a.pdf")})
+    # with those of another kind that were fetched before
+    one = {"data.documents[0].pdf": origin.address("/a.pdf")}
+    assert await RemoteFiles([origin.host], PDFS).fetch(one, before=1000 - len(PDF)) == {"data.documents[0].pdf": PDF}
+    with pytest.raises(InvalidRequest, match=r"exceed 1000 bytes"):
+        await RemoteFiles([origin.host], PDFS).fetch(one, before=1001 - len(PDF))
 
 
 async def test_a_host_that_is_not_public_is_sent_nothing(origin: Origin) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.errors import InvalidRequest, Overloaded
 from encoder_plugins.families.vision import pixels
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.families.vision.processor import VisualProcessor
@@ -24,6 +24,7 @@ from encoder_plugins.inputs.tests.pdfs import pdf
 from encoder_plugins.models.colqwen3 import PLUGIN
 from encoder_plugins.models.colqwen3.checkpoint import CHECKPOINT
 from encoder_plugins.models.colqwen3.tests import tiny
+from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
@@ -36,6 +37,8 @@ IMAGE = picture(64, 96)
 PDF = base64.b64encode(pdf((b"0 0 200 300", b"0 0 100 100"))).decode()
 # of images behind addresses
 SIZES = {"https://pages.example.com/1.png": (64, 128), "https://pages.example.com/2.png": (320, 96)}
+# enough for two queries of a word and two documents, each of 6 144 bytes, and not for three
+SCORE_BYTES = 15_000
 BROKEN = base64.b64encode(base64.b64decode(IMAGE)[:200]).decode()
 
 
@@ -112,10 +115,57 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"pdf": PDF, "dpi": 50, "pool_factor": 2.0}, "data.pdf", "the limit pooled_rows"),
         ({"image": IMAGE, "pages": "1"}, "data.pages", "there is no pdf"),
         ({"query": "a", "documents": ["b"], "dpi": 100}, "data.dpi", "there is no pdf"),
+        ({"inputs": [{"pdf": PDF}]}, "data.inputs[0].pdf", "no such field"),
+        *(
+            ({"query": "a", "documents": ["b", document]}, f"data.documents[1]{field}", says)
+            for document, field, says in (
+                ({"pdf": PDF, "text": "c"}, "", "an item has either text or image, or pdf"),
+                ({"pdf": PDF, "image": IMAGE}, "", "an item has either text or image, or pdf"),
+                ({}, "", "an item has either text or image, or pdf"),
+                ({"text": "c", "pages": "1"}, ".pages", "there is no pdf"),
+                ({"image": IMAGE, "dpi": 72}, ".dpi", "there is no pdf"),
+                ({"pdf": PDF, "dpi": 301}, ".dpi", "the limit is 300 (pdf_dpi)"),
+                ({"pdf": PDF, "pages": "2-1"}, ".pages", "such as 1-3,7"),
+                ({"pdf": PDF, "pages": "3"}, ".pages", "page 3 is not there: the PDF has 2"),
+                ({"pdf": IMAGE}, ".pdf", "it is not a PDF"),
+                ({"pdf": "https://pages.example.com/1.pdf"}, ".pdf", "an address is not fetched"),
+                ({"pdf": "file:///etc/passwd"}, ".pdf", "an address is not fetched"),
+                ({"pdf": PDF, "dpi": 300}, ".pdf", "tokens; this server takes 200"),
+            )
+        ),
+        (
+            {"query": "a", "documents": [{"pdf": PDF, "pages": "1-2"}, {"pdf": PDF}, {"pdf": PDF, "pages": "1"}]},
+            "data.documents[2].pages",
+            "4 pages with those of the PDFs before it; the limit is 3 a request (pdf_pages)",
+        ),
+        (
+            {"query": "a", "documents": [{"pdf": PDF, "dpi": 50}, {"pdf": PDF}]},
+            "data.documents[1].pages",
+            "the PDF has 2 pages, and those before it have 2; the limit is 3 a request (pdf_pages)",
+        ),
+        (
+            {"query": "a", "documents": ["b", "c", {"pdf": PDF, "pages": "1,2"}]},
+            "data.documents",
+            "4 documents, each page of a PDF being one; the limit is 3 (documents)",
+        ),
+        (
+            {"query": "a", "documents": ["b", "c", {"pdf": PDF, "dpi": 50}]},
+            "data.documents",
+            "4 documents, each page of a PDF being one; the limit is 3 (documents)",
+        ),
+        (
+            {"queries": ["a", "a"], "documents": ["b", {"pdf": PDF, "dpi": 50}]},
+            "data.documents",
+            "times 3 documents are",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_by_field(data: Any, param: str, says: str, model: Path) -> None:
-    processor = served(model, most_tokens=200, images=2, image_pixels=500_000, pooled_rows=50)
+    processor = served(
+        model,
+        **{"most_tokens": 200, "images": 2, "image_pixels": 500_000, "pooled_rows": 50},
+        **{"documents": 3, "pdf_pages": 3, "score_bytes": SCORE_BYTES},
+    )
     with pytest.raises(InvalidRequest) as refused:
         begun(processor, data)
     assert (refused.value.param, says in str(refused.value)) == (param, True), str(refused.value)
@@ -141,7 +191,7 @@ def test_images_of_allowed_hosts_are_fetched_for_their_fields_and_the_others_are
 ) -> None:
     seen: list[dict[str, str]] = []
 
-    async def fetch(files: RemoteFiles, addresses: dict[str, str]) -> dict[str, bytes]:
+    async def fetch(files: RemoteFiles, addresses: dict[str, str], *, before: int = 0) -> dict[str, bytes]:
         seen.append(dict(addresses))
         return {field: base64.b64decode(picture(*SIZES[address])) for field, address in addresses.items()}
 
@@ -236,7 +286,12 @@ class Rows(ManualEngine):
 
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
         self.prompts += prompts
-        return [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in prompts]
+        # a document to score carries the rows of the query
+        scored = ["queries" in (prompt.parameters or {}) for prompt in prompts]
+        return [
+            torch.ones(1) if score else torch.ones(prompt.tokens, tiny.DIMENSIONS)
+            for prompt, score in zip(prompts, scored, strict=True)
+        ]
 
 
 async def answered(of: VisualProcessor, data: Any) -> tuple[bytes, list[bytes | None]]:
@@ -278,23 +333,35 @@ async def test_a_pdf_behind_an_address_has_the_pages_of_the_same_pdf_in_the_requ
             await answered(small, {"pdf": address})
 
 
-async def test_a_pdf_that_is_being_fetched_takes_no_turn_of_those_that_are_rendered(
+async def test_nothing_is_fetched_for_a_pdf_that_is_refused_for_now(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetching, finish = asyncio.Event(), asyncio.Event()
+    fetching, finish, fetched = asyncio.Event(), asyncio.Event(), []
 
-    async def fetch(files: RemoteFiles, addresses: dict[str, str]) -> dict[str, bytes]:
+    async def fetch(files: RemoteFiles, addresses: dict[str, str], *, before: int = 0) -> dict[str, bytes]:
+        fetched.append(addresses)
         fetching.set()
         await finish.wait()
         return dict.fromkeys(addresses, base64.b64decode(PDF))
 
     monkeypatch.setattr(RemoteFiles, "fetch", fetch)
     of = served(model, media_hosts=("pages.example.com",), pdf_in_flight=1)
-    slow = asyncio.create_task(answered(of, {"pdf": "https://pages.example.com/1.pdf"}))
+    remote = {"pdf": "https://pages.example.com/1.pdf"}
+    slow = asyncio.create_task(answered(of, remote))
     await fetching.wait()
-    meanwhile = await answered(of, {"pdf": PDF})
+    for data, param in (
+        (remote, "data.pdf"),
+        ({"pdf": PDF}, "data.pdf"),
+        ({"query": "a", "documents": ["b", remote]}, "data.documents[1].pdf"),
+    ):
+        with pytest.raises(Overloaded, match="limit 1, pdf_in_flight") as refused:
+            await answered(of, data)
+        assert refused.value.param == param
+    # which others do not notice
+    await answered(of, {"image": IMAGE})
     finish.set()
-    assert await slow == meanwhile
+    assert await slow == await answered(of, {"pdf": PDF})
+    assert fetched == [{"data.pdf": remote["pdf"]}]
 
 
 def test_documents_that_are_images_are_scored(model: Path) -> None:
@@ -309,6 +376,87 @@ def test_documents_that_are_images_are_scored(model: Path) -> None:
     assert isinstance(answer, Response)
     results = json.loads(answer.body)["data"]["results"]
     assert results == [{"indices": [1], "scores": [2.0]}, {"indices": [0], "scores": [4.0]}]
+
+
+SCORED = [{"pdf": PDF, "pages": "2,1", "dpi": 72}, "text", {"image": IMAGE}, {"pdf": PDF, "dpi": 100}]
+PLACES = [(0, 2), (0, 1), (1, None), (2, None), (3, 1), (3, 2)]
+
+
+def scored(of: VisualProcessor, route: Route, body: Any) -> Any:
+    """Return the answer of an engine whose scores rise from document to document, but that the first is as good as the last."""
+    running: Running = of.run(of.parse(route, json.dumps(body).encode()), ENGINE)
+    queries = advance(running)
+    assert isinstance(queries, Round)
+    documents = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in queries.prompts])
+    assert isinstance(documents, Round)
+    # 100 × 100 and 200 × 300 points
+    sizes = [prompt.image and prompt.image.size for prompt in documents.prompts]
+    assert (sizes[0], sizes[2], sizes[5]) == ((256, 256), None, (256, 256))
+    assert len(sizes) == len(set(map(id, documents.prompts))) == 6
+    values = torch.tensor([[5.0, 1, 2, 3, 4, 5], [0.0, 1, 2, 3, 4, 5]])
+    answer = advance(running, list(values[: len(queries.prompts)].T))
+    assert isinstance(answer, Response)
+    found = json.loads(answer.body)
+    assert answer.prompt_tokens == queries.tokens + documents.tokens
+    return found
+
+
+def test_each_page_of_a_pdf_is_scored_and_named_by_its_document_and_its_number(model: Path) -> None:
+    of = served(model)
+    answer = scored(of, POOLING, {"data": {"queries": ["a", "b"], "documents": SCORED}})["data"]
+    first, second = ([0, 5, 4, 3, 2, 1], [5, 4, 3, 2, 1, 0])
+    assert answer["results"] == [
+        {
+            "indices": [PLACES[place][0] for place in order],
+            "scores": scores,
+            "pages": [PLACES[place][1] for place in order],
+        }
+        for order, scores in ((first, [5, 5, 4, 3, 2, 1]), (second, [5, 4, 3, 2, 1, 0]))
+    ]
+    top = scored(of, POOLING, {"data": {"query": "a", "documents": SCORED, "top_k": 2}})["data"]["results"]
+    assert top == [{"indices": [0, 3], "scores": [5, 5], "pages": [2, 2]}]
+
+
+def test_each_page_of_a_pdf_is_reranked_and_has_the_index_of_its_document(model: Path) -> None:
+    of = served(model, media_hosts=("pages.example.com",))
+    answer = scored(of, RERANK, {"query": "a", "documents": SCORED, "top_n": 5})
+    assert answer["results"] == [
+        {"index": 0, "page": 2, "relevance_score": 5},
+        {"index": 3, "page": 2, "relevance_score": 5},
+        {"index": 3, "page": 1, "relevance_score": 4},
+        {"index": 2, "relevance_score": 3},
+        {"index": 1, "relevance_score": 2},
+    ]
+    for body, param, says in (
+        ({"return_documents": True}, "return_documents", "neither are pages"),
+        ({"documents": ["b", {"pdf": PDF, "dpi": 301}]}, "documents[1].dpi", "the limit is 300 (pdf_dpi)"),
+        ({"documents": [{"pdf": "https://evil.example.com/a.pdf"}]}, "documents[0].pdf", "is not allowed"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            of.parse(RERANK, json.dumps({"query": "a", "documents": SCORED, **body}).encode())
+        assert (refused.value.param, says in refused.value.message) == (param, True), refused.value.message
+
+
+async def test_documents_behind_addresses_are_fetched_together_within_the_bytes_of_a_body(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    origins.allow_loopback(monkeypatch)
+    content = base64.b64decode(PDF)
+    files = {"/1.pdf": ("application/pdf", content), "/1.png": ("image/png", base64.b64decode(IMAGE))}
+    async with origins.running(files, tmp_path) as origin:
+        pdf_, image_ = origin.address("/1.pdf"), origin.address("/1.png")
+        documents = [{"pdf": pdf_, "pages": "2"}, {"image": image_}, "text", {"pdf": PDF}, {"pdf": pdf_}]
+        same = [{"pdf": PDF, "pages": "2"}, {"image": IMAGE}, "text", {"pdf": PDF}, {"pdf": PDF}]
+        of = served(model, media_hosts=(origin.host,))
+        expected = await answered(served(model), {"query": "a", "documents": same})
+        assert await answered(of, {"query": "a", "documents": documents}) == expected
+        assert len(origin.requests) == 3
+        most = 2 * len(content) + len(base64.b64decode(IMAGE)) - 1
+        of = served(model, media_hosts=(origin.host,), body_bytes=most)
+        with pytest.raises(InvalidRequest, match="the files of the request exceed") as refused:
+            await answered(of, {"query": "a", "documents": documents})
+        assert refused.value.param in ("data.documents[0].pdf", "data.documents[4].pdf")
 
 
 def test_texts_and_images_are_reranked(model: Path) -> None:
