@@ -1,4 +1,7 @@
-"""Documents that are not texts: images, and the pages of PDFs. Pillow is used where a caller passes an image of it, and not imported."""
+"""Documents that are not texts: images, and the pages of PDFs, from files or by their addresses.
+
+Pillow is used where a caller passes an image of it, and not imported.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ _TO_RGB = ("CMYK", "YCbCr", "LAB", "HSV", "RGBX")
 _PAGES = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", re.ASCII)
 _MOST_PAGES = 100_000
 _KEYS = frozenset({"text", "image"})
+_SCHEMES = ("https://", "http://")
 
 Document: TypeAlias = "str | Path | bytes | Pdf | Mapping[str, Any] | Any"
 
@@ -30,7 +34,8 @@ class Pdf:
     """Pages of a PDF, each of which is a document with rows of its own; the server renders them.
 
     Attributes:
-        file: Its path, or its content.
+        file: Its path, or its content; or its address (``https://...``), a ``str`` or an object that is written as one, such as
+            ``httpx.URL``: the server fetches it where its administrator allows the host.
         pages: From 1, such as ``1-3,7``, in the order wanted; None for all of them. More than the server takes in one request (its limit
             ``pdf_pages``) become several requests where they are named here.
         dpi: Dots per inch; None for the server's default.
@@ -39,7 +44,7 @@ class Pdf:
         ArgumentError: ``pages`` or ``dpi`` is wrong; ``param`` is its name.
     """
 
-    file: str | Path | bytes
+    file: Any
     pages: str | None = None
     dpi: int | None = None
 
@@ -77,24 +82,37 @@ class Pdf:
 
 def is_one(inputs: Any) -> bool:
     """Return whether the argument of a call is one document, and not several."""
-    return isinstance(inputs, str | Path | bytes | Pdf | Mapping) or _is_picture(inputs)
+    return (
+        isinstance(inputs, str | Path | bytes | Pdf | Mapping) or _is_picture(inputs) or address_of(inputs) is not None
+    )
 
 
 def is_image(document: Document) -> bool:
     """Return whether a document is an image, with or without a text."""
     if isinstance(document, Mapping):
         return document.get("image") is not None
-    return isinstance(document, Path | bytes) or _is_picture(document)
+    if isinstance(document, str):
+        return False
+    return isinstance(document, Path | bytes) or _is_picture(document) or address_of(document) is not None
 
 
-def documents_of(inputs: Any, server: Server, *, param: str, pdfs: bool) -> list[Document]:
+def address_of(file: Any) -> str | None:
+    """Return the address of a file, as which a ``str`` or an object like ``httpx.URL`` is sent; None for a file that is read here."""
+    if isinstance(file, bytes | Path | Mapping) or _is_picture(file) or hasattr(file, "tolist"):
+        return None
+    if isinstance(file, Sequence) and not isinstance(file, str):
+        return None
+    written = str(file)
+    return written if written[:8].lower().startswith(_SCHEMES) else None
+
+
+def documents_of(inputs: Any, server: Server, *, param: str) -> list[Document]:
     """Return a list of documents. Files are not read yet.
 
     Args:
         inputs: The documents, or a column of a table.
         server: Its limits bound the sizes of files.
         param: What the caller calls them.
-        pdfs: Whether pages of PDFs may be among them.
 
     Raises:
         ArgumentError: One is neither a text nor an image, or a file is not there, or too large.
@@ -103,10 +121,6 @@ def documents_of(inputs: Any, server: Server, *, param: str, pdfs: bool) -> list
     for place, document in enumerate(documents):
         field = f"{param}[{place}]"
         if isinstance(document, Pdf):
-            if not pdfs:
-                raise ArgumentError(
-                    "the server scores texts and images; encode the pages of a PDF, and compare the rows", param=field
-                )
             server.require("pdf", argument=field)
             _check_file(document.file, server, "pdf_bytes", param=field)
         elif isinstance(document, Mapping) and (not document or not _KEYS.issuperset(document)):
@@ -119,7 +133,9 @@ def documents_of(inputs: Any, server: Server, *, param: str, pdfs: bool) -> list
     return documents
 
 
-def items(documents: Sequence[Document], server: Server, field: str, *, param: str) -> Iterator[Item]:
+def items(
+    documents: Sequence[Document], server: Server, field: str, *, param: str, among: bool = False
+) -> Iterator[Item]:
     """Yield documents as items, whose files are read as they are sent; a Pdf is one item for each of its requests.
 
     Args:
@@ -127,6 +143,7 @@ def items(documents: Sequence[Document], server: Server, field: str, *, param: s
         server: Its limits decide how many requests the pages of a PDF are.
         field: What the request calls the list of texts and images.
         param: What the caller calls it.
+        among: Whether a PDF is one of that list, too, and not the request's own field.
 
     Raises:
         ArgumentError: A file cannot be read, or an image cannot be sent.
@@ -134,16 +151,21 @@ def items(documents: Sequence[Document], server: Server, field: str, *, param: s
     for place, document in enumerate(documents):
         path = f"{param}[{place}]"
         if isinstance(document, Pdf):
-            content = _quoted(_read(document.file, param=path))
+            content = _sent(document.file, param=path)
             for part, pages in enumerate(document.parts(server)):
-                own = {"pages": pages, "dpi": document.dpi}
-                named = {name: json_of(value, param=path) for name, value in own.items() if value is not None}
-                yield Item(values={}, own={"pdf": content, **named}, characters=1, place=place, part=part)
+                given = {"pages": pages, "dpi": document.dpi}
+                named = {name: json_of(value, param=path) for name, value in given.items() if value is not None}
+                own = {"pdf": content, **named}
+                if among:
+                    written = b"{" + b", ".join(b'"%s": %s' % (name.encode(), own[name]) for name in own) + b"}"
+                    yield Item(values={field: written}, characters=1, place=place, part=part, alone=True)
+                else:
+                    yield Item(values={}, own=own, characters=1, place=place, part=part, alone=True)
             continue
         text = _text_of(document)
         written = b"" if text is None else json_of(text, param=path)
         if is_image(document):
-            image = b'"image": ' + _quoted(_file_of(_image_of(document), param=path))
+            image = b'"image": ' + _sent(_image_of(document), param=path)
             written = b"{" + (b'"text": ' + written + b", " if written else b"") + image + b"}"
         yield Item(values={field: written}, characters=len(text or " "), place=place)
 
@@ -163,6 +185,8 @@ def _image_of(document: Document) -> Any:
 
 
 def _check_file(file: Any, server: Server, limit: str, *, param: str) -> None:
+    if address_of(file) is not None:
+        return
     if isinstance(file, bytes):
         size = len(file)
     elif isinstance(file, str | Path):
@@ -202,5 +226,8 @@ def _file_of(image: Any, *, param: str) -> bytes:
     return stream.getvalue()
 
 
-def _quoted(content: bytes) -> bytes:
-    return b'"' + base64.b64encode(content) + b'"'
+def _sent(file: Any, *, param: str) -> bytes:
+    """Return what is sent for a file, as JSON."""
+    if (address := address_of(file)) is not None:
+        return json_of(address, param=param)
+    return b'"' + base64.b64encode(_file_of(file, param=param)) + b'"'

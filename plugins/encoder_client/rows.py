@@ -13,6 +13,7 @@ from encoder_client.context import Context, refuse
 from encoder_client.documents import Document, Pdf, documents_of, is_image, is_one, items
 from encoder_client.embeddings import NO_DEVICE, NO_TORCH, Side
 from encoder_client.errors import ArgumentError
+from encoder_client.server import Server
 from encoder_client.server import json_of as json_of_answer
 from encoder_client.work import Answer, Batch, Work, positive
 
@@ -54,7 +55,8 @@ class EncodeRows:
         Args:
             context: The server.
             inputs: One text, or several. Documents of visual plugins are also images: a ``pathlib.Path`` or the bytes of a file, an image of
-                Pillow, or ``{"image": ..., "text": ...}``; and ``Pdf``. A path that is a ``str`` is a text.
+                Pillow, an address as an object such as ``httpx.URL``, or ``{"image": ..., "text": ...}``, whose image may be an address as
+                a ``str``, too; and ``Pdf``. A path or an address that is a ``str`` by itself is a text.
             prompt_name: Only None: the prompt is the checkpoint's for this side.
             prompt: Only None.
             batch_size: Texts of one request; fewer where the server's limits require it.
@@ -88,7 +90,7 @@ class EncodeRows:
             raise ArgumentError("the server merges rows before they could get length 1", param="normalize_embeddings")
         single = is_one(inputs)
         server, listed = context.server, [inputs] if single else inputs
-        documents = documents_of(listed, server, param="inputs", pdfs=True)
+        documents = documents_of(listed, server, param="inputs")
         if self._side == "query":
             _check_queries(documents)
         common = {"encoding": "bytes", "input_type": self._side, "pool_factor": pool_factor}
@@ -120,10 +122,9 @@ class EncodeRows:
             divisible=_TEXTS,
         )
         shown = progress.wanted(show_progress_bar)
-        total = sum(len(each.parts(server)) if isinstance(each, Pdf) else 1 for each in documents)
         return Work(
             batches=iter(batches),
-            total=total,
+            total=_items_of(documents, server),
             decode=decode,
             combine=combine,
             progress=shown,
@@ -152,8 +153,8 @@ def rank(
     Args:
         context: The server; plugins of one vector per text rank by the cosine.
         query: The query.
-        documents: The documents: texts, and images as ``encode_document`` takes them.
-        top_k: Documents to return; None returns all.
+        documents: The documents: texts, images and ``Pdf`` as ``encode_document`` takes them. Each page of a PDF is ranked by itself.
+        top_k: Documents, or pages, to return; None returns all.
         return_documents: Whether each result repeats its document.
         prompt_name: Only None: prompts are the checkpoint's for each side.
         prompt: Only None.
@@ -164,8 +165,8 @@ def rank(
         chunk_size: Only None: the server decides.
 
     Returns:
-        A dictionary for each document: ``corpus_id``, its position in ``documents``; ``score``; and where documents are returned
-        ``text``, or ``image`` with what was passed. Of equal scores the first document comes first.
+        A dictionary for each document: ``corpus_id``, its position in ``documents``; ``score``; for a page of a PDF ``page``, its number; and
+        where documents are returned ``text``, or ``image`` or ``pdf`` with what was passed. Of equal scores the first document comes first.
 
     Raises:
         ArgumentError: An argument cannot be honoured; ``param`` is its name.
@@ -177,27 +178,32 @@ def rank(
     refuse(NO_DEVICE, device=device, pool=pool, chunk_size=chunk_size)
     if not isinstance(query, str):
         raise ArgumentError(f"it is {type(query).__name__}, not a text", param="query")
-    listed = documents_of(documents, context.server, param="documents", pdfs=False)
+    listed = documents_of(documents, context.server, param="documents")
     most = None if top_k is None else positive(top_k, param="top_k")
 
-    def decode(answer: Answer, batch: Batch) -> list[tuple[int, float]]:
+    def decode(answer: Answer, batch: Batch) -> list[tuple[int, int | None, float]]:
         (found,) = json_of_answer(answer.content)["data"]["results"]
-        pairs = zip(found["indices"], found["scores"], strict=True)
-        return [(batch.items[index].place, score) for index, score in pairs]
+        indices = found["indices"]
+        pages = found.get("pages", [None] * len(indices))
+        triples = zip(indices, pages, found["scores"], strict=True)
+        return [(batch.items[index].place, page, score) for index, page, score in triples]
 
-    def combine(parts: list[list[tuple[int, float]]]) -> list[dict[str, Any]]:
+    def combine(parts: list[list[tuple[int, int | None, float]]]) -> list[dict[str, Any]]:
         # stable: parts are in the order of the documents, and so are equal scores of one part
-        ranked = sorted((pair for part in parts for pair in part), key=lambda pair: -pair[1])[:most]
-        results: list[dict[str, Any]] = [{"corpus_id": place, "score": score} for place, score in ranked]
-        if return_documents:
-            for result in results:
-                document = listed[result["corpus_id"]]
-                result["image" if is_image(document) else "text"] = document
+        ranked = sorted((triple for part in parts for triple in part), key=lambda triple: -triple[2])[:most]
+        results: list[dict[str, Any]] = []
+        for place, page, score in ranked:
+            result: dict[str, Any] = {"corpus_id": place, "score": score}
+            if page is not None:
+                result["page"] = page
+            if return_documents:
+                result[_kind(listed[place])] = listed[place]
+            results.append(result)
         return results
 
     common = {"query": query, "top_k": most}
     batches = context.batches(
-        items(listed, context.server, "documents", param="documents"),
+        items(listed, context.server, "documents", param="documents", among=True),
         common,
         batch_size=batch_size,
         limits=("documents", "images") if any(map(is_image, listed)) else ("documents",),
@@ -206,12 +212,21 @@ def rank(
     shown = progress.wanted(show_progress_bar)
     return Work(
         batches=iter(batches),
-        total=len(listed),
+        total=_items_of(listed, context.server),
         decode=decode,
         combine=combine,
         progress=shown,
         reads_files=_reads_files(listed),
     )
+
+
+def _kind(document: Document) -> str:
+    return "pdf" if isinstance(document, Pdf) else "image" if is_image(document) else "text"
+
+
+def _items_of(documents: Sequence[Document], server: Server) -> int:
+    """Return the number of items that documents are."""
+    return sum(len(each.parts(server)) if isinstance(each, Pdf) else 1 for each in documents)
 
 
 def _check_queries(inputs: Sequence[Document]) -> None:

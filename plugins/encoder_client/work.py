@@ -39,8 +39,9 @@ class Item:
         values: JSON by the name of the field that lists it, e.g. ``texts`` and ``labels_per_text``.
         characters: Code points that count towards the server's limit.
         place: Its position in the caller's list.
-        own: JSON by the name of the field, of an item that is a request of its own, e.g. ``pdf`` and ``pages``.
+        own: JSON by the name of the field, of an item that has fields of the request itself, e.g. ``pdf`` and ``pages``.
         part: Of several items for one position, which one it is.
+        alone: Whether it is a request of its own.
     """
 
     values: Mapping[str, bytes]
@@ -48,6 +49,7 @@ class Item:
     place: int
     own: Mapping[str, bytes] = field(default_factory=dict)
     part: int = 0
+    alone: bool = False
 
     @property
     def size(self) -> int:
@@ -198,7 +200,7 @@ def split(
     fields = frozenset(divisible)
     for item in items:
         full = len(found) == most or characters + item.characters > most_characters or size + item.size > most_bytes
-        if found and (full or item.own or found[-1].own):
+        if found and (full or item.alone or found[-1].alone):
             yield Batch(items=found, envelope=envelope, divisible=fields)
             found, characters, size = [], 0, 0
         found.append(item)

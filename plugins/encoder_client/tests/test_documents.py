@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -31,14 +32,26 @@ def pages_of(data: Any) -> list[int]:
     if "pdf" in data:
         return [int(page) for page in data.get("pages", "1,2").split(",")]
     listed = data.get("inputs") or data.get("documents") or data["texts"]
-    return [len(each) if isinstance(each, str) else base64.b64decode(each["image"])[0] for each in listed]
+    return [number for each in listed for number in numbers_of(each)]
+
+
+def numbers_of(document: Any) -> list[int]:
+    if isinstance(document, str):
+        return [len(document)]
+    if "pdf" in document:
+        return pages_of(document)
+    image = document["image"]
+    return [len(image) if image.lower().startswith("http") else base64.b64decode(image)[0]]
 
 
 def visual(data: Any) -> Reply:
     """Answer each document with one row, or with its number as the score."""
     numbers = pages_of(data)
     if "documents" in data:
-        results = [{"indices": list(range(len(numbers))), "scores": numbers}]
+        result: dict[str, Any] = {"indices": list(range(len(numbers))), "scores": numbers}
+        if isinstance(data["documents"][0], dict) and "pdf" in data["documents"][0]:
+            result = {"indices": [0] * len(numbers), "scores": numbers, "pages": numbers}
+        results = [{name: values[: data.get("top_k")] for name, values in result.items()}]
         return Reply(200, {"data": {"results": results, "usage": {}}})
     headers = {"x-encoder-shape": f"{len(numbers)},1", "x-encoder-dtype": "float32"}
     content = np.array(numbers, "<f4").tobytes()
@@ -136,6 +149,69 @@ def test_pages_of_a_pdf_become_as_many_requests_as_the_limit_requires(server: Sc
     assert {base64.b64decode(data["pdf"]) for data in sent} == {b"%PDF-"}
 
 
+def test_each_page_of_a_pdf_is_ranked_by_itself(server: ScriptedServer) -> None:
+    documents = ["four", Pdf(b"%PDF-", "9,1-6", dpi=72), "sixsix", b"\x08", Pdf(b"%PDF-")]
+    with MultiVectorEncoder(server.url) as model:
+        ranking = model.rank("q", documents, return_documents=True)
+        found = [(each["corpus_id"], each.get("page"), each["score"]) for each in ranking]
+        assert found == [
+            *[(1, 9, 9), (3, None, 8), (1, 6, 6), (2, None, 6), (1, 5, 5)],
+            *[(0, None, 4), (1, 4, 4), (1, 3, 3), (1, 2, 2), (4, 2, 2), (1, 1, 1), (4, 1, 1)],
+        ]
+        assert [each.keys() - {"corpus_id", "score"} for each in ranking[:4]] == [
+            {"page", "pdf"},
+            {"image"},
+            {"page", "pdf"},
+            {"text"},
+        ]
+        assert ranking[0]["pdf"] is documents[1]
+        sent = [request.data["documents"] for request in server.posted]
+        assert sorted(map(len, sent)) == [1, 1, 1, 1, 1, 2]
+        content = base64.b64encode(b"%PDF-").decode()
+        assert [{"pdf": content, "pages": "6", "dpi": 72}] in sent
+        assert [{"pdf": content}] in sent
+        # of equal scores the first document comes first
+        top = model.rank("q", documents, top_k=3)
+        assert [(each["corpus_id"], each.get("page")) for each in top] == [(1, 9), (3, None), (1, 6)]
+        server.handler = lambda data: refusal(400, "page 9 is not there", "data.documents[0].pages")
+        with pytest.raises(InvalidRequestError) as caught:
+            model.rank("q", [Pdf(b"%PDF-", "9")])
+        assert caught.value.param == "data.documents[0].pages"
+        server.handler = lambda data: (
+            refusal(400, "page 9 is not there", "data.documents[0].pages")
+            if isinstance(data["documents"][0], dict)
+            else visual(data)
+        )
+        with pytest.raises(InvalidRequestError) as caught:
+            model.rank("q", ["a", "b", Pdf(b"%PDF-", "9")])
+        assert caught.value.param == "data.documents[2].pages"
+
+
+ADDRESS = "https://pages.example.com/1.png"
+
+
+@pytest.mark.parametrize("address", [ADDRESS, httpx.URL(ADDRESS), "HTTP://pages.example.com/1.png"])
+async def test_an_address_is_sent_as_it_is(server: ScriptedServer, address: Any) -> None:
+    written = str(address)
+    with MultiVectorEncoder(server.url) as model:
+        assert model.encode_document([{"image": address}, "four"])[0].tolist() == [[len(written)]]
+        assert server.posted[-1].data["inputs"] == [{"image": written}, "four"]
+        model.encode_document(Pdf(address, "2,3", dpi=72))
+        assert server.posted[-1].data["pdf"] == written
+        model.rank("q", [Pdf(address)])
+        assert server.posted[-1].data["documents"] == [{"pdf": written}]
+        model.rank("q", [{"image": address, "text": "of a page"}])
+        assert server.posted[-1].data["documents"] == [{"text": "of a page", "image": written}]
+        # a str by itself is a text, whatever it looks like
+        one = model.encode_document(address)
+        assert one.tolist() == [[len(written)]]
+        assert server.posted[-1].data.get("texts" if isinstance(address, str) else "inputs") == [
+            written if isinstance(address, str) else {"image": written}
+        ]
+    async with AsyncMultiVectorEncoder(server.url) as awaited:
+        assert (await awaited.encode_document([{"image": address}]))[0].tolist() == [[len(written)]]
+
+
 def test_a_refusal_names_the_position_in_the_call(server: ScriptedServer) -> None:
     def refusing(data: Any) -> Reply:
         if "pdf" in data:
@@ -162,6 +238,7 @@ WRONG: Any = {
     "a large image": {"inputs": [b"a" * 5001], "param": "inputs[0]"},
     "a large pdf": {"inputs": [Pdf(b"a" * 51)], "param": "inputs[0]"},
     "an image that is a str": {"inputs": [{"image": "page.png"}], "param": "inputs[0]"},
+    "an address of a file": {"inputs": [{"image": "file:///etc/hostname"}], "param": "inputs[0]"},
 }
 
 
@@ -176,17 +253,17 @@ def test_what_is_no_document_is_refused_before_anything_is_sent(server: Scripted
 
 def test_images_are_documents_of_visual_servers_only(server: ScriptedServer) -> None:
     with MultiVectorEncoder(server.url) as model:
-        for call, param in (
-            (lambda: model.encode_query(["a", b"\x01"]), "inputs[1]"),
-            (lambda: model.rank("q", ["a", Pdf(b"%PDF-")]), "documents[1]"),
-        ):
+        for wrong in (b"\x01", Pdf(b"%PDF-"), {"image": ADDRESS}):
             with pytest.raises(ArgumentError) as caught:
-                call()
-            assert caught.value.param == param
+                model.encode_query(["a", wrong])
+            assert caught.value.param == "inputs[1]"
     with ScriptedServer("moderncolbert", visual) as texts, MultiVectorEncoder(texts.url) as model:
-        for each in (b"\x01", Pdf(b"%PDF-")):
+        for each in (b"\x01", Pdf(b"%PDF-"), {"image": ADDRESS}):
             with pytest.raises(ArgumentError, match="moderncolbert have no field"):
                 model.encode_document(["a", each])
+            with pytest.raises(ArgumentError, match="moderncolbert have no field") as caught:
+                model.rank("q", ["a", each])
+            assert caught.value.param == "documents[1]"
 
 
 @pytest.mark.parametrize("pages", ["", "0", "3-1", "1,1", "1-3,2", "a", "1-", "-1", "1-999999999", "١"])

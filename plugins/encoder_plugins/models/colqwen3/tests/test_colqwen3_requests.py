@@ -161,11 +161,8 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
     ],
 )
 def test_a_bad_request_is_refused_by_field(data: Any, param: str, says: str, model: Path) -> None:
-    processor = served(
-        model,
-        **{"most_tokens": 200, "images": 2, "image_pixels": 500_000, "pooled_rows": 50},
-        **{"documents": 3, "pdf_pages": 3, "score_bytes": SCORE_BYTES},
-    )
+    changed = {"images": 2, "image_pixels": 500_000, "pooled_rows": 50, "documents": 3, "pdf_pages": 3}
+    processor = served(model, 200, (), score_bytes=SCORE_BYTES, **changed)
     with pytest.raises(InvalidRequest) as refused:
         begun(processor, data)
     assert (refused.value.param, says in str(refused.value)) == (param, True), str(refused.value)

@@ -31,6 +31,8 @@ from encoder_plugins.serving.tests.servers import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+# a name that no resolver has (RFC 2606)
+HOST = "files.invalid"
 QUERY = "Which page has a table of prices?"
 PAGE, WIDE, SMALL = picture(413, 585, 1), picture(900, 50, 2), picture(30, 40, 3)
 
@@ -43,7 +45,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(published: Path) -> Iterator[Server]:
     artifact = servers.prepare("colqwen3", published, published.parent / ("a" * 64))
-    with servers.running(artifact, "--limit", "pdf_seconds=2", name="pages") as started:
+    with servers.running(artifact, "--limit", "pdf_seconds=2", "--allowed-media-host", HOST, name="pages") as started:
         yield started
 
 
@@ -139,6 +141,29 @@ def test_pages_of_a_pdf_have_the_rows_of_their_images(server: Server) -> None:
     np.testing.assert_allclose(chosen["embeddings"][1], expected["embeddings"][0], rtol=0, atol=1e-5)
 
 
+def test_pages_of_pdfs_are_scored_and_reranked_as_their_images(server: Server) -> None:
+    content = pdf((b"0 0 210 297", b"0 0 150 100"), (pdfs.text("one"), pdfs.text("two")), page=pdfs.FONT)
+    with pypdfium2.PdfDocument(content) as document:
+        images = [{"image": png(document[number].render(scale=144 / 72).to_pil())} for number in range(2)]
+    encoded = base64.b64encode(content).decode()
+    scores = server.answer(query=QUERY, documents=["A text.", *images, images[1]])["results"][0]
+    score_of = dict(zip(scores["indices"], scores["scores"], strict=True))
+    documents = ["A text.", {"pdf": encoded}, {"pdf": encoded, "pages": "2"}]
+    (found,) = server.answer(query=QUERY, documents=documents)["results"]
+    # of the image that each page is
+    same = {(0, None): 0, (1, 1): 1, (1, 2): 2, (2, 2): 3}
+    places = list(zip(found["indices"], found["pages"], strict=True))
+    assert set(places) == set(same)
+    np.testing.assert_allclose(found["scores"], [score_of[same[place]] for place in places], rtol=1e-5)
+    body = {"model": "pages", "query": QUERY, "documents": documents, "top_n": 3}
+    for path in ("/rerank", "/v2/rerank"):
+        results = server.post(body, path).json()["results"]
+        assert [(each["index"], each.get("page")) for each in results] == places[:3]
+        np.testing.assert_allclose([each["relevance_score"] for each in results], found["scores"][:3], rtol=1e-5)
+    error = server.post({**body, "documents": [*documents, {"pdf": encoded, "pages": "3"}]}, "/rerank").json()["error"]
+    assert (error["param"], "page 3 is not there" in error["message"]) == ("documents[3].pages", True), error
+
+
 def test_a_pdf_that_takes_too_long_is_refused_and_others_are_answered_meanwhile(server: Server) -> None:
     before = server.answer(image=SMALL)
     slow = base64.b64encode(pdf(contents=(pdfs.SLOW,))).decode()
@@ -207,6 +232,20 @@ def test_the_python_client_returns_what_the_library_returns(server: Server, publ
         for wrong, param in ((b"%PDF-1.7", "data.inputs[1].image"), (Pdf(pages, "3"), "inputs[1].pages")):
             with pytest.raises(InvalidRequestError) as caught:
                 model.encode_document(["a", wrong])
+            assert caught.value.param == param
+        ranking = model.rank(QUERY, ["A text.", Pdf(pages, dpi=72)], top_k=2)
+        together = model.similarity(model.encode_query(QUERY), [*model.encode_document(["A text."]), one, two])[0]
+        place = {(0, None): 0, (1, 1): 1, (1, 2): 2}
+        for each in ranking:
+            score = together[place[each["corpus_id"], each.get("page")]]
+            np.testing.assert_allclose(each["score"], score, rtol=1e-5)
+        # sent as it is, and fetched by the server, or not
+        for remote, param in (
+            ({"image": f"https://{HOST}/a.png"}, "data.inputs[1].image"),
+            (Pdf(f"https://{HOST}/a.pdf"), "inputs[1].pdf"),
+        ):
+            with pytest.raises(InvalidRequestError, match="could not be fetched") as caught:
+                model.encode_document(["a", remote])
             assert caught.value.param == param
         with pytest.raises(ArgumentError, match="limit"):
             model.encode_document(b"a" * (20 << 20 | 1))
