@@ -93,7 +93,7 @@ def row_lost(name: str, row: int) -> Change:
 
 def config(**fields: Any) -> Change:
     """Return a change of fields in config.json."""
-    return _json("config.json", lambda whole: whole.update(fields))
+    return json_file("config.json", lambda whole: whole.update(fields))
 
 
 def section(key: str, **changes: Callable[[Any], Any]) -> Change:
@@ -102,15 +102,17 @@ def section(key: str, **changes: Callable[[Any], Any]) -> Change:
     def edit(whole: dict[str, Any]) -> None:
         whole[key] |= {name: change(whole[key][name]) for name, change in changes.items()}
 
-    return _json("config.json", edit)
+    return json_file("config.json", edit)
 
 
 def tokenizer(edit: Callable[[dict[str, Any]], Any], file: str = "tokenizer.json") -> Change:
     """Return a change of a tokenizer."""
-    return _json(file, edit)
+    return json_file(file, edit)
 
 
-def _json(name: str, edit: Callable[[dict[str, Any]], Any]) -> Change:
+def json_file(name: str, edit: Callable[[dict[str, Any]], Any]) -> Change:
+    """Return a change of a file that holds a JSON object."""
+
     def apply(folder: Path) -> None:
         path = folder / name
         whole = json.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models.interfaces import supports_encoder_cudagraph
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.worker.encoder_cudagraph import BudgetGraphMetadata, EncoderCudaGraphManager
+
+from encoder_plugins.prep.checkpoint import EngineSettings
 
 
 class Calls(EncoderCudaGraphManager):  # type: ignore[misc]
@@ -47,10 +52,19 @@ class _Call:
         self._found.output_buffer = self._model.encoder_cudagraph_forward(values, path=self._path)
 
 
+def switched_on(settings: EngineSettings) -> bool:
+    """Return whether vLLM, started with an artifact's settings and those of ``serving.tuning``, captures its vision encoder."""
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    given = parser.parse_args([*settings.arguments, "--cudagraph-capture-sizes", "16", "32"])
+    found: bool = EngineArgs.from_cli_args(given).compilation_config.cudagraph_mm_encoder
+    return found
+
+
 def use(worker: Any) -> None:
     """Let the model of a worker encode images by this path only."""
     runner = worker.model_runner
     model = runner.get_model()
+    assert supports_encoder_cudagraph(model)
     manager = Calls(runner.vllm_config, runner.device, runner.dtype, model)
     manager.capture(graph_pool=object())
 

@@ -50,6 +50,8 @@ def check(
     verdict = served.verdict(served.model)
     assert verdict.result == "Passed", verdict.message
     print(verdict.message)
+    on = {where: encoder_graphs.switched_on(checkpoint.engine_settings(model, where)) for where in ("cpu", "nvidia")}
+    assert on == {"cpu": False, "nvidia": True}
     # as on a GPU, where vLLM replays the vision encoder
     verdict = served.verdict(served.model, loaded=lambda engine: engine.collective_rpc(encoder_graphs.use))
     assert verdict.result == "Passed", verdict.message

@@ -9,7 +9,8 @@ import torch
 from encoder_plugins.families.retrieval import config as retrieval
 from encoder_plugins.families.retrieval.tests.conversion_mutants import replaced
 from encoder_plugins.families.vision import config as visual
-from encoder_plugins.parity.tests.mutants import Mutant, Tensors, filled, row_lost, section, swapped, weights
+from encoder_plugins.families.vision.published import PREPROCESSOR
+from encoder_plugins.parity.tests.mutants import Mutant, Tensors, filled, json_file, row_lost, section, swapped, weights
 
 LAYER, MERGER = "model.language_model.layers.", "model.multi_modal_projector.linear_1.weight"
 TOWER = "model.vision_tower.vision_model."
@@ -68,6 +69,8 @@ def of() -> Iterator[Mutant]:
     yield Mutant("convolutions reversed", weights(taps_reversed))
     yield Mutant("gates of a convolution swapped", weights(gates_swapped))
     yield Mutant("labels of tiles swapped", weights(labels_swapped))
+    yield Mutant("other pixel bounds", json_file(PREPROCESSOR, lambda whole: whole.update(max_image_tokens=36)))
+    yield Mutant("other tiles", json_file(PREPROCESSOR, lambda whole: whole.update(max_tiles=2)))
     yield Mutant("the image's prompt cut", section(visual.KEY, image_prompt=lambda ids: ids[:-1]))
     yield Mutant("a longer query", section(visual.KEY, query_suffix=lambda _: [4]))
     yield Mutant("queries with a prefix", section(retrieval.KEY, query=replaced(prompt="Query: ")))
