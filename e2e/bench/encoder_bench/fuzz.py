@@ -131,7 +131,20 @@ VISUAL: Sequence[Mapping[str, Any]] = (
     {"images": [_IMAGE, picture(300, 20, 2)], "embedding_dtype": "float16", "encoding": "bytes"},
     {"inputs": ["a text", {"image": _IMAGE}]},
     {"query": "bread", "documents": ["bread", {"image": _IMAGE}]},
+    {"queries": ["bread", "one"], "documents": ["bread", {"pdf": _PDF, "pages": "2,1", "dpi": 40}, {"image": _IMAGE}]},
+    {"query": "one", "documents": [{"pdf": _PDF, "dpi": 40}, {"pdf": _PDF, "pages": "1", "dpi": 40}], "top_k": 2},
 )
+# of the routes by which images and pages are ranked, too, by their schema
+VISUAL_FURTHER: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "rerank": (
+        {
+            "query": "bread",
+            "documents": ["bread", {"image": _IMAGE}, {"pdf": _PDF, "pages": "2", "dpi": 40}],
+            "top_n": 2,
+        },
+        {"query": "one", "documents": [{"pdf": _PDF, "dpi": 40}]},
+    ),
+}
 
 
 # a name that no resolver has (RFC 2606): fetching from it ends at once, and is refused
@@ -141,6 +154,7 @@ ADDRESSED: Sequence[Mapping[str, Any]] = (
     {"pdf": f"https://{MEDIA_HOST}/a.pdf", "pages": "1-2", "dpi": 72},
     {"images": [_IMAGE, f"https://{MEDIA_HOST}/a.png"], "encoding": "base64"},
     {"query": "bread", "documents": ["bread", {"image": f"https://{MEDIA_HOST}:443/a.png"}]},
+    {"query": "bread", "documents": ["bread", {"pdf": f"https://{MEDIA_HOST}/a.pdf", "pages": "1-2"}]},
 )
 LINKED = "Tim Cook leads Apple in Cupertino."
 LABELS = ("person", "company", "city")
@@ -190,13 +204,18 @@ def maker(
         # as many as there are of the others, so that each is chosen as often
         good += [{"data": data} for data in RANKING] * max(1, len(good) // len(RANKING))
     schema = schema_of(schemas["pooling"].request)
-    if "pdf" in schema["properties"]["data"]["properties"]:
+    visual = "pdf" in schema["properties"]["data"]["properties"]
+    if visual:
         further = [*further, *VISUAL, *ADDRESSED]
     if further:
         good += [{"data": data} for data in further] * max(1, len(good) // len(further))
     shapes = [Shape("/pooling", schema, good)]
     shapes += [
-        Shape(route.path, schema_of(schemas[route.schema].request), FURTHER[route.schema])
+        Shape(
+            route.path,
+            schema_of(schemas[route.schema].request),
+            (*FURTHER[route.schema], *(VISUAL_FURTHER.get(route.schema, ()) if visual else ())),
+        )
         for route in plugin.routes
         if route.schema in FURTHER
     ]

@@ -108,6 +108,30 @@ def test_requests_that_only_an_artifact_answers_are_seeds(name: str, seeds: list
     assert any(body.kind == "damaged files" for body in made)
 
 
+def test_documents_that_are_pdfs_are_changed_on_every_route_that_takes_them() -> None:
+    plugin = catalog.get("colqwen3")
+    reference = Reference(artifact="", digest="", plugin=plugin.name, cases=(), expected={})
+    made = list(fuzz.maker(reference, resolve(plugin.parity), 1, BODY_BYTES).bodies(4_000))
+    for path, seeds in (
+        ("/pooling", [body for body in fuzz.VISUAL if "documents" in body]),
+        ("/v2/rerank", fuzz.VISUAL_FURTHER["rerank"]),
+    ):
+        known = {json.dumps(document) for seed in seeds for document in seed["documents"]}
+        found: dict[str, set[str]] = {"damaged files": set(), "border": set()}
+        for body in made:
+            if body.path == path and body.kind in found:
+                for document in documents_of(json.loads(body.content)):
+                    if isinstance(document, dict) and "pdf" in document and json.dumps(document) not in known:
+                        found[body.kind].add(json.dumps(document))
+        assert all(len(each) > 5 for each in found.values()), (path, found)
+
+
+def documents_of(body: Any) -> list[Any]:
+    data = body.get("data", body) if isinstance(body, dict) else body
+    found = data.get("documents") if isinstance(data, dict) else None
+    return found if isinstance(found, list) else []
+
+
 def test_addresses_of_files_are_changed_into_those_of_other_hosts_and_kinds() -> None:
     assert "other addresses" not in maker().kinds
     plugin = catalog.get("colqwen3")
