@@ -116,7 +116,7 @@ class VisualProcessor(MultiVectorProcessor):
             return [EncodedPdf(ids, len(ids), None, pdf=found.pdf)]
         texts = super()._tokenised(found)
         for position, text in enumerate(texts):
-            path = found.path.format(position)
+            path = found.where(position)
             if (image := found.images.get(position)) is not None:
                 ids = list(self._visual.image_prompt)
                 if image.text is not None:
