@@ -48,6 +48,7 @@ class Work:
         number: What the other side calls the request.
         running: Its processor, which waits for the round.
         round: The prompts.
+        later: Whether the request had another round before: what comes of its prompts is small, unlike the rows of texts.
         pooled: What came of them, in their order.
         left: The number that is missing.
     """
@@ -55,6 +56,7 @@ class Work:
     number: int
     running: Running
     round: Round
+    later: bool
     pooled: list[Tensor | None] = field(init=False)
     left: int = field(init=False)
 
@@ -80,11 +82,11 @@ class TokenBudget:
             self._taken_tokens += wanted.tokens
             self._taken_prompts += len(wanted.prompts)
 
-    def give_back(self, taken: Round) -> None:
-        """Give back what a round has taken."""
+    def give_back(self, prompts: Sequence[Prompt]) -> None:
+        """Give back what some prompts of a round, or all of them, have taken."""
         with self._changed:
-            self._taken_tokens -= taken.tokens
-            self._taken_prompts -= len(taken.prompts)
+            self._taken_tokens -= sum(prompt.tokens for prompt in prompts)
+            self._taken_prompts -= len(prompts)
             self._changed.notify_all()
 
     def _fits(self, wanted: Round) -> bool:
@@ -167,6 +169,9 @@ class EngineLoop:
             work, position = self._in_flight.pop(output.request_id)
             work.pooled[position] = output.outputs.data
             work.left -= 1
+            if work.later:
+                # the next request's first round is computed beside what is left of this one
+                self._budget.give_back([work.round.prompts[position]])
             if not work.left:
                 self._answering.submit(self._guarded, work.number, self._continue, work)
         return True
@@ -174,23 +179,24 @@ class EngineLoop:
     def _begin(self, number: int, body: bytes) -> None:
         request = self._processor.parse(POOLING, body)
         running: Running = self._processor.run(request, ENGINE)
-        self._follow(number, running, advance(running), wait=self._waits)
+        self._follow(number, running, advance(running), later=False)
 
     def _continue(self, work: Work) -> None:
         pooled: Any = work.pooled
         try:
             found = advance(work.running, pooled)
         finally:
-            self._budget.give_back(work.round)
-        # nobody else could make room for a second round
-        self._follow(work.number, work.running, found, wait=False)
+            if not work.later:
+                self._budget.give_back(work.round.prompts)
+        self._follow(work.number, work.running, found, later=True)
 
-    def _follow(self, number: int, running: Running, found: Round | Response, *, wait: bool) -> None:
+    def _follow(self, number: int, running: Running, found: Round | Response, *, later: bool) -> None:
         if isinstance(found, Response):
             self._send(number, "answer", (found.body, found.media_type, dict(found.headers)))
             return
-        self._budget.take(found, wait=wait)
-        self._ready.put(Work(number, running, found))
+        # nobody else could make room for a later round
+        self._budget.take(found, wait=self._waits and not later)
+        self._ready.put(Work(number, running, found, later))
 
     def _rendered(self, prompt: Prompt) -> Any:
         """Return a prompt as the engine takes it, its image made the model's pixels."""
@@ -222,7 +228,7 @@ class EngineLoop:
             self._engine.abort_request(given, internal=True)
             for position in range(len(given)):
                 self._in_flight.pop(f"{self._rounds}.{position}", None)
-            self._budget.give_back(work.round)
+            self._budget.give_back(work.round.prompts)
             work.running.close()
             self._send(work.number, "failed", f"{type(error).__name__}: {error}")
 

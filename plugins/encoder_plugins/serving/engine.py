@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from vllm.lora.request import LoRARequest
 from encoder_plugins import catalog
 from encoder_plugins.artifact import label_sets
 from encoder_plugins.plugin import Plugin, Task, resolve
-from encoder_plugins.serving.processor import Processor, Prompt, ServingContext
+from encoder_plugins.serving.processor import Part, Processor, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
 
 # of the time for which a long request may be overtaken; a slow CPU reads about this many
@@ -98,8 +99,27 @@ def build_from(
     return plugin, build(plugin, context_of(config, settings, adapters))
 
 
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    """What the engine has of one call.
+
+    Attributes:
+        adapter: vLLM's request for the adapter; None for none.
+        prefix: Of the ids; a client cannot guess another's, and vLLM distinguishes requests of one id only by a suffix of its own.
+        ids: Of the prompts.
+        tokens: Of all of them.
+    """
+
+    adapter: LoRARequest | None
+    prefix: str = field(default_factory=lambda: secrets.token_hex(8))
+    ids: list[str] = field(default_factory=list)
+    tokens: int = 0
+
+
 class AsyncEngine:
     """The engine of a server. Its methods are used by many requests at once, in one event loop."""
+
+    concurrent = True
 
     def __init__(
         self,
@@ -133,28 +153,39 @@ class AsyncEngine:
         """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine."""
         if not prompts:
             return []
-        tokens = sum(prompt.tokens for prompt in prompts)
-        self._count_tokens(tokens)
-        rank = priority(tokens) if self._prioritised else 0
-        adapter = None if lora is None else self._adapters[lora]
-        # a client cannot guess another's, and vLLM distinguishes requests of one id only by a suffix of its own
-        prefix = secrets.token_hex(8)
-        ids = [f"{prefix}-{number}" for number in range(len(prompts))]
-        options = {"lora_request": adapter, "priority": rank, "trace_headers": self._trace_headers()}
-        each = [self._encode(prompt, id_, options) for prompt, id_ in zip(prompts, ids, strict=True)]
+        return await self.encode_parts([Part(make=lambda: prompts, size=0)], lora=lora)
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[Tensor]:
+        """Return one pooled tensor for each prompt of all parts, in order; the engine computes some while the next are made."""
+        sent = _Sent(adapter=None if lora is None else self._adapters[lora])
         try:
-            if len(each) == 1:
-                return [await each[0]]
+            first = await self._begun(parts[0], sent)
+            if len(parts) == len(first) == 1:
+                return [await first[0]]
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in each]
+                tasks = [group.create_task(one) for one in first]
+                for part in parts[1:]:
+                    tasks += [group.create_task(one) for one in await self._begun(part, sent)]
             return [task.result() for task in tasks]
         except BaseExceptionGroup as group_error:
-            await self._client.abort(ids)
+            await self._client.abort(sent.ids)
             raise group_error.exceptions[0] from None
         except BaseException:
             # vLLM forgets a request by itself, unless it is cancelled while it hands it to the engine
-            await self._client.abort(ids)
+            await self._client.abort(sent.ids)
             raise
+
+    async def _begun(self, part: Part, sent: _Sent) -> list[Coroutine[Any, Any, Tensor]]:
+        """Return what encodes each prompt of a part."""
+        prompts = await self.compute(part.make, size=part.size)
+        tokens = sum(prompt.tokens for prompt in prompts)
+        self._count_tokens(tokens)
+        sent.tokens += tokens
+        ids = [f"{sent.prefix}-{number}" for number in range(len(sent.ids), len(sent.ids) + len(prompts))]
+        sent.ids += ids
+        rank = priority(sent.tokens) if self._prioritised else 0
+        options = {"lora_request": sent.adapter, "priority": rank, "trace_headers": self._trace_headers()}
+        return [self._encode(prompt, id_, options) for prompt, id_ in zip(prompts, ids, strict=True)]
 
     async def _encode(self, prompt: Prompt, id_: str, options: Mapping[str, Any]) -> Tensor:
         pooled: Tensor | None = None

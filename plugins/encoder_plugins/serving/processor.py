@@ -78,6 +78,19 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Prompts of a request that are still to be made.
+
+    Attributes:
+        make: Returns them; it may be called in a thread, after the parts before it.
+        size: About how many microseconds of one core that takes.
+    """
+
+    make: Callable[[], Sequence[Prompt]]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """A finished response.
 
@@ -110,7 +123,16 @@ class Schema:
 
 
 class Engine(Protocol):
-    """What a processor sees of vLLM."""
+    """What a processor sees of vLLM.
+
+    Attributes:
+        concurrent: Whether ``encode_parts`` has some computed while the next ones are made. Where it has not, what comes
+            before the first ``encode`` is done while the engine computes other requests.
+    """
+
+    @property
+    def concurrent(self) -> bool:
+        """See above."""
 
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
         """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine.
@@ -118,6 +140,12 @@ class Engine(Protocol):
         Args:
             prompts: Any number of them; none returns an empty list.
             lora: The name of an adapter of the context; None for the model itself.
+        """
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[Tensor]:
+        """Do what ``encode`` does for the prompts of all parts; the engine computes some while the next ones are made.
+
+        Raises what ``Part.make`` raises; the prompts that the engine has then are aborted.
         """
 
     async def compute(

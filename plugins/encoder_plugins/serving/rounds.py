@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from encoder_plugins.serving.processor import Prompt, Response
+from encoder_plugins.serving.processor import Part, Prompt, Response
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,9 +43,15 @@ class Round:
 class ManualEngine:
     """The engine of a processor that is advanced by hand."""
 
+    concurrent = False
+
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
         """Suspend the processor until its next ``advance`` brings one tensor for each prompt."""
         return await _suspend(Round(prompts, lora)) if prompts else []
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[Tensor]:
+        """Do the same for the prompts of all parts, which are one round."""
+        return await self.encode([prompt for part in parts for prompt in part.make()], lora=lora)
 
     async def compute(
         self, function: Callable[..., ResultT], *arguments: object, size: int, threads: Executor | None = None

@@ -152,7 +152,11 @@ class EmbeddingProcessor:
         texts = [data.input] if isinstance(data.input, str) else data.input
         for position, text in enumerate(texts):
             if not isinstance(text, str):
-                raise InvalidRequest("token ids are not served; send texts", param=f"input[{position}]")
+                raise InvalidRequest(
+                    "token ids are not served, since clients make them with the tokenizer of another model; send texts"
+                    " (LangChain's OpenAIEmbeddings does with check_embedding_ctx_length=False)",
+                    param=f"input[{position}]",
+                )
         checked = check_texts(cast("list[str]", texts), self.limits, path="input", single=single)
         self.check_dimensions(data.dimensions, "dimensions")
         whole = self.with_prompts(data, checked, path="")
@@ -175,9 +179,8 @@ class EmbeddingProcessor:
         Raises:
             InvalidRequest: It wants a prompt that the checkpoint does not have.
         """
-        named = {name: getattr(request, name, None) for name in ("prompt_name", "input_type", "is_query")}
-        side = side_of(named["input_type"], named["is_query"], path)
-        prompt = self._prompts.choose(prompt_name=named["prompt_name"], input_type=side, path=path)
+        side = side_of(request.input_type, getattr(request, "is_query", None), path)
+        prompt = self._prompts.choose(prompt_name=request.prompt_name, input_type=side, path=path)
         return [prompt + text for text in texts] if prompt else texts
 
     def check_dimensions(self, dimensions: int | None, param: str) -> None:

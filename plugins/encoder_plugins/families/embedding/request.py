@@ -24,6 +24,10 @@ InputTypeField = Annotated[
     InputType | None,
     Meta(description="query or document: the prompt that the checkpoint has for this side of retrieval."),
 ]
+PromptNameField = Annotated[
+    str | None,
+    Meta(description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."),
+]
 # what a request for scores does not have
 VECTOR_FIELDS = (
     *("text", "texts", "prompt_name", "input_type", "is_query", "dimensions", "normalize", "encoding"),
@@ -37,12 +41,7 @@ class Request(Data, frozen=True):
 
     text: Annotated[str | None, Meta(description="One text. Either this or `texts`.")] = None
     texts: Annotated[list[str] | None, Meta(description="Several texts; the answer keeps their order.")] = None
-    prompt_name: Annotated[
-        str | None,
-        Meta(
-            description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."
-        ),
-    ] = None
+    prompt_name: PromptNameField = None
     input_type: InputTypeField = None
     is_query: IsQueryField = None
     dimensions: Annotated[
@@ -82,7 +81,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class EmbeddingsRequest(Data, frozen=True):
-    """OpenAI's request for embeddings."""
+    """OpenAI's request for embeddings, and the choice of a prompt."""
 
     input: Annotated[
         str | list[str | int | list[int]], Meta(description="One text or a list of texts; token ids are refused.")
@@ -94,6 +93,8 @@ class EmbeddingsRequest(Data, frozen=True):
         Meta(description="float: lists of numbers. base64: each vector's little-endian float32 numbers in base64."),
     ] = "float"
     user: Annotated[str | None, Meta(description="Accepted; without effect.")] = None
+    input_type: InputTypeField = None
+    prompt_name: PromptNameField = None
 
 
 class Embedding(msgspec.Struct, frozen=True):

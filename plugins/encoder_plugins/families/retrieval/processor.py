@@ -7,7 +7,8 @@ answers with numbers. No rows of documents leave it, and nothing is kept between
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,7 +27,7 @@ from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema, ServingContext
+from encoder_plugins.serving.processor import Engine, Part, Prompt, Response, Schema, ServingContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,9 @@ NUMBERS_PER_MICROSECOND = 16
 BYTES_PER_NUMBER = 4
 # for a text's prompt, and its parameters
 MICROSECONDS_PER_PROMPT = 10
+# characters of documents that are tokenised at once, and in a microsecond: the engine computes them while the next ones are
+PART_CHARACTERS = 1 << 16
+CHARACTERS_PER_MICROSECOND = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,8 @@ class Parsed:
     """A checked request.
 
     Attributes:
-        texts: Those whose rows are wanted, or the documents.
+        texts: Those whose rows are wanted, or the first of the documents.
+        further: The other documents, which are tokenised while the engine has those before them.
         queries: What the documents are scored by; None where rows are wanted.
         scoring: How scores are answered; None where rows are wanted.
         wanted: How rows are.
@@ -52,6 +57,7 @@ class Parsed:
     """
 
     texts: Sequence[TokenisedText]
+    further: Sequence[Texts] = ()
     queries: Sequence[TokenisedText] | None = None
     scoring: Scoring | None = None
     wanted: Wanted = field(default_factory=Wanted)
@@ -59,7 +65,7 @@ class Parsed:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all texts and queries."""
+        """Tokens of all texts and queries but the further documents."""
         return sum(text.tokens for text in [*self.texts, *(self.queries or ())])
 
 
@@ -114,9 +120,10 @@ class MultiVectorProcessor:
         return rerank.check_rerank(data, self.limits, most_tokens=self._config.document.most_tokens)
 
     def _scored(self, found: Scoring, lora: str | None) -> Parsed:
-        queries, documents = self._tokenised(found.queries), self._tokenised(found.documents)
-        self._check_scored(found, queries, 1 if found.pairs else len(documents))
-        return Parsed(texts=documents, queries=queries, scoring=found, lora=lora)
+        queries, documents = self._tokenised(found.queries), found.documents
+        self._check_scored(found, queries, 1 if found.pairs else len(documents.texts))
+        first, *further = documents.parts(PART_CHARACTERS)
+        return Parsed(texts=self._tokenised(first), further=further, queries=queries, scoring=found, lora=lora)
 
     def _check_scored(self, found: Scoring, queries: Sequence[TokenisedText], times: int) -> None:
         """Refuse queries whose rows are too many bytes, ``times`` as often as they are sent to the engine."""
@@ -132,11 +139,11 @@ class MultiVectorProcessor:
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
         texts = self._tokenizer(found.texts, found.kind)
         for position, text in enumerate(texts):
-            self._check_length(text, found.path.format(position))
+            self._check_length(text, found.where(position))
             if not text.rows:
                 raise InvalidRequest(
                     "the text has no rows: each of its tokens is in the checkpoint's skiplist",
-                    param=found.path.format(position),
+                    param=found.where(position),
                 )
         return texts
 
@@ -158,14 +165,34 @@ class MultiVectorProcessor:
         if request.queries is None:
             pooled = await self._encode(request.texts, request.lora, engine)
             return await engine.compute(self._rows_response, request, pooled, size=_microseconds(request, pooled))
-        encoded = await self._encode(request.queries, request.lora, engine)
-        size = sum(rows.numel() for rows in encoded) // NUMBERS_PER_MICROSECOND
-        prompts = await engine.compute(
-            _scored_prompts, request, encoded, size=size + MICROSECONDS_PER_PROMPT * len(request.texts)
-        )
-        scored = await engine.encode(prompts, lora=request.lora)
+        if not engine.concurrent:
+            request = self._whole(request)
+        assert request.queries is not None
         assert request.scoring is not None
-        return await engine.compute(self._scores_response, request, scored, size=rerank.microseconds(request.scoring))
+        encoded = await self._encode(request.queries, request.lora, engine)
+        size = sum(rows.numel() for rows in encoded) // NUMBERS_PER_MICROSECOND + MICROSECONDS_PER_PROMPT * len(encoded)
+        queries = await engine.compute(_packed, encoded, request.scoring.pairs, size=size)
+        tokens = request.prompt_tokens
+
+        def further(found: Texts) -> Sequence[Prompt]:
+            nonlocal tokens
+            texts = self._tokenised(found)
+            tokens += sum(text.tokens for text in texts)
+            return _scored_prompts(texts, queries, found.first)
+
+        first = partial(_scored_prompts, request.texts, queries, 0)
+        parts = [Part(make=first, size=MICROSECONDS_PER_PROMPT * len(request.texts))]
+        parts += [
+            Part(make=partial(further, found), size=_microseconds_to_tokenise(found)) for found in request.further
+        ]
+        scored = await engine.encode_parts(parts, lora=request.lora)
+        size = rerank.microseconds(request.scoring)
+        return await engine.compute(self._scores_response, request.scoring, scored, tokens, size=size)
+
+    def _whole(self, request: Parsed) -> Parsed:
+        """Return a request all of whose documents are tokenised."""
+        further = [text for found in request.further for text in self._tokenised(found)]
+        return replace(request, texts=[*request.texts, *further], further=())
 
     async def _encode(self, texts: Sequence[TokenisedText], lora: str | None, engine: Engine) -> list[Tensor]:
         prompts = await engine.compute(_prompts, texts, size=MICROSECONDS_PER_PROMPT * len(texts))
@@ -209,11 +236,9 @@ class MultiVectorProcessor:
         ids = text.ids if text.kept is None else np.asarray(text.ids)[text.kept].tolist()
         return {"ids": ids, "tokens": self._tokenizer.strings(ids)}
 
-    def _scores_response(self, request: Parsed, scored: Sequence[Tensor]) -> Response:
-        assert request.scoring is not None
+    def _scores_response(self, scoring: Scoring, scored: Sequence[Tensor], tokens: int) -> Response:
         scores = np.stack([_numpy(each) for each in scored], axis=1)  # [queries, documents], or [1, pairs]
-        tokens = request.prompt_tokens
-        body = rerank.answer(request.scoring, scores, tokens=tokens, name=self._context.names[0])
+        body = rerank.answer(scoring, scores, tokens=tokens, name=self._context.names[0])
         return Response(body=body, prompt_tokens=tokens)
 
 
@@ -225,29 +250,39 @@ def _microseconds(request: Parsed, pooled: Sequence[Tensor]) -> int:
     return written + sum(token_pooling.microseconds(len(rows)) for rows in pooled)
 
 
-def _prompts(texts: Sequence[TokenisedText], queries: payload.Queries | None = None) -> list[Prompt]:
-    return [
-        Prompt(
-            token_ids=text.ids,
-            parameters=payload.encode(text, queries),
-            image=text.image,
-            image_tokens=text.image_tokens,
-        )
-        for text in texts
-    ]
-
-
-def _scored_prompts(request: Parsed, encoded: Sequence[Tensor]) -> list[Prompt]:
-    """Return the prompt of each document, with the rows of all queries, or with those of its own."""
+def _packed(encoded: Sequence[Tensor], pairs: bool) -> list[payload.Queries]:
+    """Return the rows of each query, or those of all queries as one."""
     rows = [_numpy(each) for each in encoded]
-    assert request.scoring is not None
-    if not request.scoring.pairs:
-        return _prompts(request.texts, payload.pack_queries(rows))
-    return [
-        prompt
-        for text, own in zip(request.texts, rows, strict=True)
-        for prompt in _prompts([text], payload.pack_queries([own]))
-    ]
+    return [payload.pack_queries([own]) for own in rows] if pairs else [payload.pack_queries(rows)]
+
+
+def _microseconds_to_tokenise(texts: Texts) -> int:
+    return sum(map(len, texts.texts)) // CHARACTERS_PER_MICROSECOND + MICROSECONDS_PER_PROMPT * len(texts.texts)
+
+
+def _prompts(texts: Sequence[TokenisedText]) -> list[Prompt]:
+    return [_prompt(text) for text in texts]
+
+
+def _scored_prompts(texts: Sequence[TokenisedText], queries: Sequence[payload.Queries], first: int) -> list[Prompt]:
+    """Return the prompt of each document with the rows of all queries, or of the query of its own pair.
+
+    Args:
+        texts: The documents.
+        queries: One for each pair of the request, or one for all documents.
+        first: The position of the first of the documents in the request.
+    """
+    own = queries * len(texts) if len(queries) == 1 else queries[first : first + len(texts)]
+    return [_prompt(text, each) for text, each in zip(texts, own, strict=True)]
+
+
+def _prompt(text: TokenisedText, queries: payload.Queries | None = None) -> Prompt:
+    return Prompt(
+        token_ids=text.ids,
+        parameters=payload.encode(text, queries),
+        image=text.image,
+        image_tokens=text.image_tokens,
+    )
 
 
 def _pooled(rows: NDArray[np.float32], factor: float) -> NDArray[np.float32]:

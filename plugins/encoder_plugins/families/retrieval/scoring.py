@@ -37,11 +37,28 @@ class Texts:
         texts: The texts.
         path: The field that holds the text at a position, for messages.
         kind: What they are.
+        first: The position in the request of the first of them.
     """
 
     texts: Sequence[str]
     path: str
     kind: InputType
+    first: int = 0
+
+    def where(self, position: int) -> str:
+        """Return the field that holds the text at a position of ``texts``."""
+        return self.path.format(self.first + position)
+
+    def parts(self, characters: int) -> list[Texts]:
+        """Return the same texts in parts that end with the text that makes them ``characters`` long."""
+        found: list[Texts] = []
+        start = length = 0
+        for end, text in enumerate(self.texts, 1):
+            length += len(text)
+            if length >= characters or end == len(self.texts):
+                found.append(replace(self, texts=self.texts[start:end], first=self.first + start))
+                start, length = end, 0
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ class TextTokenizer:
         self._backends: dict[InputType, Tokenizer] = {
             kind: _truncating(content, config.side(kind).most_tokens) for kind in ("query", "document")
         }
-        self._skiplist = np.asarray(config.skiplist, np.int64)
+        tokens = 1 + max(self._backends["document"].get_vocab().values())
+        # which token ids have a row where the skiplist counts
+        self._has_row = ~np.isin(np.arange(tokens), config.skiplist)
 
     def __call__(self, texts: Sequence[str], kind: InputType) -> list[TokenisedText]:
         """Return the tokens of each text."""
@@ -82,8 +84,8 @@ class TextTokenizer:
             ids = [*ids, *[expansion.token_id] * (expansion.length - keys)]
             keys = len(ids) if expansion.attend else keys
         kept = None
-        if self._config.side(kind).skips and len(self._skiplist):
-            kept = ~np.isin(ids, self._skiplist)
+        if self._config.side(kind).skips and self._config.skiplist:
+            kept = self._has_row[ids]
         return TokenisedText(ids, keys, None if kept is None or kept.all() else kept)
 
 

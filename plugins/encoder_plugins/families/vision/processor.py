@@ -119,7 +119,7 @@ class VisualProcessor(MultiVectorProcessor):
         texts = super()._tokenised(found)
         images, pdfs = (found.images, found.pdfs) if isinstance(found, VisualTexts) else ({}, {})
         for position, text in enumerate(texts):
-            path = found.path.format(position)
+            path = found.where(position)
             if (file := pdfs.get(position)) is not None:
                 ids = list(self._visual.image_prompt)
                 texts[position] = EncodedPdf(ids, len(ids), None, pdf=file.pdf, path=file.path)

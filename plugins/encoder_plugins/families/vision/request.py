@@ -214,6 +214,11 @@ class VisualTexts(Texts):
         pages = sum(len(file.pdf.pages or (1,)) for file in self.pdfs.values())
         return len(self.texts) - len(self.pdfs) + pages
 
+    def parts(self, characters: int) -> list[Texts]:
+        """Return the same texts in parts, as texts without files are; with files they stay in one, since files are read together."""
+        # a class with slots is made anew, which `super()` does not know
+        return [self] if self.images or self.pdfs else Texts.parts(self, characters)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:

@@ -2,7 +2,7 @@
 
 from encoder_plugins.families.retrieval.limits import SCORING_LIMITS
 from encoder_plugins.families.retrieval.routes import ROUTES
-from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
+from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
     name="embeddinggemma",
@@ -21,7 +21,7 @@ PLUGIN = Plugin(
         Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
         *ROUTES,
     ),
-    limits=(*REQUEST_LIMITS, *TEXT_LIMITS, *SCORING_LIMITS),
+    limits=(*REQUEST_LIMITS, *SCORING_LIMITS),
     example_model="unsloth/embeddinggemma-300m",
     # prep writes this name into config.json, since transformers and vLLM know the published one
     architectures={"SentenceGemma3Model": "encoder_plugins.models.embeddinggemma.model:SentenceGemma3Model"},

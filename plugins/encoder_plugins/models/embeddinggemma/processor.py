@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 from encoder_plugins.backbones.gemma3_settings import check_dtype
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding.processor import EmbeddingProcessor
-from encoder_plugins.families.embedding.request import Answer, EmbeddingsResponse
+from encoder_plugins.families.embedding.request import Answer
 from encoder_plugins.families.retrieval.fields import side_of
 from encoder_plugins.families.retrieval.prompts import Prompts, with_title
 from encoder_plugins.families.retrieval.scoring import ScoresAnswer
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import check_texts
 from encoder_plugins.models.embeddinggemma.checkpoint import CHECKPOINT, sizes
-from encoder_plugins.models.embeddinggemma.request import EmbeddingGemmaEmbeddingsRequest, EmbeddingGemmaRequest
+from encoder_plugins.models.embeddinggemma.request import EmbeddingGemmaRequest
 from encoder_plugins.serving.processor import Schema, ServingContext
 
 
@@ -26,7 +26,6 @@ class EmbeddingGemmaProcessor(EmbeddingProcessor):
     schemas: ClassVar[Mapping[str, Schema]] = {
         **EmbeddingProcessor.schemas,
         "pooling": Schema(Envelope[EmbeddingGemmaRequest], Answer, ScoresAnswer, binary=True),
-        "openai": Schema(EmbeddingGemmaEmbeddingsRequest, EmbeddingsResponse),
     }
     vector_fields = (*EmbeddingProcessor.vector_fields, "prompt", "title", "titles")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from encoder_plugins.families.embedding.request import EmbeddingsRequest, InputTypeField, Request
+from encoder_plugins.families.embedding.request import Request
 
 
 class EmbeddingGemmaRequest(Request, frozen=True):
@@ -24,16 +24,4 @@ class EmbeddingGemmaRequest(Request, frozen=True):
     titles: Annotated[
         list[str | None] | None,
         Meta(description="The title of each document of `texts`; null for one without."),
-    ] = None
-
-
-class EmbeddingGemmaEmbeddingsRequest(EmbeddingsRequest, frozen=True):
-    """OpenAI's request for embeddings, and the choice of a prompt."""
-
-    input_type: InputTypeField = None
-    prompt_name: Annotated[
-        str | None,
-        Meta(
-            description="A prompt of the checkpoint, put before each text; null takes the checkpoint's default prompt."
-        ),
     ] = None

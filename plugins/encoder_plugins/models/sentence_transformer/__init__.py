@@ -2,7 +2,7 @@
 
 from encoder_plugins.families.retrieval.limits import SCORING_LIMITS
 from encoder_plugins.families.retrieval.routes import ROUTES
-from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, TEXT_LIMITS, Plugin, Route
+from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
     name="sentence_transformer",
@@ -20,7 +20,7 @@ PLUGIN = Plugin(
         Route(path="/v1/embeddings", schema="openai", summary="Answer a request of OpenAI's embeddings API."),
         *ROUTES,
     ),
-    limits=(*REQUEST_LIMITS, *TEXT_LIMITS, *SCORING_LIMITS),
+    limits=(*REQUEST_LIMITS, *SCORING_LIMITS),
     example_model="sentence-transformers/all-MiniLM-L6-v2",
     # prep writes these names into config.json, since transformers and vLLM know the published ones otherwise
     architectures={

@@ -132,10 +132,11 @@ class Application:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         if path in self._routes:
-            if method in ("POST", "OPTIONS"):
+            if method == "POST" or (method == "OPTIONS" and _is_preflight(scope)):
                 await self._answer(scope, receive, send)
             else:
-                await send_refusal(Refusal(405, f"{method} {path} is not served; use POST"), send)
+                refusal = Refusal(405, f"{method} {path} is not served; use POST")
+                await send_refusal(refusal, _with_headers(send, {"allow": "POST"}))
         elif path == OPENAPI and method == "GET":
             processor = self._serving.processor
             found = openapi.document(self._serving.plugin, processor.schemas, asdict(processor.limits))
@@ -355,6 +356,11 @@ def guarded(app: App, args: Any) -> App:
     if tokens := [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]:
         guarded = AuthenticationMiddleware(guarded, tokens=tokens)
     return guarded  # type: ignore[no-any-return]
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """Return whether a browser asks by OPTIONS what it may send from another origin."""
+    return any(name == b"access-control-request-method" for name, _ in scope["headers"])
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from encoder_plugins import catalog
-from encoder_plugins.serving.processor import Prompt, ServingContext
+from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.serving.processor import Part, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
 
 # importing vLLM warns a lot about itself
@@ -127,6 +128,45 @@ async def test_one_failure_aborts_the_others_and_is_raised_itself() -> None:
     with pytest.raises(RuntimeError, match="ill"):
         await task
     assert set(client.aborted) == set(client.requests)
+
+
+async def test_the_engine_has_a_part_while_the_next_one_is_made() -> None:
+    client = FakeClient()
+    client.open.set()
+    counted: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def second() -> list[Prompt]:
+        # in a thread, while the first part's prompts are answered
+        asyncio.run_coroutine_threadsafe(answered(), loop).result(30)
+        return [Prompt(token_ids=[7] * 50)]
+
+    async def answered() -> None:
+        while len(client.requests) < 3 or client.running:
+            await asyncio.sleep(0)
+
+    engine = engine_of(client, count_tokens=counted.append)
+    parts = [Part(make=lambda: prompts(3), size=0), Part(make=second, size=100_000)]
+    assert await engine.encode_parts(parts) == [[0], [1], [2], [7] * 50]
+    assert counted == [3, 50]
+    # a part comes behind what its request has had of the engine by then
+    ranks = [request["priority"] for request in client.requests.values()]
+    assert ranks[0] == ranks[1] == ranks[2]
+    assert ranks[3] >= ranks[0] + 53 // 10
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+async def test_a_part_that_cannot_be_made_aborts_those_before_it(fails: int) -> None:
+    client = FakeClient()
+
+    def refused() -> list[Prompt]:
+        raise InvalidRequest("a document is bad", param="documents[3]")
+
+    parts = [Part(make=lambda: prompts(2), size=0)] * fails + [Part(make=refused, size=100_000)]
+    with pytest.raises(InvalidRequest) as caught:
+        await engine_of(client).encode_parts(parts)
+    assert caught.value.param == "documents[3]"
+    assert (client.running, set(client.aborted)) == (set(), set(client.requests))
 
 
 async def test_an_adapter_is_found_by_its_name() -> None:

@@ -193,7 +193,7 @@ def test_a_browser_may_send_requests_from_an_allowed_origin(server: Server) -> N
 
 def test_the_largest_request_delays_neither_probes_nor_small_ones(server: Server) -> None:
     # as many characters as a request may have, in a body near its limit
-    texts = ["".join(f"w{number:x} " for number in range(start, start + 900))[:4_500] for start in range(220)]
+    texts = ["".join(f"w{number:x} " for number in range(start, start + 3_200))[:15_600] for start in range(256)]
     large = {"data": {"texts": texts}}
     waits: list[float] = []
     with ThreadPoolExecutor(2) as clients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from encoder_plugins.models.moderncolbert.checkpoint import CHECKPOINT
 from encoder_plugins.models.moderncolbert.tests import tiny
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Response, ServingContext
-from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+from encoder_plugins.serving.processor import Part, Prompt, Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -265,6 +266,66 @@ def test_the_tokens_of_the_rows_are_returned(model: Path) -> None:
     assert len(found["ids"]) == len(found["tokens"]) == text.rows < len(text.ids)
     assert "," not in found["tokens"]
     assert of._tokenizer.strings(found["ids"]) == found["tokens"]
+
+
+class PartsEngine(ManualEngine):
+    """An engine that pools to the number of a prompt's tokens, and notes the prompts of each call."""
+
+    def __init__(self, *, concurrent: bool) -> None:
+        self.concurrent = concurrent
+        self.calls: list[list[Prompt]] = []
+
+    async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
+        self.calls.append(list(prompts))
+        ones = len(self.calls) == 1
+        return [torch.ones(prompt.tokens, 32) if ones else torch.tensor([float(prompt.tokens)]) for prompt in prompts]
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[torch.Tensor]:
+        return [row for part in parts for row in await self.encode(part.make(), lora=lora)]
+
+
+# in parts of one to four
+MANY = ["word " * (3 * number % 60 + 1) for number in range(12)]
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+@pytest.mark.parametrize("pairs", [True, False])
+async def test_documents_are_tokenised_in_parts_while_the_engine_computes(
+    concurrent: bool, pairs: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.processor.PART_CHARACTERS", 150)
+    of = served(model, queries=1)
+    body = {"text_1": ["a", "b"] * 6 if pairs else "a", "text_2": MANY}
+    request = of.parse(SCORE, json.dumps(body).encode())
+    assert 1 <= len(request.texts) < len(MANY)
+    engine = PartsEngine(concurrent=concurrent)
+    response = await of.run(request, engine)
+    queries, *parts = engine.calls
+    assert len(parts) > 3 if concurrent else len(parts) == 1
+    found = json.loads(response.body)
+    tokens = [len(text.ids) for text in of._tokenizer(MANY, "document")]
+    assert [each["score"] for each in found["data"]] == tokens
+    assert found["usage"]["prompt_tokens"] == sum(tokens) + sum(prompt.tokens for prompt in queries)
+    assert response.prompt_tokens == found["usage"]["prompt_tokens"]
+
+
+async def test_a_bad_document_of_a_later_part_is_named_by_its_position(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.processor.PART_CHARACTERS", 10)
+    small = served(model, most_tokens=40)
+    documents = ["short"] * 9 + ["word " * 50]
+    with pytest.raises(InvalidRequest, match="64 tokens; this server takes 40") as caught:
+        await small.run(small.parse(RERANK, json.dumps({"query": "a", "documents": documents}).encode()), ENGINE)
+    assert caught.value.param == "documents[9]"
+
+
+def test_a_thousand_documents_of_512_tokens_are_within_the_limits(model: Path) -> None:
+    body = {"query": "a", "documents": ["x" * 3_900] * 1_000}
+    request = served(model).parse(RERANK, json.dumps(body).encode())
+    assert len(request.texts) + sum(len(part.texts) for part in request.further) == 1_000
+    # a part has a batch's work for a GPU
+    assert len(request.further) > 30
 
 
 RERANKED: dict[str, Any] = {"query": "a", "documents": ["b", {"text": "c"}, "d"]}

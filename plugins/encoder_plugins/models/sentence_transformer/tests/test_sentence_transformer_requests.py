@@ -22,6 +22,7 @@ from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding import tokenization, vectors
 from encoder_plugins.families.embedding.processor import NUMBERS_PER_MICROSECOND, Parsed
+from encoder_plugins.families.retrieval.prompts import Prompts
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
@@ -122,6 +123,8 @@ def test_a_text_that_the_engine_cannot_take_is_refused_by_its_field() -> None:
         ({"input": ["a", "b" * 11]}, "input[1]"),
         ({"input": "b" * 11}, "input"),
         ({"input": ["a", 5]}, "input[1]"),
+        # as LangChain sends texts by default
+        ({"input": [[64, 893], [5]]}, "input[0]"),
         ({"input": "a", "dimensions": 385}, "dimensions"),
         ({}, "input"),
     ],
@@ -132,6 +135,23 @@ def test_a_bad_request_of_openais_shape_is_refused_by_its_own_fields(
     with pytest.raises(InvalidRequest) as caught:
         small.parse(OPENAI, json.dumps(data).encode())
     assert caught.value.param == param
+
+
+def test_a_client_of_openais_api_can_choose_the_side_of_retrieval(small: SentenceTransformerProcessor) -> None:
+    # without it, queries and documents are encoded alike: worse scores, and no error
+    of = SentenceTransformerProcessor.__new__(SentenceTransformerProcessor)
+    vars(of).update(vars(small), _prompts=Prompts(texts={"query": "query: ", "passage": "passage: "}))
+
+    def tokens(route: Route, body: dict[str, Any]) -> list[list[int]]:
+        return list(of.parse(route, json.dumps(body).encode()).token_ids)
+
+    sides = [{"input_type": "query"}, {"input_type": "document"}, {"prompt_name": "passage"}, {}]
+    found = [tokens(OPENAI, {"input": "a", **side}) for side in sides]
+    assert found == [tokens(POOLING, {"data": {"text": "a", **side}}) for side in sides]
+    assert found[0] != found[1] == found[2] != found[3]
+    with pytest.raises(InvalidRequest, match="there is: passage, query") as caught:
+        tokens(OPENAI, {"input": "a", "prompt_name": "none"})
+    assert caught.value.param == "prompt_name"
 
 
 def test_model_and_adapter_are_checked(small: SentenceTransformerProcessor) -> None:

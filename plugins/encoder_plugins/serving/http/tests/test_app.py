@@ -71,7 +71,10 @@ async def test_the_openapi_document_describes_the_routes() -> None:
 
 async def test_a_route_is_for_post_only() -> None:
     server = Server()
-    assert error(await server.client.get("/pooling"))["code"] == 405
+    # OPTIONS without the headers of a browser's question, too
+    for method in ("GET", "PUT", "OPTIONS"):
+        refused = await server.client.request(method, "/pooling")
+        assert (error(refused)["code"], refused.headers["allow"]) == (405, "POST")
     assert server.passed == []
 
 
