@@ -32,6 +32,8 @@ HEAVIEST = 8
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # kinds of cases, and cases of each: enough to mix, and few enough for a CPU; a second for each text where kernels are interpreted
 KINDS, OF_EACH = (4, 2) if INTERPRETED else (8, 4)
+# characters of a case's text where kernels are interpreted: there, only the long text below is long
+SHORT = 250
 # times the words of a long text: more than the model takes at once, or, where kernels are interpreted, than one program attends to
 LONG = 3 if INTERPRETED else 8
 # requests that come a second time
@@ -158,12 +160,18 @@ def chosen(engine: Engine) -> list[list[Mapping[str, Any]]]:
     heaviest = 1 if INTERPRETED else HEAVIEST
     kinds: dict[object, list[Mapping[str, Any]]] = {}
     for case in sorted(engine.reference.cases, key=lambda case: len(json.dumps(case))):
-        if engine.parity.weight(case) <= heaviest:
+        if engine.parity.weight(case) <= heaviest and (not INTERPRETED or is_short(case)):
             kinds.setdefault(engine.parity.group(case, engine.variant), []).append(case)
     largest = sorted(kinds.values(), key=len, reverse=True)[:KINDS]
     # evenly from the shortest to the longest; where kernels are interpreted from the shorter half
     spread = [cases[: max(OF_EACH, len(cases) // 2)] if INTERPRETED else cases for cases in largest]
     return [cases[:: -(-len(cases) // OF_EACH)] for cases in spread]
+
+
+def is_short(case: Mapping[str, Any]) -> bool:
+    """Return whether a case is an image, or has a word and not too many."""
+    text = case.get("text")
+    return text is None or 0 < len(text.strip()) <= SHORT
 
 
 def isolation(engine: Engine) -> dict[str, Any]:
