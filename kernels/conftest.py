@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from encoder_kernels import interpreter
 from encoder_kernels.dispatch import INTERPRETED
 
 # of the Frobenius norm, for results that went through one rounding of the inputs' type and some of what lies between
@@ -56,6 +57,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         params.append(pytest.param(Form("cuda", dtype), id=f"cuda-{str(dtype)[6:]}", marks=pytest.mark.gpu))
     metafunc.parametrize(name, params)
+
+
+if INTERPRETED:
+    interpreter.prepare_once()
 
 
 @pytest.fixture(autouse=True)

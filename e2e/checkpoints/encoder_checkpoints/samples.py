@@ -10,6 +10,7 @@ import argparse
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +68,17 @@ def of(plugin: Plugin) -> Sample:
 
 def prepare(sample: Sample, folder: Path, *options: str) -> Path:
     """Build a plugin's sample checkpoint and prepare it as the prep image does, with options of the command; return the artifact's folder."""
+    from encoder_checkpoints.recording import by_workers
     from encoder_plugins.__main__ import main
 
     source, artifact = folder / "sources" / sample.name, folder / "artifacts" / sample.name
     if not artifact.exists():
         built = sample.build(source).resolve()
-        if main(["prepare", sample.name, str(built), str(artifact), *options]):
+        with by_workers(), warnings.catch_warnings():
+            # transformers warns about itself
+            warnings.simplefilter("ignore")
+            status = main(["prepare", sample.name, str(built), str(artifact), *options])
+        if status:
             raise RuntimeError(f"the sample of {sample.name} could not be prepared; the lines above say why")
     return artifact
 

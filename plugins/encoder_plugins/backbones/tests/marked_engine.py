@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.pooler.abstract import Pooler
 
+from encoder_kernels import interpreter
+from encoder_kernels.dispatch import INTERPRETED
 from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 
 COUNTS = [7, 12, 3, 9, 1, 20, 5, 16]
@@ -140,6 +142,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     warnings.simplefilter("ignore")
     register()
+    if INTERPRETED:
+        interpreter.prepare_once()
     for name in ("deberta_v2", "modernbert"):
         print(json.dumps({"model": name, **check(name, folder / name)}), flush=True)
 

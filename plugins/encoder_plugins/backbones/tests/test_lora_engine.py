@@ -29,17 +29,25 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize("backbone", ["modernbert", "deberta", "deberta with projections of positions"])
-def test_an_adapter_gives_the_rows_of_pefts_merged_model(tmp_path: Path, backbone: str, record_property: Any) -> None:
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), backbone],
-        env=os.environ | ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    assert lines, done.stderr[-4000:]
-    found = json.loads(lines[-1])
+BACKBONES = ("modernbert", "deberta", "deberta with projections of positions")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    """What one process, with one engine after the other, found of each backbone."""
+    command = [sys.executable, __file__, str(tmp_path_factory.mktemp("backbones"))]
+    done = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"backbone"')]
+    found = {line.pop("backbone"): line for line in lines}
+    assert set(found) == set(BACKBONES), done.stderr[-4000:]
+    return found
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_an_adapter_gives_the_rows_of_pefts_merged_model(
+    backbone: str, results: dict[str, dict[str, float]], record_property: Any
+) -> None:
+    found = results[backbone]
     record_property("worst", found)
     # adapters that change nothing would show nothing
     assert found["adapters differ by"] > 0.1
@@ -98,10 +106,13 @@ def main(folder: Path, backbone: str) -> dict[str, float]:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
-    from vllm import LLM, ModelRegistry, PoolingParams
+    from vllm import ModelRegistry, PoolingParams
     from vllm.lora.request import LoRARequest
 
+    from encoder_plugins.serving.tests import in_process
+
     torch.manual_seed(5)
+    architecture = f"RowsModel{BACKBONES.index(backbone)}"
     base, served, targets_of = built(backbone)
     model = folder / "model"
     for parameter in base.parameters():
@@ -109,7 +120,7 @@ def main(folder: Path, backbone: str) -> dict[str, float]:
             torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     base.save_pretrained(model)
     written = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(written | {"architectures": ["RowsModel"]}))
+    (model / "config.json").write_text(json.dumps(written | {"architectures": [architecture]}))
     vocabulary = {f"token{number}": number for number in range(211)}
     backend = Tokenizer(WordLevel(vocabulary, unk_token="token0"))
     PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="token0").save_pretrained(model)
@@ -133,17 +144,14 @@ def main(folder: Path, backbone: str) -> dict[str, float]:
         adapters[name] = LoRARequest(name, number, str(folder / name))
         expected[name] = rows(adapted.merge_and_unload().eval())
 
-    ModelRegistry.register_model("RowsModel", served)
-    llm = LLM(
-        str(model),
-        runner="pooling",
+    ModelRegistry.register_model(architecture, served)
+    llm = in_process.start(
+        model,
         dtype="float32",
-        enforce_eager=True,
         enable_lora=True,
         # one more than there are adapters: vLLM 0.32 on a CPU gives requests without an adapter the last slot, which must stay empty
         max_loras=3,
         max_lora_rank=8,
-        enable_prefix_caching=False,
         enable_chunked_prefill=False,
         max_num_seqs=6,
         max_model_len=128,
@@ -176,4 +184,6 @@ def main(folder: Path, backbone: str) -> dict[str, float]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]), sys.argv[2])) + "\n")
+    for name in BACKBONES:
+        line = json.dumps({"backbone": name, **main(Path(sys.argv[1]) / name.replace(" ", "-"), name)})
+        sys.stdout.write(f"\n{line}\n")

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from encoder_checkpoints.recording import by_workers
+from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
 
 START_SECONDS = 600
@@ -61,9 +64,11 @@ class Server:
 
 
 def prepare(plugin: str, source: Path, output: Path, *arguments: str) -> Path:
-    """Prepare a checkpoint by the command of the prep image."""
-    command = [sys.executable, "-m", "encoder_plugins", "prepare", plugin, str(source), str(output), *arguments]
-    subprocess.run(command, check=True, capture_output=True)
+    """Prepare a checkpoint by the command of the prep image, in this process."""
+    with by_workers(), warnings.catch_warnings():
+        # transformers warns about itself
+        warnings.simplefilter("ignore")
+        assert main(["prepare", plugin, str(source), str(output), *arguments]) == 0
     return output
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from encoder_checkpoints import samples
+from encoder_plugins import catalog
 from encoder_plugins.serving.processor import Engine, Prompt, Response
 from encoder_plugins.serving.rounds import ENGINE, Running, advance
 from encoder_plugins.serving.tests.servers import healthy
@@ -92,10 +94,7 @@ def test_a_name_that_comes_again_replaces_what_waits() -> None:
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GLiNER artifact."""
-    folder = tmp_path_factory.mktemp("samples")
-    command = [sys.executable, "-m", "encoder_checkpoints.samples", str(folder), "deberta_gliner"]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder / "artifacts" / "deberta_gliner"
+    return samples.prepare(samples.of(catalog.get("deberta_gliner")), tmp_path_factory.mktemp("samples"))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from encoder_checkpoints import samples
 from encoder_plugins import catalog
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -63,10 +64,8 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Every plugin's sample checkpoint, prepared."""
     folder = tmp_path_factory.mktemp("samples")
-    done = subprocess.run(
-        [sys.executable, "-m", "encoder_checkpoints.samples", str(folder)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    for sample in samples.samples():
+        samples.prepare(sample, folder)
     return Runs(folder / "artifacts")
 
 

@@ -18,6 +18,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from encoder_checkpoints import samples
+from encoder_plugins import catalog
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 IN_FLIGHT = 4
@@ -25,15 +28,20 @@ ROOT = Path(__file__).parents[4]
 BODY = {"data": {"texts": ["word " * 30] * 16, "dimensions": 2}}
 
 
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return samples.prepare(samples.of(catalog.get("sentence_transformer")), tmp_path_factory.mktemp("samples"))
+
+
 @pytest.fixture(params=[1])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def served(
+    request: pytest.FixtureRequest, artifact: Path, tmp_path: Path
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A tiny model behind two API servers of each engine, by the command alone: no digest, no name, no accelerator."""
-    samples = [sys.executable, "-m", "encoder_checkpoints.samples", str(tmp_path), "sentence_transformer"]
-    subprocess.run(samples, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "encoder_plugins", "serve", str(tmp_path / "artifacts" / "sentence_transformer")]
+    command = [sys.executable, "-m", "encoder_plugins", "serve", str(artifact)]
     command += ["--port", str(port), "--api-servers", "2", "--max-in-flight", str(IN_FLIGHT)]
     command += ["--engines", str(request.param)]
     with (tmp_path / "log").open("wb") as log:
