@@ -1,7 +1,8 @@
-"""`python -m encoder_bench linking`: entity linking by gliner's bi-encoder and by ours over HTTP, from one run on one machine.
+"""`python -m encoder_bench linking`: entity linking by gliner and by ours over HTTP, from one run on one machine.
 
-The library gets vectors of labels that were computed before, the same for all texts. Ours gets the labels with each request: the same
-set always, another one of eight sets with each request, and sets that no request had before.
+With a bi-encoder the library gets vectors of labels that were computed before, the same for all texts. Ours gets the labels with each
+request: the same set always, another one of eight sets with each request, and sets that no request had before. With a reranker both
+get candidates of each text and the spans that may be entities: ``reranking``.
 """
 
 from __future__ import annotations
@@ -9,50 +10,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from encoder_bench import comparison, load, workload
+from encoder_bench import comparison, load, reranking, workload
 from encoder_bench.comparison import Measure
 from encoder_bench.linking_peers import Cell, Task
+from encoder_bench.linking_workload import COUNTED, MOST_TEXTS, SETS, Row, label_sets
+from encoder_plugins.artifact import manifest
 
-COUNTED = 16
-ROTATING = 8
-# labels that come before one comes again: more than the cache holds; and texts of all requests together, which are kept in memory
-COLD, MOST_TEXTS = 120_000, 20_000
 # 32 texts of 512 words with 1 000 labels are above the default
 LIMITS = ("--limit", "candidates=16777216")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        side: Who, and how.
-        words: Of each text.
-        labels: Of each text.
-        sets: Which sets of labels come: `same`, `rotating`, or `cold`.
-        rate: Texts a second.
-        entities: Entities of a text, on average.
-        notes: Further figures.
-    """
-
-    side: str
-    words: int
-    labels: int
-    sets: str
-    rate: float
-    entities: float
-    notes: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts")
     parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
-    parser.add_argument("--labels", nargs="+", type=int, default=[20, 100, 1000])
-    parser.add_argument("--sets", nargs="+", choices=("same", "rotating", "cold"), default=["same", "rotating", "cold"])
+    parser.add_argument("--labels", nargs="+", type=int, help="by default 20, 100 and 1000; 5, 20 and 40 of a reranker")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of a bi-encoder")
+    parser.add_argument("--max-labels", type=int, default=20, help="that a reranker reads at once")
     parser.add_argument("--texts", type=int, default=512, help="different ones of each length")
     parser.add_argument("--library-texts", type=int, help="of each of the library's measurements; by default as many")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[8, 16, 32, 64], help="of the library")
@@ -61,22 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run both sides, and print the table."""
+    """Run the sides, and print the table."""
+    if manifest.read(given.artifact).plugin == reranking.PLUGIN:
+        given.labels = given.labels or [5, 20, 40]
+        return comparison.run(given, lambda logs, workers: reranking.sides(given, logs, workers), table)
+    given.labels = given.labels or [20, 100, 1000]
     return comparison.run(
         given,
         lambda logs, workers: {"library": _library(given, logs), "http": _http(given, logs, workers)},
         table,
     )
-
-
-def label_sets(count: int, sets: str) -> list[list[str]]:
-    """Return sets of so many different labels of some words each: one, eight, or as many as a measurement may need."""
-    number = {"same": 1, "rotating": ROTATING, "cold": COLD // count}[sets]
-    seed = {"same": 11, "rotating": 12, "cold": 13}[sets]
-    # a number makes each of them another text
-    drawn = workload.texts(count * number, 4, seed)
-    labels = [f"{text} {sets[0]}{place}" for place, text in enumerate(drawn)]
-    return [labels[start : start + count] for start in range(0, len(labels), count)]
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ class Cell:
         rate: Texts a second.
         size: The fastest batch size.
         entities: Entities of a text, on average.
-        label_rate: Labels encoded a second.
+        label_rate: Labels encoded a second; 0 for a model that reads them with each text.
     """
 
     words: int
@@ -62,7 +62,7 @@ class Cell:
     rate: float
     size: int
     entities: float
-    label_rate: float
+    label_rate: float = 0.0
 
 
 def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:

@@ -7,15 +7,18 @@ import json
 
 from PIL import Image
 
-from encoder_bench import linking, pages, visual
+from encoder_bench import linking, linking_workload, pages, reranking, visual
+from encoder_bench.reranking_peers import merged
 
 
 def test_linking_is_compared_with_the_library_and_with_one_set_of_labels() -> None:
     rows = [
-        linking.Row(side="gliner, batches of 8", words=64, labels=20, sets="same", rate=50.0, entities=2.0),
-        linking.Row(side="ours, HTTP", words=64, labels=20, sets="same", rate=500.0, entities=2.0),
-        linking.Row(side="ours, HTTP", words=64, labels=20, sets="cold", rate=250.0, entities=2.0, notes="note"),
-        linking.Row(side="ours, HTTP", words=256, labels=20, sets="same", rate=100.0, entities=2.0),
+        linking_workload.Row(side="gliner, batches of 8", words=64, labels=20, sets="same", rate=50.0, entities=2.0),
+        linking_workload.Row(side="ours, HTTP", words=64, labels=20, sets="same", rate=500.0, entities=2.0),
+        linking_workload.Row(
+            side="ours, HTTP", words=64, labels=20, sets="cold", rate=250.0, entities=2.0, notes="note"
+        ),
+        linking_workload.Row(side="ours, HTTP", words=256, labels=20, sets="same", rate=100.0, entities=2.0),
     ]
     shown = linking.table(rows)
     assert "| 20 | 64 | ours, HTTP | cold | 250 | 5.00 | 0.50 | 2 | note |" in shown
@@ -23,9 +26,9 @@ def test_linking_is_compared_with_the_library_and_with_one_set_of_labels() -> No
 
 
 def test_cold_labels_come_once_and_rotating_ones_in_turn() -> None:
-    cold, rotating, same = (linking.label_sets(100, sets) for sets in ("cold", "rotating", "same"))
+    cold, rotating, same = (linking_workload.label_sets(100, sets) for sets in ("cold", "rotating", "same"))
     labels = [label for each in cold for label in each]
-    assert len(labels) == len(set(labels)) == linking.COLD
+    assert len(labels) == len(set(labels)) == linking_workload.COLD
     assert not set(labels) & {label for each in (*rotating, *same) for label in each}
     bodies = [json.loads(body) for body in linking._bodies(["a", "b", "c"], rotating, 1, {"threshold": 0.5})]
     assert [body["data"]["labels"] for body in bodies] == rotating
@@ -45,3 +48,23 @@ def test_pages_are_files_of_their_own_of_one_size() -> None:
     first, again, second = pages.page(1), pages.page(1), pages.page(2)
     assert first == again != second
     assert Image.open(io.BytesIO(first)).size == (pages.WIDTH, pages.HEIGHT)
+
+
+def test_a_reranker_gets_candidates_and_mentions_of_each_text() -> None:
+    texts = ["zero one two three four five six seven eight nine ten eleven twelve thirteen", "one two"]
+    labels = linking_workload.candidates(2, 60_000)
+    assert labels[0][0] != labels[1][0]
+    data = reranking.body(texts, [own[:2] for own in labels], 0.5, 20)
+    spans = [
+        [texts[number][span["start"] : span["end"]] for span in own] for number, own in enumerate(data["input_spans"])
+    ]
+    assert spans == [["three", "eleven twelve"], []]
+    assert [[one["label"] for one in own] for own in data["candidates_per_text"]] == [own[:2] for own in labels]
+
+
+def test_the_best_label_of_a_span_is_that_of_any_group() -> None:
+    def entity(start: int, label: str, score: float) -> dict[str, object]:
+        return {"text": "x", "start": start, "end": start + 1, "label": label, "score": score}
+
+    found = merged([[entity(0, "a", 0.5), entity(2, "b", 0.9)], [entity(0, "c", 0.7), entity(2, "d", 0.9)]])
+    assert [one["label"] for one in found] == ["c", "b"]

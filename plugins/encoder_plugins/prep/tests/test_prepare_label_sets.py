@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from encoder_plugins import catalog
 from encoder_plugins.artifact import label_sets, manifest
 from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.artifact.reference import Recording
+from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.cli.prepare import _label_sets as from_arguments
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
-from encoder_plugins.prep.request import LabelSetSource
+from encoder_plugins.prep.label_sets import LabelSets
+from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.request import LabelSetSource, Request
+from encoder_plugins.prep.sources.http import WebSource
 from encoder_plugins.prep.tests import web_server
 from encoder_plugins.prep.tests.changed_checkpoint import nothing, prepared
 
@@ -106,3 +111,45 @@ def test_a_set_that_cannot_be_served_is_refused_by_name(
     assert "a URL needs its checksum" in refused("a=https://example.org/a.json")
     assert "is given twice" in refused(f"a={small}", f"a={small}")
     assert "expected NAME=FILE" in refused("a")
+
+
+def of(output: Path, *given: LabelSetSource) -> tuple[LabelSets, Staging]:
+    """Return the sets of a preparation, and its folders."""
+    staging = Staging.beside(output)
+    staging.root.mkdir(parents=True, exist_ok=True)
+    return LabelSets(Request(plugin=catalog.get(PLUGIN), source="", output=output, label_sets=given), staging), staging
+
+
+def test_a_set_is_brought_from_the_web_up_to_the_limit_and_the_connection_closed(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, lines, closed = small.stat().st_size, list[dict[str, object]](), list[WebSource]()
+    close = WebSource.close
+    monkeypatch.setattr(WebSource, "close", lambda source: (closed.append(source), close(source)))
+    with web_server.running(small.parent) as server:
+        web = sources(f"a={server.address}/small.json@{sha256(small.read_bytes())}")
+        sets, staging = of(tmp_path / "key", *web, *sources(f"b={small}"))
+        monkeypatch.setattr(label_sets, "MOST_BYTES", size)
+        sets.bring(Progress(lines.append))
+        assert {name: len(list(label_sets.read(file))) for name, file in sets.files.items()} == {"a": 2, "b": 2}
+        said = [(line["phase"], line.get("total"), line["message"]) for line in lines if "message" in line]
+        assert ("download", size, "label set a") in said
+        assert [message for phase, _, message in said if phase == "listing"] == ["label set a", "label set b"]
+        monkeypatch.setattr(label_sets, "MOST_BYTES", size - 1)
+        with pytest.raises(Unsupported, match=f"label set a: {size} bytes; the limit is {size - 1}"):
+            of(tmp_path / "other", *web)[0].bring(Progress(lines.append))
+    assert len(closed) == 2
+    # what an earlier attempt left is no set of a preparation without any
+    assert label_sets.files(staging.label_sets)
+    assert of(tmp_path / "key")[0].files == {}
+
+
+def test_sixteen_sets_are_taken_and_a_file_that_is_gone_is_named(small: Path, tmp_path: Path) -> None:
+    sets, _ = of(tmp_path / "key", *sources(*(f"a{number}={small}" for number in range(16))))
+    sets.bring(Progress(lambda line: None))
+    assert [(one["name"], one["labels"]) for one in sets.describe()] == [
+        (f"a{number}", 2) for number in sorted(range(16), key=str)
+    ]
+    small.unlink()
+    with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: No such file"):
+        sets.bring(Progress(lambda line: None))

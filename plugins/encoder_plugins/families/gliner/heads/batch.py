@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
 from encoder_plugins.families.gliner.payload import START, Item
@@ -96,14 +93,3 @@ def cut(threshold: float) -> float:
     if math.isnan(probability) or probability >= 1.0:
         return math.inf
     return math.log(probability / (1.0 - probability)) if probability > 0.0 else -math.inf
-
-
-def to_host(*tensors: Tensor) -> list[NDArray[Any]]:
-    """Copy tensors to the host, with one wait for all of them."""
-    if not tensors[0].is_cuda:
-        return [tensor.numpy() for tensor in tensors]
-    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for copy, tensor in zip(copies, tensors, strict=True):
-        copy.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensors[0].device).synchronize()
-    return [copy.numpy() for copy in copies]

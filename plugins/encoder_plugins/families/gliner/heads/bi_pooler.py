@@ -14,6 +14,7 @@ from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule
+from encoder_plugins.families.gliner.heads.transfers import to_host
 from encoder_plugins.families.gliner.payload import Item, decode_labels
 
 # a profile run has so many labels
@@ -40,12 +41,16 @@ class GlinerBiPooler(GlinerPooler):
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
         """Return one tensor on the host for each request; empty for one that cannot be answered. Never raises for a request."""
         answers = super().forward(hidden_states, pooling_metadata)
-        for number, params in enumerate(pooling_metadata.pooling_params):
-            if runs := self._wanted(params.extra_kwargs):
-                # each once, as the cache takes them
-                rows = {run: row for row, run in enumerate(dict.fromkeys(runs))}
-                vectors = self.labels(list(rows), hidden_states).float().cpu()
-                answers[number] = vectors[[rows[run] for run in runs]]
+        wanted = {
+            number: runs
+            for number, params in enumerate(pooling_metadata.pooling_params)
+            if (runs := self._wanted(params.extra_kwargs))
+        }
+        # each once, as the cache takes them
+        rows = {number: {run: row for row, run in enumerate(dict.fromkeys(runs))} for number, runs in wanted.items()}
+        vectors = to_host(*(self.labels(list(own), hidden_states).float() for own in rows.values()))
+        for (number, runs), found in zip(wanted.items(), vectors, strict=True):
+            answers[number] = torch.from_numpy(found[[rows[number][run] for run in runs]])
         return answers
 
     def _wanted(self, extra: dict[str, Any] | None) -> tuple[bytes, ...]:

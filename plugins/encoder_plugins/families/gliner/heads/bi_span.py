@@ -23,7 +23,7 @@ from torch import Tensor
 from encoder_kernels.span_scores import span_scores
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads import span_tiles
-from encoder_plugins.families.gliner.heads.batch import Batch, Rows, to_host
+from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.bi_pooler import GlinerBiPooler
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.label_matrices import LabelMatrices, Runs
@@ -31,6 +31,7 @@ from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
 from encoder_plugins.families.gliner.heads.span import CAPACITY, GlinerSpanPooler, candidates
 from encoder_plugins.families.gliner.heads.span_head import Scored, SpanHead
 from encoder_plugins.families.gliner.heads.span_tiles import Spans
+from encoder_plugins.families.gliner.heads.transfers import to_device, to_host
 from encoder_plugins.families.gliner.payload import COLUMNS
 
 # labels whose layer is computed at once
@@ -163,7 +164,7 @@ class GlinerBiSpanPooler(GlinerBiPooler):
         prompts = torch.cat([self.head.prompts(part) for part in vectors.split(LABELS)])
         if len(rows) == len(runs):
             return prompts
-        return prompts[torch.tensor([rows[run] for run in runs], device=like.device)]
+        return prompts[to_device(like.device, np.array([rows[run] for run in runs]))[0]]
 
 
 @dataclass(frozen=True, slots=True)

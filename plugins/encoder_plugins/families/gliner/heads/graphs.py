@@ -18,6 +18,7 @@ from encoder_kernels.span_scores import span_scores
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.row_groups import RowPlan
 from encoder_plugins.families.gliner.heads.span_head import Scored, SpanHead
+from encoder_plugins.families.gliner.heads.transfers import HostCopies
 
 Ints = NDArray[np.int32]
 
@@ -190,8 +191,7 @@ class _Graph:
         self._input.copy_(self._host, non_blocking=True)
         torch.index_select(hidden, 0, self._device_parts["rows"], out=self._rows)
         self._graph.replay()
-        self._result_host.copy_(self._result, non_blocking=True)
-        torch.cuda.current_stream(hidden.device).synchronize()
+        HostCopies(self._result, into=[self._result_host]).wait()
         counts, spans, logits = (part.numpy()[: len(rows.texts)] for part in self._results(self._result_host))
         return Found(counts, spans, logits, self._scored)
 

@@ -24,6 +24,7 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention import Attention
 
 from encoder_plugins.backbones.attention import VarlenMetadata
+from encoder_plugins.families.gliner.heads.transfers import to_device
 from encoder_plugins.families.gliner.payload import LABEL_CACHE_BYTES, VECTOR_LIMIT, run_vector
 
 # tokens of one pass of the encoder: a GPU is busy with the larger one, and a CPU soon done with the smaller one
@@ -97,8 +98,7 @@ class VectorCache:
 
 
 def _indices(values: Sequence[int], like: Tensor) -> Tensor:
-    host = torch.tensor(values, dtype=torch.int64, pin_memory=like.is_cuda)
-    return host.to(like.device, non_blocking=True)
+    return to_device(like.device, np.array(values, np.int64))[0]
 
 
 class LabelVectors(nn.Module):
@@ -155,9 +155,9 @@ class LabelVectors(nn.Module):
         own = [place for place in range(len(runs)) if place not in given]
         if not given:
             return self._cached(runs, like)
-        host = torch.from_numpy(np.stack(list(given.values())))
+        (sent,) = to_device(like.device, np.stack(list(given.values())))
         vectors = like.new_empty(len(runs), self._size)
-        vectors[_indices(list(given), like)] = host.to(like.device, like.dtype)
+        vectors[_indices(list(given), like)] = sent.to(like.dtype)
         if own:
             vectors[_indices(own, like)] = self._cached([runs[place] for place in own], like)
         return vectors
@@ -191,8 +191,7 @@ class LabelVectors(nn.Module):
         """Return the vectors of labels of one length, `[labels, size]` for ids `[labels, length]`."""
         count, length = tokens.shape
         total = count * length
-        host = torch.from_numpy(tokens).view(-1)
-        ids = (host.pin_memory() if like.is_cuda else host).to(like.device, non_blocking=True)
+        (ids,) = to_device(like.device, tokens.reshape(-1))
         positions = torch.arange(length, device=like.device).repeat(count)
         offsets = torch.arange(0, total + 1, length, dtype=torch.int32, device=like.device)
         metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, length, total))

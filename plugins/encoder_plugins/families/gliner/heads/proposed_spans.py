@@ -23,6 +23,7 @@ from encoder_plugins.families.gliner.heads import span_tiles
 from encoder_plugins.families.gliner.heads.batch import Rows
 from encoder_plugins.families.gliner.heads.layers import MarkedHead
 from encoder_plugins.families.gliner.heads.span_tiles import ChosenSpans
+from encoder_plugins.families.gliner.heads.transfers import to_device
 from encoder_plugins.families.gliner.payload import COLUMNS, MOST_CANDIDATES, TOO_MANY
 
 Ints = NDArray[np.int32]
@@ -155,7 +156,7 @@ def candidates(
         found = span_tiles.candidates(
             proposed.of(chosen),
             lambda first, last: head.spans(start[first], end[last]),
-            vectors[torch.from_numpy(columns.astype(np.int64)).to(vectors.device)],
+            vectors[to_device(vectors.device, columns.astype(np.int64))[0]],
             thresholds[chosen],
             span_tiles.classes(
                 [np.arange(len(rows[text]), dtype=np.int32) for text in chosen],

@@ -11,12 +11,13 @@ LSTM over words only, span and prompt MLPs, dot product. Three parts are reorder
 For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's
 gates, 3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
 copies back behind one wait for the device. A small batch is one gather, one launch and two copies (``graphs.py``). A text whose
-candidates overflow, or that wants class probabilities, costs one dense pass with one more wait.
+candidates overflow, or that wants class probabilities, costs one dense pass; such texts share one more wait.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,15 +26,18 @@ from torch import Tensor
 
 from encoder_kernels.span_scores import span_logits, span_scores
 from encoder_plugins.families.gliner.config import GlinerConfig
-from encoder_plugins.families.gliner.heads.batch import Batch, Rows, to_host
+from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.graphs import Found, HeadGraphs
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
 from encoder_plugins.families.gliner.heads.span_head import Scored, SpanHead
+from encoder_plugins.families.gliner.heads.transfers import in_parts, to_host
 from encoder_plugins.families.gliner.payload import COLUMNS, LOGIT
 
 # candidates of a text that come back without a dense pass; 16 bytes each are copied for every text of a step
 CAPACITY = 2048
+# logits of dense passes that are on their way to the host at once: 32 MiB
+DENSE_LOGITS = 1 << 23
 
 
 class GlinerSpanPooler(GlinerPooler):
@@ -66,18 +70,27 @@ class GlinerSpanPooler(GlinerPooler):
         if found is None:
             found = self._launch(hidden, batch)
         answers = candidates(found.counts, found.spans, found.logits)
+        texts = np.flatnonzero((found.counts > self.capacity) | (batch.classes > 0)).tolist()
+        for text, logits in zip(texts, in_parts(self._dense(found.scored, batch, texts), DENSE_LOGITS), strict=True):
+            answers[text] = all_candidates(
+                *logits, threshold=float(batch.thresholds[text]), classes=int(batch.classes[text])
+            )
+        return answers
+
+    def _dense(self, scored: Scored, batch: Batch, texts: list[int]) -> Iterator[list[Tensor]]:
+        """Yield all logits of some texts, and their best classes where those are wanted, as ``all_candidates`` takes them."""
         words_group, labels_group = batch.rows.groups["words"], batch.rows.groups["labels"]
-        for text in np.flatnonzero((found.counts > self.capacity) | (batch.classes > 0)).tolist():
+        for text in texts:
             words_of, labels_of = words_group.of(text), labels_group.of(text)
             dense = span_logits(
-                found.scored.start[words_of],
-                found.scored.end[words_of],
-                found.scored.label[labels_of],
-                found.scored.label_bias[labels_of],
+                scored.start[words_of],
+                scored.end[words_of],
+                scored.label[labels_of],
+                scored.label_bias[labels_of],
                 max_width=self.config.max_width,
             )
-            answers[text] = all_candidates(dense, float(batch.thresholds[text]), int(batch.classes[text]))
-        return answers
+            wanted = min(int(batch.classes[text]), dense.shape[-1])
+            yield [dense, *(dense.topk(wanted, dim=-1) if wanted else ())]
 
     def _launch(self, hidden: Tensor, batch: Batch) -> Found:
         """Return the candidates of a batch of any size, launched one operation after the other."""
@@ -115,11 +128,12 @@ def candidates(counts: NDArray[np.int32], spans: NDArray[np.int32], logits: Rows
     return np.split(rows, ends[:-1])
 
 
-def all_candidates(dense: Tensor, threshold: float, classes: int) -> Rows:
+def all_candidates(dense: Rows, *best: NDArray[Any], threshold: float, classes: int) -> Rows:
     """Return the rows of one item from all its logits.
 
     Args:
         dense: `[words, widths, labels]` float32.
+        best: The logits and the numbers of each span's best classes, `[words, widths, wanted]`; nothing where ``classes`` is 0.
         threshold: The logit from which on a span is a candidate.
         classes: How many of a span's best classes come along, as pairs of class and logit; where there are fewer labels, the rest
             is class -1 and minus infinity.
@@ -127,16 +141,15 @@ def all_candidates(dense: Tensor, threshold: float, classes: int) -> Rows:
     Returns:
         `[candidates, 4 + 2 * classes]`, by start, width and class.
     """
-    count, widths, labels = dense.shape
-    inside = torch.arange(count)[:, None] + torch.arange(widths)[None] < count  # [words, widths]
-    host = dense.cpu()
-    start, width, label = ((host >= threshold) & inside[:, :, None]).nonzero(as_tuple=True)
-    columns = [torch.stack([start, width, label]).float(), host[start, width, label][None]]
-    if classes:
-        wanted = min(classes, labels)
-        logits, indices = (best.cpu()[start, width] for best in dense.topk(wanted, dim=-1))  # [candidates, wanted]
-        pairs = torch.stack([indices.float(), logits], dim=-1).flatten(1)
-        padding = torch.tensor([-1.0, -torch.inf]).repeat(len(start), classes - wanted)
-        columns += [pairs.T, padding.T]
-    rows: Rows = torch.cat(columns).T.contiguous().numpy()
+    count, widths, _ = dense.shape
+    inside = np.arange(count)[:, None] + np.arange(widths) < count  # [words, widths]
+    places = np.argwhere((dense >= threshold) & inside[:, :, None])
+    start, width, _ = places.T
+    rows = np.empty((len(places), COLUMNS + 2 * classes), np.float32)
+    rows[:, :LOGIT], rows[:, LOGIT] = places, dense[tuple(places.T)]
+    rows[:, COLUMNS::2], rows[:, COLUMNS + 1 :: 2] = -1.0, -np.inf
+    if best:
+        logits, numbers = (values[start, width] for values in best)  # [candidates, wanted]
+        last = COLUMNS + 2 * logits.shape[1]
+        rows[:, COLUMNS:last:2], rows[:, COLUMNS + 1 : last : 2] = numbers, logits
     return rows

@@ -2,6 +2,8 @@
 
 Texts with few labels are scored with those of each other, and what is not theirs is masked: that is one product for all of them. Texts with
 many labels are scored only with texts that have the same ones.
+
+The host waits for each tile, to know how many candidates it has. A group of few scores goes to the host whole, with one wait.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from encoder_plugins.families.gliner.heads.batch import Rows, to_host
+from encoder_plugins.families.gliner.heads.batch import Rows
+from encoder_plugins.families.gliner.heads.transfers import nonzero, to_device, to_host
 from encoder_plugins.families.gliner.payload import COLUMNS, LOGIT, MOST_CANDIDATES, TOO_MANY
 
 Ints = NDArray[np.int32]
@@ -26,6 +29,8 @@ Found = tuple[Tensor, Tensor, Tensor, Tensor]
 JOINED_LABELS = 4096
 # spans whose vectors are computed at once, and scores: 64 MiB of them in float32
 SPANS, SCORES = 8192, 1 << 24
+# scores of a group that are chosen on the host: 1 MiB
+FEW_SCORES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class ChosenSpans:
 
     def on(self, device: torch.device) -> Callable[[Tensor], Found]:
         """Return what finds spans by their numbers `[spans]`."""
-        texts, begins, ends = (_on(device, part) for part in (self.texts, self.begins, self.ends))
+        texts, begins, ends = to_device(device, self.texts, self.begins, self.ends)
 
         def find(numbers: Tensor) -> Found:
             return texts[numbers], begins[numbers], ends[numbers], torch.ones_like(numbers, dtype=torch.bool)
@@ -167,7 +172,7 @@ class Spans:
 
     def on(self, device: torch.device) -> Callable[[Tensor], Found]:
         """Return what finds spans by their numbers `[spans]`."""
-        words, texts, ends = (_on(device, part) for part in (self.words, self.texts, self.ends))
+        words, texts, ends = to_device(device, self.words, self.texts, self.ends)
 
         def find(numbers: Tensor) -> Found:
             word, width = numbers // self.max_width, numbers % self.max_width
@@ -208,8 +213,9 @@ def candidates(
         sizes: Spans, and scores, that are computed at once.
     """
     device = labels.device
-    find, bounds = spans.on(device), _on(device, thresholds)
-    mask = None if own is None else _on(device, own >= 0)
+    find, (bounds,) = spans.on(device), to_device(device, thresholds)
+    mask = None if own is None else to_device(device, own >= 0)[0]
+    few = len(spans) <= sizes[0] and len(spans) * len(labels) <= min(FEW_SCORES, sizes[1])
     kept = _Kept(len(thresholds), most, device)
     for part in _parts(len(spans), sizes[0]):
         numbers = torch.arange(part.start, part.stop, device=device)
@@ -221,7 +227,11 @@ def candidates(
             wanted = scores >= reached[:, None]
             if mask is not None:
                 wanted &= mask[:, columns][text]
-            span, column = wanted.nonzero(as_tuple=True)
+            if few:
+                found = _chosen(torch.where(wanted, scores, torch.nan))
+                counts = np.bincount(spans.places(found.spans)[0], minlength=len(thresholds))
+                return _tables(spans, own, [found], counts, most)
+            span, column = nonzero(wanted)
             if len(span):
                 kept.add(text, span, numbers, column + columns.start, scores[span, column])
     return _tables(spans, own, *kept.on_host(), most)
@@ -251,17 +261,27 @@ class _Kept:
         if self._waiting > self._most:
             self._copy()
 
-    def _copy(self) -> None:
-        if self._on_device:
-            numbers, columns, logits = (torch.cat(part) for part in zip(*self._on_device, strict=True))
-            self._on_host.append(_Found(*to_host(numbers, columns, logits)))
+    def _copy(self, *more: Tensor) -> list[NDArray[Any]]:
+        """Copy what waits, and return the values of further tensors, with one wait for all of them."""
+        parts = [torch.cat(part) for part in zip(*self._on_device, strict=True)]
+        values = to_host(*parts, *more)
+        if parts:
+            self._on_host.append(_Found(*values[: len(parts)]))
         self._on_device, self._waiting = [], 0
+        return values[len(parts) :]
 
     def on_host(self) -> tuple[list[_Found], NDArray[np.int64]]:
         """Return all candidates, and how many each text had, `[texts]`."""
-        self._copy()
-        (counts,) = to_host(self._counts)
+        (counts,) = self._copy(self._counts)
         return self._on_host, counts
+
+
+def _chosen(scores: Tensor) -> _Found:
+    """Return the candidates of the only tile of a group, `[spans, columns]`; what is none is no number."""
+    (values,) = to_host(scores)
+    # no other number differs from itself
+    span, column = np.nonzero(values == values)
+    return _Found(span, column, values[span, column])
 
 
 class _Found(NamedTuple):
@@ -308,8 +328,3 @@ def _tables(
 def _parts(count: int, size: int) -> Iterator[slice]:
     for begin in range(0, count, size):
         yield slice(begin, min(begin + size, count))
-
-
-def _on(device: torch.device, values: NDArray[Any]) -> Tensor:
-    host = torch.from_numpy(values)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

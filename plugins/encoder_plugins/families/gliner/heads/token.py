@@ -9,8 +9,9 @@ change the result:
   two are computed for each word and each label; only the last one is computed for each pair.
 
 The pairs of all texts of a batch are scored in tiles of one size, so that memory does not grow with words times labels but for three
-numbers of each pair. Only pairs whose score as "inside" reaches the text's threshold leave the device: no span holds another one. With
-``represent_spans`` they are not the answer; see ``proposed_spans``.
+numbers of each pair. Only pairs whose score as "inside" reaches the text's threshold are wanted: no span holds another one. Where all pairs
+are few, they are chosen on the host, which then waits for the device once; otherwise on the device, whose copies are smaller then, and
+the host waits for their number before. With ``represent_spans`` they are not the answer; see ``proposed_spans``.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ from torch import Tensor
 
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads import proposed_spans
-from encoder_plugins.families.gliner.heads.batch import Batch, Rows, to_host
+from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
 from encoder_plugins.families.gliner.heads.token_head import Factors, RepresentingTokenHead, TokenHead, token_head
+from encoder_plugins.families.gliner.heads.transfers import nonzero, to_host
 from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, TOKEN_LOGITS
 
 Ints = NDArray[np.int32]
 
 # pairs that are scored at once: 100 MB of inner rows in bfloat16, for a head of width 768
 TILE = 16_384
+# pairs that are chosen on the host: 3 MiB of logits
+FEW_PAIRS = 1 << 18
 
 
 class GlinerTokenPooler(GlinerPooler):
@@ -125,9 +129,14 @@ def scored(head: TokenHead, factors: Factors, pairs: Pairs, size: int) -> tuple[
             labels = pairs.rows[labels]
         logits[tile] = head.score(factors, pairs.words[text] + within // of_text, labels)
         wanted[tile] = logits[tile, 2] >= pairs.thresholds[text]
-    found = wanted.nonzero()[:, 0]
-    on_host, values = to_host(found, logits[found])
-    return on_host, values
+    if pairs.count <= FEW_PAIRS:
+        (values,) = to_host(torch.where(wanted[:, None], logits, torch.nan))
+        # no other number differs from itself
+        places = np.flatnonzero(values[:, 2] == values[:, 2])
+        return places, values[places]
+    (found,) = nonzero(wanted)
+    places, values = to_host(found, logits[found])
+    return places, values
 
 
 def answered(

@@ -89,4 +89,5 @@ def test_slices_hold_labels_of_like_length_and_each_label_once() -> None:
     assert all(lengths[numbers].sum() <= 512 for numbers in found)
     assert np.array_equal(lengths[np.concatenate(found)], np.sort(lengths))
     assert [numbers.tolist() for numbers in set_requests.slices(np.array([9, 3, 600]), 512)] == [[1, 0], [2]]
+    assert [numbers.tolist() for numbers in set_requests.slices(np.array([600, 9, 700]), 8)] == [[1], [0], [2]]
     assert list(set_requests.slices(lengths[:0])) == []

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from encoder_plugins.families.gliner.heads.layers import StackedLinear
+from encoder_plugins.families.gliner.heads.transfers import to_device
 from encoder_plugins.families.gliner2.config import Gliner2Config
 from encoder_plugins.families.gliner2.heads.layout import EXPANSION, EXPERTS, HEADS, INNER, LAYERS, STEPS
 
@@ -144,9 +145,8 @@ class Across(nn.Module):
         width = int(counts.max())
         places = np.empty(len(groups), np.int64)
         places[order] = groups[order] * width + np.arange(len(groups)) - begins
-        where = torch.from_numpy(places).to(rows.device, non_blocking=True)
-        present = torch.arange(width)[None] < torch.from_numpy(counts)[:, None]
-        mask = present.to(rows.device, non_blocking=True)[:, None, None]  # [groups, 1, 1, width]
+        where, present = to_device(rows.device, places, np.arange(width)[None] < counts[:, None])
+        mask = present[:, None, None]  # [groups, 1, 1, width]
         narrow = rows.new_zeros(len(counts) * width, INNER)
         narrow[where] = self.narrow(rows)
         table = narrow.view(len(counts), width, INNER)

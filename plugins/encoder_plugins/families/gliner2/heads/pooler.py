@@ -5,15 +5,16 @@ goes in two parts: counts are computed first and copied to the host while the de
 fields of tasks with a count become queries, and all texts' spans are scored at once. The span's last two layers are split and folded
 as in ``families/gliner/heads/span.py``. Nothing of a text depends on the others of its batch.
 
-A batch waits for the device twice: for counts, and for candidates. Once more for a text whose candidates overflow, and for one that has
-attributes, whose logits are computed for candidates only.
+The host waits for the device once, for candidates, where all tasks are entities or classifications: entities have one step, whatever their
+count is. Other tasks need their counts before, and while the host waits for those the device has the words' share to compute. Texts whose
+candidates overflow cost one more wait together, and so do texts with attributes, whose logits are computed for candidates only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from encoder_kernels.span_scores import span_logits, span_scores
 from encoder_plugins.families.gliner.heads.batch import cut
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
+from encoder_plugins.families.gliner.heads.transfers import HostCopies, in_parts, to_device, to_host
 from encoder_plugins.families.gliner2.config import Gliner2Config
 from encoder_plugins.families.gliner2.heads.layers import FieldSteps, Gliner2Head
 from encoder_plugins.families.gliner2.payload import COLUMNS, COUNTS, Item, SpanItem, decode, encode_output
@@ -37,8 +39,12 @@ Floats = NDArray[np.float32]
 # candidates of a text that come back without a dense pass; 16 bytes each are copied for every text of a step
 CAPACITY = 2048
 MOST_STEPS = COUNTS - 1
+# logits of dense passes that are on their way to the host at once: 32 MiB
+DENSE_LOGITS = 1 << 23
 # a profile run takes all tokens of a request for words, up to so many, and the first ones for fields
 _DUMMY_WORDS, _DUMMY_FIELDS = 1024, 16
+# queries that the span kernel's blocks are compiled for, and words of which every span is more than a text's candidates
+_FORMS, _FORM_WORDS = (1, 17, 33), 512
 _RULES = {
     "words": GroupRule(may_be_empty=True),
     "parts": GroupRule(may_be_empty=True),
@@ -61,6 +67,7 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
         self.config = config
         self.capacity = capacity
         self.head = Gliner2Head(size, config)
+        self._warm = False
 
     def get_supported_tasks(self) -> set[str]:
         """Return the one task: rows of a number of their own, which no other task of vLLM can carry."""
@@ -83,6 +90,8 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
             _item(extra, length) if length == prompt else None
             for extra, length, prompt in zip(extras, lengths, prompts, strict=True)
         ]
+        if hidden_states.is_cuda and not self._warm:
+            self.warm_up(hidden_states)
         answers = [torch.zeros(0, COLUMNS) for _ in lengths]
         batch = _Batch.plan(items, lengths)
         if batch.items:
@@ -95,6 +104,24 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
                     answers[request] = table
         return answers
 
+    @torch.inference_mode()
+    def warm_up(self, hidden: Tensor) -> None:
+        """Compile every form of the head's kernels, in vLLM's first profile run, so that no client waits for a compiler.
+
+        Args:
+            hidden: `[tokens, size]`, as many as a profile run has; with fewer than 512 nothing is run.
+        """
+        if hidden.shape[0] < _FORM_WORDS:
+            return
+        self._warm = True
+        # zeros have finite logits, all of which reach a threshold of 0: more than are kept, so that dense passes are compiled, too
+        rows = torch.zeros_like(hidden[:_FORM_WORDS])
+        words = np.arange(_FORM_WORDS, dtype=np.int32)
+        for count in _FORMS:
+            fields = words[:count]
+            span = SpanItem(0, fields, np.zeros(count, np.float32), single=True)
+            self._answer(rows, _Batch.plan([Item(words, (span,), (fields,))], [_FORM_WORDS]), 1)
+
     def _answer(self, hidden: Tensor, batch: _Batch, steps: int | None) -> list[Tensor]:
         """Return the table of each text.
 
@@ -106,17 +133,20 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
         head = self.head
         rows = DeviceRows(batch.rows, hidden.device, thresholds=batch.thresholds)
         vectors = rows.split(rows.gather(hidden))
-        counts = _Copied(head.counts(vectors["parts"]))
-        labels = _Copied(head.classes(vectors["labels"]).flatten())
-        # queued before the host waits for counts
+        heads = head.counts(vectors["parts"]), head.classes(vectors["labels"]).flatten()
+        # what is queued behind this copy keeps the device busy while the host waits for it
+        early = HostCopies(*heads) if steps is None and batch.counted else None
         start, end = head.spans(vectors["words"])
-        count_logits = counts.wait()
-        predicted = count_logits.argmax(-1) if steps is None else np.full(len(count_logits), steps)
+        host_heads = None if early is None else early.wait()
+        predicted = np.full(len(heads[0]), steps or 1) if host_heads is None else host_heads[0].argmax(-1)
         queries = _Queries.plan(batch, predicted)
-        tables: list[Floats] = [np.zeros((0, COLUMNS), np.float32) for _ in batch.items]
-        if queries.total:
-            tables = self._candidates(start, end, vectors["fields"], rows, batch, queries)
-        class_logits = labels.wait()
+        scored = self._score(start, end, vectors["fields"], rows, batch, queries) if queries.total else None
+        waited = to_host(*(() if scored is None else scored.found), *(heads if host_heads is None else ()))
+        count_logits, class_logits = host_heads or waited[-2:]
+        tables = [np.zeros((0, COLUMNS + item.attributes), np.float32) for item in batch.items]
+        if scored is not None:
+            present = np.ones(len(predicted), np.bool_) if steps is not None else count_logits.argmax(-1) > 0
+            tables = self._tables(scored, waited[:3], batch, queries, present)
         answers = []
         for text, (item, table) in enumerate(zip(batch.items, tables, strict=True)):
             found = torch.from_numpy(class_logits[batch.rows.groups["labels"].of(text)])
@@ -130,63 +160,136 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
             )
         return answers
 
-    def _candidates(
+    def _score(
         self, start: Tensor, end: Tensor, fields: Tensor, rows: DeviceRows, batch: _Batch, queries: _Queries
-    ) -> list[Floats]:
-        """Return each text's candidates, `[candidates, COLUMNS + attributes]`, by task, step, field, start and width."""
-        device = start.device
-        active = torch.from_numpy(queries.steps.fields).to(device, non_blocking=True)
+    ) -> _Scored:
+        """Queue the scores of all texts' spans."""
+        active, chosen, offsets = to_device(
+            start.device, queries.steps.fields, queries.order, queries.offsets.astype(np.int32)
+        )
         made = self.head.queries(fields.index_select(0, active), queries.steps)
         label, bias = self.head.folded(made)
-        chosen = torch.from_numpy(queries.order).to(device, non_blocking=True)
         scored, scored_bias = label.index_select(0, chosen), bias.index_select(0, chosen)
-        offsets = queries.offsets
-        words = batch.rows.groups["words"]
         found = span_scores(
             start,
             end,
             scored,
             scored_bias,
             rows.offsets["words"],
-            torch.from_numpy(offsets.astype(np.int32)).to(device, non_blocking=True),
+            offsets,
             rows.extra["thresholds"],
             max_width=self.config.max_width,
             capacity=self.capacity,
-            max_words=words.most,
-            max_labels=int(np.diff(offsets).max()),
+            max_words=batch.rows.groups["words"].most,
+            max_labels=int(np.diff(queries.offsets).max()),
         )
-        counts, spans, logits = (_Copied(tensor) for tensor in found)
-        host_counts, host_spans, host_logits = counts.wait(), spans.wait(), logits.wait()
-        tables = []
-        for text, item in enumerate(batch.items):
-            first, last = int(offsets[text]), int(offsets[text + 1])
-            of_words = words.of(text)
-            count = int(host_counts[text])
-            places, values = host_spans[text, :count].astype(np.int64), host_logits[text, :count]
-            if count > self.capacity:
-                dense = span_logits(
-                    start[of_words],
-                    end[of_words],
-                    scored[first:last],
-                    scored_bias[first:last],
-                    max_width=self.config.max_width,
-                )
-                places, values = _above(dense.cpu(), float(batch.thresholds[text]))
-            places, values = queries.kept(item, first, places, values)
+        return _Scored(start, end, label, bias, scored, scored_bias, found)
+
+    def _tables(
+        self,
+        scored: _Scored,
+        found: Sequence[NDArray[Any]],
+        batch: _Batch,
+        queries: _Queries,
+        present: NDArray[np.bool_],
+    ) -> list[Floats]:
+        """Return each text's candidates, `[candidates, COLUMNS + attributes]`, by task, step, field, start and width.
+
+        Args:
+            scored: What was queued.
+            found: What the kernel returned, on the host.
+            batch: The texts.
+            queries: What spans were scored with.
+            present: `[span tasks]`: whether a task's count is above zero; the others have no candidates.
+        """
+        counts, spans, logits = found
+        kept = [
+            (spans[text, :count].astype(np.int64), logits[text, :count])
+            for text, count in enumerate(np.minimum(counts, self.capacity).tolist())
+        ]
+        beyond = np.flatnonzero(counts > self.capacity).tolist()
+        passes = in_parts(self._dense(scored, beyond, batch, queries), DENSE_LOGITS)
+        for text, (dense,) in zip(beyond, passes, strict=True):
+            kept[text] = _above(dense, float(batch.thresholds[text]))
+        tables: list[Floats] = []
+        for text, (item, (places, values)) in enumerate(zip(batch.items, kept, strict=True)):
+            first = int(queries.offsets[text])
+            places, values = queries.kept(item, first, places, values, present[batch.rows.groups["parts"].of(text)])
             table = np.zeros((len(places), COLUMNS + item.attributes), np.float32)
             table[:, :3] = queries.names[first + places[:, 2]]
             table[:, 3:5] = places[:, :2]
             table[:, 5] = values
-            for task, numbers in queries.attributes[text]:
-                of_task = np.flatnonzero(table[:, 0] == task)
-                begin = torch.from_numpy(places[of_task, 0]).to(device) + of_words.start
-                inner = (start[begin] + end[begin + torch.from_numpy(places[of_task, 1]).to(device)]).relu_()
-                wanted = torch.from_numpy(numbers).to(device)
-                # sums in float32, as in the kernel
-                more = inner.float() @ label[wanted].float().T + bias[wanted]
-                table[of_task, COLUMNS : COLUMNS + len(numbers)] = more.cpu().numpy()
             tables.append(table)
+        self._add_attributes(scored, tables, batch, queries)
         return tables
+
+    def _dense(self, scored: _Scored, texts: Sequence[int], batch: _Batch, queries: _Queries) -> Iterator[list[Tensor]]:
+        """Yield all logits of some texts, `[words, widths, queries]`."""
+        words = batch.rows.groups["words"]
+        for text in texts:
+            of_words, of_queries = words.of(text), slice(*queries.offsets[text : text + 2].tolist())
+            yield [
+                span_logits(
+                    scored.start[of_words],
+                    scored.end[of_words],
+                    scored.label[of_queries],
+                    scored.label_bias[of_queries],
+                    max_width=self.config.max_width,
+                )
+            ]
+
+    def _add_attributes(self, scored: _Scored, tables: Sequence[Floats], batch: _Batch, queries: _Queries) -> None:
+        """Write the logits of attributes behind those of candidates, with one wait for all texts."""
+        wanted = [
+            (text, rows, numbers)
+            for text, of_text in enumerate(queries.attributes)
+            for task, numbers in of_text
+            if len(rows := np.flatnonzero(tables[text][:, 0] == task))
+        ]
+        if not wanted:
+            return
+        words = batch.rows.groups["words"]
+        begins = [words.of(text).start + tables[text][rows, 3].astype(np.int64) for text, rows, _ in wanted]
+        ends = [
+            begin + tables[text][rows, 4].astype(np.int64)
+            for begin, (text, rows, _) in zip(begins, wanted, strict=True)
+        ]
+        sizes, widths = [len(rows) for _, rows, _ in wanted], [len(numbers) for _, _, numbers in wanted]
+        begin, end, number = to_device(
+            scored.start.device,
+            np.concatenate(begins),
+            np.concatenate(ends),
+            np.concatenate([numbers for _, _, numbers in wanted]),
+        )
+        more = []
+        for first, last, labels in zip(begin.split(sizes), end.split(sizes), number.split(widths), strict=True):
+            inner = (scored.start[first] + scored.end[last]).relu_()
+            # sums in float32, as in the kernel
+            more.append(inner.float() @ scored.all_labels[labels].float().T + scored.all_biases[labels])
+        for (text, rows, numbers), values in zip(wanted, to_host(*more), strict=True):
+            tables[text][rows, COLUMNS : COLUMNS + len(numbers)] = values
+
+
+class _Scored(NamedTuple):
+    """What spans were scored with, and the candidates, on the device.
+
+    Attributes:
+        start: `[words, 4 * size]`: each word's share of the spans that it begins.
+        end: `[words, 4 * size]`: of those that it ends.
+        all_labels: `[queries, 4 * size]`: all queries, also those of attributes.
+        all_biases: `[queries]` float32: what is added.
+        label: `[scored, 4 * size]`: the queries of candidates, by text.
+        label_bias: `[scored]` float32.
+        found: Counts, spans and logits, as ``span_scores`` returns them.
+    """
+
+    start: Tensor
+    end: Tensor
+    all_labels: Tensor
+    all_biases: Tensor
+    label: Tensor
+    label_bias: Tensor
+    found: tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +305,11 @@ class _Batch:
     rows: RowPlan
     items: Sequence[Item]
     thresholds: Floats
+
+    @property
+    def counted(self) -> bool:
+        """Return whether the number of queries of any task depends on its count."""
+        return any(not span.single for item in self.items for span in item.spans)
 
     @classmethod
     def plan(cls, items: Sequence[Item | None], lengths: Sequence[int]) -> _Batch:
@@ -300,7 +408,9 @@ class _Queries:
             attributes,
         )
 
-    def kept(self, item: Item, first: int, places: Ints, values: Floats) -> tuple[Ints, Floats]:
+    def kept(
+        self, item: Item, first: int, places: Ints, values: Floats, present: NDArray[np.bool_]
+    ) -> tuple[Ints, Floats]:
         """Return the candidates whose probability is at least their field's threshold, compared in float32, in order.
 
         Args:
@@ -308,36 +418,18 @@ class _Queries:
             first: Its first query in ``order``.
             places: `[candidates, 3]`: start, further words, and the query, counted from the text's first.
             values: `[candidates]`: their logits.
+            present: `[span tasks]`: whether a task of the text has candidates at all.
         """
         wanted = self.names[first + places[:, 2]]
-        limits = np.zeros(len(places), np.float32)
-        for task, span in enumerate(item.spans):
+        # no probability is above one
+        limits = np.full(len(places), 2.0, np.float32)
+        for task in np.flatnonzero(present).tolist():
             of_task = wanted[:, 0] == task
-            limits[of_task] = span.thresholds[wanted[of_task, 2]]
+            limits[of_task] = item.spans[task].thresholds[wanted[of_task, 2]]
         probable = torch.sigmoid(torch.from_numpy(np.ascontiguousarray(values))).numpy() >= limits
         places, values = places[probable], values[probable]
         order = np.lexsort((places[:, 1], places[:, 0], places[:, 2]))
         return places[order], values[order]
-
-
-class _Copied:
-    """A tensor on its way to the host."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._host = tensor
-        self._event: torch.cuda.Event | None = None
-        if tensor.is_cuda:
-            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._host.copy_(tensor, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
-
-    def wait(self) -> NDArray[Any]:
-        """Return the values, as soon as they are there."""
-        if self._event is not None:
-            self._event.synchronize()
-        values: NDArray[Any] = self._host.numpy()
-        return values
 
 
 def _item(extra: dict[str, Any] | None, tokens: int) -> Item | None:
@@ -358,9 +450,9 @@ def _dummy(tokens: int) -> Item:
     return Item(words, (SpanItem(0, fields, np.full(len(fields), 0.5, np.float32)),), (fields,))
 
 
-def _above(dense: Tensor, threshold: float) -> tuple[Ints, Floats]:
+def _above(dense: Floats, threshold: float) -> tuple[Ints, Floats]:
     """Return start, further words and query of every span of which a logit is at least ``threshold``, and the logits."""
     words, widths, _ = dense.shape
-    inside = torch.arange(words)[:, None] + torch.arange(widths) < words
-    places = ((dense >= threshold) & inside[:, :, None]).nonzero()
-    return places.numpy(), dense[tuple(places.T)].float().numpy()
+    inside = np.arange(words)[:, None] + np.arange(widths) < words
+    places = np.argwhere((dense >= threshold) & inside[:, :, None])
+    return places, dense[tuple(places.T)]

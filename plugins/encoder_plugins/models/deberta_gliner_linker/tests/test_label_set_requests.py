@@ -70,6 +70,10 @@ def test_the_prompts_are_those_of_the_labels_and_the_entities_have_ids(folder: P
     of, data = processor(folder, labels=8), {"texts": TEXTS, "threshold": 0.3}
     by_name = parsed(of, {**data, "label_set": "catalogue"})
     assert by_name.prompts == parsed(of, {**data, "labels": LABELS}).prompts
+    # a whole set is read once for all requests
+    names = of.label_lists(by_name.data, 1)[0]
+    assert of.label_lists(by_name.data, 1)[0] is names
+    assert of._labels(by_name.data, 0, names) is of._labels(by_name.data, 1, names)
     lists = [LABELS[:3], LABELS[2:7], LABELS[::-1], ["river"]]
     # an id that comes again counts once
     candidates = [[IDS[label] for label in labels] for labels in (LABELS[:3], LABELS[2:7], LABELS[::-1])]

@@ -271,7 +271,7 @@ def test_the_slot_of_a_tensor(name: str, parameter: str, part: int | str | None)
 
 
 def test_numbers_that_are_none_are_no_candidates() -> None:
-    rows = all_candidates(torch.full((3, 2, 2), torch.nan), 0.0, 0)
+    rows = all_candidates(np.full((3, 2, 2), np.nan, np.float32), threshold=0.0, classes=0)
     assert rows.shape == (0, 4)
 
 
