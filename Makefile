@@ -102,6 +102,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
+	$(RUN)python -m encoder_platform.sizing_page $(CHECK)
 	$(RUN)python -m encoder_mutants --page $(CHECK)
 
 e2e: prerequisites setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only

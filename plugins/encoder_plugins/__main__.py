@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "collect": ("garbage_collect", "remove the artifacts of a volume that are not kept"),
     "serve": ("serve", "verify an artifact and serve it; vLLM's own arguments after --"),
     "parity": ("parity", "compare a server with the original library"),
+    "size": ("size", "show what one GPU serves, and how many GPUs a load needs"),
     "new": ("new", "write the folder of a new plugin (in a checkout)"),
 }
 

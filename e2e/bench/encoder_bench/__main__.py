@@ -16,8 +16,9 @@ COMMANDS = {
     "linking": "entity linking by the library and by ours, in one table",
     "memory": "what long documents take of a GPU's memory",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
+    "capacity": "the raw measurements that `encoder-plugins size` is computed from",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",
-    "step": "what a step of few GLiNER texts takes on a GPU, with and without its CUDA graphs",
+    "step": "what a step of few texts takes by part, and with and without CUDA graphs",
     "interference": "how long short requests wait beside large ones",
 }
 

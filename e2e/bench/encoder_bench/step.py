@@ -1,7 +1,9 @@
-"""`python -m encoder_bench step ARTIFACT`: what a step of few GLiNER texts takes on a GPU, with its CUDA graphs and without.
+"""`python -m encoder_bench step ARTIFACT`: what a step of few texts takes, by part, with its CUDA graphs and without.
 
-The engine runs in this process, so that its graphs can be left out one by one. A text is tokens by chance with the positions of its
-words and labels: a step takes as long for them, and no tokenizer is measured.
+The engine runs in this process, so that its parts can be timed, and graphs can be left out one by one. A text is tokens by chance, for
+GLiNER with the positions of its words and labels: a step takes as long for them, and no tokenizer is measured. Of each part the median
+over all repeats is shown; the parts are measured with a clock around them, which adds some microseconds a step, and the table of graphs
+without.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,77 +25,136 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+# of an engine on a CPU
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 # tokens of a word of English, as a fraction
 TOKENS, WORDS = 4, 3
+# the first ones compile what is compiled when it is first used
+SETTLING = 10
 
-Text = tuple[list[int], dict[str, Any]]
+Text = tuple[list[int], dict[str, Any] | None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("artifact", type=Path, help="of a GLiNER plugin, prepared")
+    parser.add_argument("artifact", type=Path, help="prepared; of a GLiNER plugin, or of a retriever of text")
     parser.add_argument("--words", type=int, default=64)
-    parser.add_argument("--labels", type=int, default=5)
+    parser.add_argument("--labels", type=int, default=5, help="of GLiNER")
     parser.add_argument("--texts", nargs="+", type=int, default=[1, 8, 16, 32], help="of a step")
     parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--memory-share", type=float, default=0.3, help="of the device")
+    parser.add_argument("--limit-seconds", type=float, default=80, help="behind which no further line is begun")
+    parser.add_argument("--no-graphs", action="store_true", help="leave out the table of steps with and without graphs")
 
 
 def text(random: np.random.Generator, words: int, labels: int) -> Text:
-    """Return a text's tokens, and where its words and labels are: labels first, each behind its marker."""
+    """Return a text's tokens, and where its words and labels are: labels first, each behind its marker. Without labels, tokens only."""
     from encoder_plugins.families.gliner.payload import encode
 
     first = 2 * labels + 2
     ids = random.integers(10, 1000, first + words * TOKENS // WORDS + 1).tolist()
-    return ids, encode(first + np.arange(words) * TOKENS // WORDS, 1 + 2 * np.arange(labels), 0.5)
+    return ids, encode(first + np.arange(words) * TOKENS // WORDS, 1 + 2 * np.arange(labels), 0.5) if labels else None
 
 
-def milliseconds(engine: Any, texts: Sequence[Text], repeats: int) -> float:
+def step(engine: Any, texts: Sequence[Text], number: int, task: str) -> None:
+    """Give an engine texts, and wait for their answers."""
+    from encoder_plugins.serving.engine import OwnParams
+
+    for place, (ids, extra) in enumerate(texts):
+        # a copy, as the server makes one for each prompt
+        parameters = OwnParams(task=task, extra_kwargs=None if extra is None else dict(extra))
+        engine.add_request(f"{number}-{place}", {"prompt_token_ids": ids}, parameters)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def milliseconds(engine: Any, texts: Sequence[Text], repeats: int, task: str) -> float:
     """Return the median time from the first text given to an engine to the last answer."""
-    from vllm import PoolingParams
-
     times = []
-    for number in range(repeats + 10):
+    for number in range(repeats + SETTLING):
         start = time.perf_counter()
-        for place, (ids, extra) in enumerate(texts):
-            parameters = PoolingParams(task="token_classify", extra_kwargs=extra)
-            engine.add_request(f"{number}-{place}", {"prompt_token_ids": ids}, parameters)
-        while engine.has_unfinished_requests():
-            engine.step()
+        step(engine, texts, number, task)
         times.append(time.perf_counter() - start)
-    # the first ones compile what is compiled when it is first used
-    return 1000 * statistics.median(times[10:])
+    return 1000 * statistics.median(times[SETTLING:])
+
+
+def parts(engine: Any, worker: Any, model: Any, texts: Sequence[Text], repeats: int, task: str) -> Mapping[str, float]:
+    """Return the median seconds of each part of a step."""
+    from encoder_bench.step_parts import PARTS, Clock, watched
+
+    found, clock = [], Clock()
+    with watched(engine, worker, model, clock):
+        for number in range(repeats + SETTLING):
+            clock.take()
+            step(engine, texts, number, task)
+            found.append(clock.take())
+    return {part: statistics.median(one[part] for one in found[SETTLING:]) for part in PARTS}
 
 
 def main(given: argparse.Namespace) -> int:
-    """Print a table."""
-    os.environ |= ENVIRONMENT
+    """Print the tables, each line as soon as it is known."""
+    began = time.monotonic()
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    os.environ |= ENVIRONMENT | ({} if on_gpu else CPU)
     from vllm import LLM
 
-    from encoder_plugins.artifact.manifest import MODEL
+    from encoder_bench import step_parts
+    from encoder_plugins import catalog
+    from encoder_plugins.artifact import manifest
     from encoder_plugins.serving.tuning import BATCH_TOKENS, graph_sizes
 
+    plugin = catalog.get(manifest.read(given.artifact).plugin)
+    captured = {"compilation_config": {"cudagraph_capture_sizes": list(graph_sizes(BATCH_TOKENS))}}
     llm = LLM(
-        str(given.artifact / MODEL),
+        str(given.artifact / manifest.MODEL),
         runner="pooling",
-        dtype="bfloat16",
+        dtype=given.dtype,
         enable_prefix_caching=False,
         enable_chunked_prefill=False,
-        gpu_memory_utilization=0.3,
+        gpu_memory_utilization=given.memory_share,
         max_num_batched_tokens=BATCH_TOKENS,
-        compilation_config={"cudagraph_capture_sizes": list(graph_sizes(BATCH_TOKENS))},
+        **(captured if on_gpu else {"enforce_eager": True}),
     )
     models: list[Any] = []
     llm.apply_model(models.append)
-    (model,) = models
-    whole, head = dict(model.graphs.captured), model.pooler.graphs
+    workers: list[Any] = []
+    llm.collective_rpc(lambda worker: workers.append(worker))
+    (model,), (worker,) = models, workers
+    labels = given.labels if plugin.task == "token_classify" else 0
     random = np.random.default_rng(0)
-    print("| texts | neither graph | the encoder's | the head's | both |", "|---|---|---|---|---|", sep="\n")
-    for count in given.texts:
-        texts = [text(random, given.words, given.labels) for _ in range(count)]
-        cells = []
-        for with_whole, with_head in ((False, False), (True, False), (False, True), (True, True)):
-            model.graphs.captured = whole if with_whole else {}
-            model.pooler.graphs = head if with_head else None
-            cells.append(f"{milliseconds(llm.llm_engine, texts, given.repeats):.2f}")
-        print(f"| {count} |", " | ".join(cells), "|", flush=True)
+    texts = {count: [text(random, given.words, labels) for _ in range(count)] for count in given.texts}
+
+    def left(count: int) -> bool:
+        fine = time.monotonic() - began < given.limit_seconds
+        if not fine:
+            print(f"not measured, the time is used up: {count} texts", flush=True)
+        return fine
+
+    where = torch.cuda.get_device_name() if on_gpu else "CPU"
+    print(f"`python -m encoder_bench {' '.join(sys.argv[1:])}`\n")
+    print(f"{plugin.name}, {given.dtype}, {where}, ready after {time.monotonic() - began:.0f} s\n")
+    print(*step_parts.table("texts", {}), sep="\n", flush=True)
+    for count in filter(left, texts):
+        found = parts(llm.llm_engine, worker, model, texts[count], given.repeats, plugin.task)
+        print(*step_parts.lines(count, found), sep="\n", flush=True)
+    if on_gpu and not given.no_graphs and hasattr(model, "graphs"):
+        print("\n| texts | neither graph | the encoder's | the head's | both, ms |", "|---|---|---|---|---|", sep="\n")
+        for count in filter(left, texts):
+            cells = [
+                f"{milliseconds(llm.llm_engine, texts[count], given.repeats, plugin.task):.2f}" for _ in _graphs(model)
+            ]
+            print(f"| {count} |", " | ".join(cells), "|", flush=True)
     return 0
+
+
+def _graphs(model: Any) -> Iterator[None]:
+    """Yield with neither graph, the encoder's, the head's, and both; a head without graphs has the same twice."""
+    whole, head = dict(model.graphs.captured), getattr(model.pooler, "graphs", None)
+    for with_whole, with_head in ((False, False), (True, False), (False, True), (True, True)):
+        model.graphs.captured = whole if with_whole else {}
+        if head is not None:
+            model.pooler.graphs = head if with_head else None
+        yield
