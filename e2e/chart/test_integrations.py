@@ -21,7 +21,9 @@ from encoder_platform.plane import established
 
 PAGE = (chart.ROOT / "docs" / "integrations.md").read_text()
 EXAMPLES: dict[str, Body] = {
-    body["kind"]: body for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) for body in [yaml.safe_load(text)]
+    body["kind"]: body
+    for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    for body in yaml.safe_load_all(text)
 }
 HEALTH = EXAMPLES["ConfigMap"]["data"][f"resource.customizations.health.{naming.GROUP}_{naming.KIND}"]
 # the fixture `cluster` makes it

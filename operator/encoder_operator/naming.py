@@ -37,6 +37,9 @@ PLATFORM = f"{GROUP}/platform"
 RETRY = f"{GROUP}/retry"
 UPDATE = f"{GROUP}/update"
 
+# a label of Kueue, which users set on what a queue is to admit
+QUEUE = "kueue.x-k8s.io/queue-name"
+
 # set by the operator on its own children
 ATTEMPT = f"{GROUP}/attempt"
 BINDING = f"{GROUP}/binding"

@@ -39,6 +39,9 @@ INFERENCE_EXTENSION = Source(
 KEDA = Source("github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=")
 """Its CustomResourceDefinitions are in config/crd/bases."""
 
+KUEUE = Source("sigs.k8s.io/kueue", "v0.17.0", "h1:7hzb38M4eKGzYW+CFv2s1L+swzzacUCHOCXxZmAV90I=")
+"""Its CustomResourceDefinitions are in config/components/crd/bases."""
+
 
 def folder(source: Source) -> Path:
     """Returns the folder with a module's files, downloaded if they are not here yet.

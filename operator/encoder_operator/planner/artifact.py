@@ -213,6 +213,10 @@ def _failed_plan(job: Job) -> ArtifactPlan:
 
 def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:
     last = job.last_pod
+    if job.suspended:
+        queue = f"queue {model.queue} to admit it" if model.queue else "another controller to resume it"
+        # the Job's next event reports that it was resumed
+        return ArtifactPlan(reason=Reason.QUEUED, message=f"Job {job.name} is suspended and waits for {queue}")
     if last is None and job.rejection:
         # the Job controller retries, and the first pod's event reports that it succeeded
         message = f"Job {job.name} cannot create its pod: {job.rejection}"

@@ -99,7 +99,8 @@ def build(model: EncoderModel, key: str, *, shared: bool, settings: Settings) ->
         "metadata": {
             "name": naming.prep_job(model.name, key),
             "namespace": model.namespace,
-            "labels": labels,
+            # of the Job alone: a queue that admits Jobs would also count pods that have the label
+            "labels": labels | ({naming.QUEUE: model.queue} if model.queue else {}),
             "annotations": {naming.INPUTS: inputs_hash(model, key), naming.RETRY: model.retry},
             "ownerReferences": [naming.owner_reference(model.name, model.uid)],
         },

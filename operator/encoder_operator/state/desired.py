@@ -32,6 +32,8 @@ class EncoderModel:
     spec: Spec
     plugin: Plugin
     status: Json
+    # name of the queue that has to admit prep Jobs; empty without one
+    queue: str = ""
     # sha256 of the content of spec.parity.inputs; empty if that is not set, None if it cannot be read
     inputs_hash: str | None = ""
 
@@ -99,6 +101,7 @@ def parse_model(live: Json, settings: Settings, inputs: str | None = "") -> Enco
         spec=spec,
         plugin=plugin,
         status=live.get("status", {}),
+        queue=meta.get("labels", {}).get(naming.QUEUE, ""),
         inputs_hash=inputs,
     )
 

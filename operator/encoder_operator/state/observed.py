@@ -112,6 +112,8 @@ class Job:
     pvc: str = ""
     # why the API server rejects its pods
     rejection: str = ""
+    # whether another controller, such as that of a queue, holds its pods back
+    suspended: bool = False
 
     @property
     def finished(self) -> bool:
@@ -338,6 +340,7 @@ def parse_job(live: Json, pods: Iterable[Pod]) -> Job:
         finished_at=parse_time(finished.get("lastTransitionTime")),
         pods=tuple(found for found in pods if found.job == meta["uid"]),
         pvc=next((v["persistentVolumeClaim"]["claimName"] for v in volumes if v["name"] == "artifacts"), ""),
+        suspended=bool(live.get("spec", {}).get("suspend")),
     )
 
 

@@ -94,7 +94,7 @@ NameConflict | Accepted | A Service, Deployment or PersistentVolumeClaim of this
 NotAccepted | all | `Accepted` is False; a revision that serves traffic keeps serving | See `Accepted`
 Prepared | ArtifactReady | The artifact is ready; the message has its digest and size | None
 Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress | Wait; `kubectl logs job/…-prep` shows the progress
-Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn | Wait, or increase these settings
+Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn. Or a queue such as Kueue's has not admitted the prep Job, which is suspended | Wait, or increase these settings or the queue's quota
 ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
 InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
 LabelSetMissing | ArtifactReady | The ConfigMap or key of a label set in `spec.labelSets` does not exist; the message names set, ConfigMap and key | Create it; preparation continues automatically. A model whose artifact is prepared does not need it any more

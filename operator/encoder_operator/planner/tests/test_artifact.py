@@ -76,6 +76,8 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(phase="Failed", disrupted=True)), Reason.PREPARING, "is creating a replacement pod"),
         (job(pod(phase="Running")), Reason.PREPARING, "is running"),
         (job(), Reason.PREPARING, "starting"),
+        (job(suspended=True), Reason.QUEUED, "waits for another controller to resume it"),
+        (job(pod(phase="Running", deleting=True), suspended=True), Reason.QUEUED, "is suspended"),
     ],
 )
 def test_what_a_job_is_doing_is_a_reason_and_a_sentence(broken: Job, reason: Reason, part: str) -> None:
