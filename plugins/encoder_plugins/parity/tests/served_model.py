@@ -37,7 +37,7 @@ class Running:
     Attributes:
         most_tokens: Tokens of the longest prompt of any of its models; None for those of the first one.
         options: Further options of vLLM.
-        engine: The engine; None before its first use, and after one that did not start.
+        engine: The engine; None before its first use, and after prompts that it could not answer.
     """
 
     most_tokens: int | None = None
@@ -117,7 +117,13 @@ class Served:
             running = processor.run(processor.parse(self.plugin.routes[0], body), ENGINE)
             step = advance(running)
             while isinstance(step, Round):
-                step = advance(running, pooled(engine, self.plugin, step))
+                try:
+                    answers = pooled(engine, self.plugin, step)
+                except Exception:
+                    # it would go on with what it has of these prompts
+                    self.running.engine = None
+                    raise
+                step = advance(running, answers)
             findings += verdicts.examine(parity, self.reference, "together", batch, step.body)
             # whatever follows, one case outside is Failed
             if (judged := verdicts.judge(findings, tolerance, self.reference, {})).result == "Failed":
@@ -133,8 +139,7 @@ class Served:
         try:
             found = self.verdict(folder)
         except Exception as error:
-            # whatever loading, or the processor's start, ends with; the engine may be left half loaded
-            self.running.engine = None
+            # whatever loading, or the processor's start, ends with; the next model is loaded as a whole
             return "Failed", f"refused: {type(error).__name__}: {error}"
         return found.result, found.message
 
@@ -155,10 +160,13 @@ def _exchange(worker: Any, model: str) -> None:
     config.model_config.hf_text_config = get_hf_text_config(config.model_config.hf_config)
     # the layers of the model before are registered by the same names
     layers = config.compilation_config.static_forward_context
-    # what vLLM's attention on a CPU sets in its layers once, when an engine starts
-    instructions = {name: layer.isa for name, layer in layers.items() if hasattr(layer, "isa")}
-    # and the memory that layers of a decoder keep keys and values in
-    caches = {name: layer.kv_cache for name, layer in layers.items() if hasattr(layer, "kv_cache")}
+    if not hasattr(runner, "started_with"):
+        # what vLLM's attention on a CPU sets in its layers once, when an engine starts
+        instructions = {name: layer.isa for name, layer in layers.items() if hasattr(layer, "isa")}
+        # and the memory that layers of a decoder keep keys and values in; a model that cannot be loaded has neither
+        caches = {name: layer.kv_cache for name, layer in layers.items() if hasattr(layer, "kv_cache")}
+        runner.started_with = instructions, caches
+    instructions, caches = runner.started_with
     layers.clear()
     with set_current_vllm_config(config):
         runner.load_model()

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
 
     from encoder_checkpoints import gliner as builder
+    from encoder_checkpoints import recording
 
 
 @pytest.fixture
@@ -28,6 +29,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def one_recorder() -> Iterator[None]:
+    """Record in a process that stays; that prep starts one for each recording is tested in ``test_recorded_reference``."""
+    with recording.by_workers():
+        yield
 
 
 @pytest.fixture

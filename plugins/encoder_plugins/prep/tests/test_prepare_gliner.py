@@ -35,7 +35,7 @@ with warnings.catch_warnings():
 
     from encoder_checkpoints import gliner as builder
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread", "one_recorder")]
 PLUGINS = builder.PLUGINS
 SPAN = "span_rep_layer.span_rep_layer.out_project.3.weight"
 

@@ -18,8 +18,11 @@ from encoder_plugins.prep.pipeline import Prepared, prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Auxiliary, Request
 
-# the library warns of words that it leaves out
-pytestmark = pytest.mark.filterwarnings("ignore:Sentence of length:UserWarning")
+pytestmark = [
+    # the library warns of words that it leaves out
+    pytest.mark.filterwarnings("ignore:Sentence of length:UserWarning"),
+    pytest.mark.usefixtures("one_recorder"),
+]
 
 MINE = [{"id": "mine", "text": "Ada Lovelace met Charles Babbage in London.", "labels": ["person", "city"]}]
 
