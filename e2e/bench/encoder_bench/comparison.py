@@ -64,6 +64,9 @@ def add_arguments(
     parser.add_argument("--engines", type=int, help="of ours; by default what `serve` decides")
     parser.add_argument("--api-servers", type=int, help="of each engine; by default what `serve` decides")
     parser.add_argument("--memory-share", type=float, help="of a GPU, for each engine")
+    parser.add_argument(
+        "--vllm", action="append", default=[], help="an argument of vLLM's own for ours, such as --vllm=--enforce-eager"
+    )
     parser.add_argument("--side-seconds", type=float, default=900, help="in which the library must be done")
     parser.add_argument("--logs", type=Path, help="keep what each side logged here")
     parser.add_argument("--table", type=Path, help="write the table here too, as soon as a line is known")
@@ -133,8 +136,9 @@ def served(given: argparse.Namespace, logs: Path, *more: str) -> AbstractContext
         arguments += ["--engines", str(given.engines)]
     if given.api_servers:
         arguments += ["--api-servers", str(given.api_servers)]
-    if given.memory_share:
-        arguments += ["--", "--gpu-memory-utilization", str(given.memory_share)]
+    own = ["--gpu-memory-utilization", str(given.memory_share)] if given.memory_share else []
+    if own or given.vllm:
+        arguments += ["--", *own, *given.vllm]
     return server.served(given.artifact, logs / "http.log", *arguments)
 
 

@@ -7,6 +7,7 @@ captured.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,10 +53,10 @@ class _Call:
         self._found.output_buffer = self._model.encoder_cudagraph_forward(values, path=self._path)
 
 
-def switched_on(settings: EngineSettings) -> bool:
-    """Return whether vLLM, started with an artifact's settings and those of ``serving.tuning``, captures its vision encoder."""
+def switched_on(model: Path, settings: EngineSettings) -> bool:
+    """Return whether vLLM, started with the settings of a model folder and those of ``serving.tuning``, captures its vision encoder."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-    given = parser.parse_args([*settings.arguments, "--cudagraph-capture-sizes", "16", "32"])
+    given = parser.parse_args(["--model", str(model), *settings.arguments, "--cudagraph-capture-sizes", "16", "32"])
     found: bool = EngineArgs.from_cli_args(given).compilation_config.cudagraph_mm_encoder
     return found
 
@@ -65,6 +66,11 @@ def use(worker: Any) -> None:
     runner = worker.model_runner
     model = runner.get_model()
     assert supports_encoder_cudagraph(model)
+    for layer in model.modules():
+        # a CPU's layers keep their weights in a form of their own, and vLLM reads the shape of one
+        if hasattr(layer, "input_size") and layer.weight.ndim < 2:
+            shape = (layer.output_size, layer.input_size)
+            layer.weight = torch.nn.Parameter(layer.weight.new_empty(shape), requires_grad=False)
     manager = Calls(runner.vllm_config, runner.device, runner.dtype, model)
     manager.capture(graph_pool=object())
 
