@@ -99,6 +99,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
 	$(RUN)python -m encoder_plugins.parity.tolerance_table $(CHECK)
 	$(RUN)python -m encoder_plugins.serving.http.openapi $(CHECK)
+	$(RUN)python -m encoder_platform.http_reference $(CHECK)
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
