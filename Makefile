@@ -29,8 +29,9 @@ docs: ## build the documentation as a site in site/; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/site/requirements.lock \
 	  mkdocs build --strict --site-dir "$(or $(SITE),site)"
 
-pictures: prerequisites setup ## draw the pictures of the docs again: the benchmarks' tables, and the demo as it runs here
+pictures: prerequisites setup ## draw the pictures of the docs again: concepts, the benchmarks' tables, and the demo as it runs here
 	PYTHONPATH=e2e/bench $(DRAW) -m encoder_bench.plots docs/pictures/visual.svg $(wildcard docs/measurements/*.md)
+	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.diagrams docs/pictures/concepts.svg
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.recording docs/pictures/demo.svg make demo
 
 # in the shell: a Python that is too old cannot read our modules, and a resolver's error says nothing of platforms
@@ -99,6 +100,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_platform.plugin_table $(CHECK)
 	$(RUN)python -m encoder_plugins.parity.tolerance_table $(CHECK)
 	$(RUN)python -m encoder_plugins.serving.http.openapi $(CHECK)
+	$(RUN)python -m encoder_platform.http_reference $(CHECK)
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)

@@ -32,7 +32,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         # before minutes of building
         release.refuse_released(wanted, Registry(plain_http=wanted.on_this_machine))
         started = release.now()
-        FOLDER.mkdir(parents=True, exist_ok=True)
+        client = build.wheel(FOLDER)
         published = release.publish(
             wanted,
             build.build(wanted, FOLDER),
@@ -51,6 +51,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     print(f"\n  helm install encoder-operator oci://{wanted.chart} --version {wanted.version}"
           " --namespace encoder-operator --create-namespace"
           + (" --plain-http" if wanted.on_this_machine else ""))  # fmt: skip
+    print(f'  pip install "{client.relative_to(targets.ROOT)}[client]"')
     print(f"  digests: {(FOLDER / 'release.json').relative_to(targets.ROOT)}")
     return 0
 

@@ -105,6 +105,23 @@ def _by_docker(release: Release, folder: Path) -> Built:
     return Built(layout, digests)
 
 
+def wheel(folder: Path) -> Path:
+    """Build the Python package, which has the client, into a folder, and return the wheel.
+
+    Raises:
+        CommandFailedError: The build failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    command = ["uv", "build", "--quiet", "--wheel", "--no-create-gitignore", "--out-dir", str(folder), str(ROOT)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise CommandFailedError(command, done.returncode, done.stderr)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
 def docker_command(target: Target, layout: Path, metadata: Path) -> Sequence[str]:
     """Return the command that builds an image into a layout.
 

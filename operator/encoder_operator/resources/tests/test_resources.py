@@ -230,3 +230,15 @@ def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
 )
 def test_the_endpoint_names_the_port_where_it_must(port: int, address: str) -> None:
     assert service.endpoint(parsed_model({"spec.network": {"service": {"port": port}}})) == address
+
+
+def test_the_prep_job_has_the_queue_of_its_model_and_its_pods_have_not() -> None:
+    queue = "kueue.x-k8s.io/queue-name"
+    model = parsed_model({"metadata.labels": {queue: "encoders", "team": "search"}})
+    job = prep_job.build(model, KEY, shared=True, settings=SETTINGS)
+    assert job["metadata"]["labels"][queue] == "encoders"
+    # further labels are for users' own selectors
+    assert "team" not in job["metadata"]["labels"]
+    # the queue would count the pods once more
+    assert queue not in job["spec"]["template"]["metadata"]["labels"]
+    assert queue not in prep_job.build(parsed_model(), KEY, shared=True, settings=SETTINGS)["metadata"]["labels"]
