@@ -1,6 +1,7 @@
 """`python -m encoder_bench gliner2`: GLiNER2 by the library at its fastest batch size and by ours over HTTP, from one run on one machine.
 
-Both get the same texts, schemas and dtype, and answer with confidences and offsets.
+All get the same texts, schemas and dtype, and answer with confidences and offsets. vllm-factory (`--sides factory`) has one of the three counting
+layers, `count_lstm`, whatever the checkpoint says, and takes one text a request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from encoder_bench import comparison, load, workload
+from encoder_bench import comparison, factory_extraction, load, workload
 from encoder_bench.comparison import Measure
 from encoder_bench.gliner2_peers import SCHEMAS, Cell, Task, values
 
@@ -41,7 +42,8 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts")
+    comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts", peers=("factory",))
+    factory_extraction.add_arguments(parser)
     parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
     parser.add_argument("--texts", type=int, default=512, help="different ones of each length")
     parser.add_argument("--library-texts", type=int, help="of each of the library's measurements; by default as many")
@@ -50,10 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run both sides, and print the table."""
+    """Run the sides, and print the table."""
     return comparison.run(
         given,
-        lambda logs, workers: {"library": _library(given, logs), "http": _http(given, logs, workers)},
+        lambda logs, workers: {
+            "library": _library(given, logs),
+            "http": _http(given, logs, workers),
+            "factory": _factory(given, logs, workers),
+        },
         table,
     )
 
@@ -97,6 +103,32 @@ def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Itera
                         found = comparison.measured(given, at, workers, bodies, way, "text")
                         yield Row(
                             side=f"ours, HTTP, {found.load}",
+                            words=words,
+                            schema=name,
+                            rate=found.rate,
+                            values=number,
+                            notes=found.notes,
+                        )
+
+        yield measure
+
+
+@contextlib.contextmanager
+def _factory(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
+    common = {"include_confidence": True, "include_spans": True}
+    with factory_extraction.served(given, "deberta_gliner2", logs) as at:
+
+        def measure() -> Iterator[Row]:
+            for words in given.words:
+                texts = workload.texts(given.texts, words)
+                for name, schema in SCHEMAS.items():
+                    data = [{"text": text, "schema": schema, **common} for text in texts]
+                    number = sum(values(comparison.answer(at, one)) for one in data[:COUNTED]) / len(data[:COUNTED])
+                    bodies = [load.body(one) for one in data]
+                    for way in factory_extraction.one_by_one(comparison.ways(given)):
+                        found = comparison.measured(given, at, workers, bodies, way, "text")
+                        yield Row(
+                            side=f"{factory_extraction.NAME}, {found.load}",
                             words=words,
                             schema=name,
                             rate=found.rate,

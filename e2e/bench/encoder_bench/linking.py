@@ -13,19 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from encoder_bench import comparison, load, reranking, workload
+from encoder_bench import comparison, factory_extraction, load, reranking, workload
 from encoder_bench.comparison import Measure
 from encoder_bench.linking_peers import Cell, Task
 from encoder_bench.linking_workload import COUNTED, MOST_TEXTS, SETS, Row, label_sets
 from encoder_plugins.artifact import manifest
 
 # 32 texts of 512 words with 1 000 labels are above the default
-LIMITS = ("--limit", "candidates=16777216")
+CANDIDATES = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts")
+    comparison.add_arguments(parser, clients=("16x32", "64x1"), seconds=3, of="texts", peers=("factory",))
+    factory_extraction.add_arguments(parser)
     parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
     parser.add_argument("--labels", nargs="+", type=int, help="by default 20, 100 and 1000; 5, 20 and 40 of a reranker")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of a bi-encoder")
@@ -45,9 +46,24 @@ def main(given: argparse.Namespace) -> int:
     given.labels = given.labels or [20, 100, 1000]
     return comparison.run(
         given,
-        lambda logs, workers: {"library": _library(given, logs), "http": _http(given, logs, workers)},
+        lambda logs, workers: {
+            "library": _library(given, logs),
+            "http": _http(given, logs, workers),
+            "factory": _factory(given, logs, workers),
+        },
         table,
     )
+
+
+def limits(labels: int) -> list[str]:
+    """Return the arguments of a server that takes so many labels, of up to 16 tokens each, with a text."""
+    values = {
+        "candidates": CANDIDATES,
+        "labels": max(1_000, labels),
+        "label_tokens": max(50_000, 16 * labels),
+        "body_bytes": max(32 << 20, 64 * labels),
+    }
+    return [part for name, value in values.items() for part in ("--limit", f"{name}={value}")]
 
 
 @contextlib.contextmanager
@@ -83,7 +99,7 @@ def _library(given: argparse.Namespace, logs: Path) -> Iterator[Measure[Row]]:
 
 @contextlib.contextmanager
 def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
-    with comparison.served(given, logs, "--max-in-flight", "4096", *LIMITS) as at:
+    with comparison.served(given, logs, "--max-in-flight", "4096", *limits(max(given.labels))) as at:
 
         def measure() -> Iterator[Row]:
             for number in given.labels:
@@ -104,6 +120,37 @@ def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Itera
                                 sets=sets,
                                 rate=found.rate,
                                 entities=entities,
+                                notes=found.notes,
+                            )
+
+        yield measure
+
+
+@contextlib.contextmanager
+def _factory(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
+    with factory_extraction.served(given, manifest.read(given.artifact).plugin, logs) as at:
+
+        def measure() -> Iterator[Row]:
+            for number in given.labels:
+                for words in given.words:
+                    texts = workload.texts(given.texts, words)
+                    for sets in given.sets:
+                        lists = label_sets(number, sets)
+                        data = [
+                            {"text": text, "labels": lists[place % len(lists)], "threshold": given.threshold}
+                            for place, text in enumerate(texts)
+                        ]
+                        answers = [comparison.answer(at, one) for one in data[:COUNTED]]
+                        for way in factory_extraction.one_by_one(comparison.ways(given)):
+                            bodies = [load.body(one) for one in data]
+                            found = comparison.measured(given, at, workers, bodies, way, "text")
+                            yield Row(
+                                side=f"{factory_extraction.NAME}, {found.load}",
+                                words=words,
+                                labels=number,
+                                sets=sets,
+                                rate=found.rate,
+                                entities=sum(map(len, answers)) / len(answers),
                                 notes=found.notes,
                             )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
             took_labels, vectors = cells.timed(encode)
             for words, texts in task.texts.items():
                 ordered = sorted(texts, key=len)
-                predict(ordered[: min(task.batch_sizes)], vectors, labels, min(task.batch_sizes))
+                with contextlib.suppress(torch.OutOfMemoryError):
+                    predict(ordered[: min(task.batch_sizes)], vectors, labels, min(task.batch_sizes))
                 took: dict[int, float] = {}
                 for size in task.batch_sizes:
                     gc.collect()
@@ -107,6 +109,9 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                     except torch.OutOfMemoryError:
                         torch.cuda.empty_cache()
                         break
+                if not took:
+                    # no batch size fits into the device's memory
+                    continue
                 best = min(took, key=lambda size: took[size])
                 found = predict(texts[: task.counted], vectors, labels, best)
                 yield Cell(

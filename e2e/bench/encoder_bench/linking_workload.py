@@ -38,8 +38,8 @@ class Row:
 
 
 def label_sets(count: int, sets: str) -> list[list[str]]:
-    """Return sets of so many different labels of some words each: one, eight, or as many as a measurement may need."""
-    number = {"same": 1, "rotating": ROTATING, "cold": max(1, COLD // count)}[sets]
+    """Return sets of so many different labels of some words each: one, eight, or so many that the cache holds none when it comes again."""
+    number = {"same": 1, "rotating": ROTATING, "cold": max(2, COLD // count)}[sets]
     seed = {"same": 11, "rotating": 12, "cold": 13}[sets]
     # a number makes each of them another text
     drawn = workload.texts(count * number, 4, seed)

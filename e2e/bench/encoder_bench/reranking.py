@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from encoder_bench import comparison, load, workload
+from encoder_bench import comparison, factory_extraction, load, workload
 from encoder_bench.comparison import Measure
 from encoder_bench.linking_peers import Cell
 from encoder_bench.linking_workload import COUNTED, Row, candidates, mentions
@@ -28,7 +28,11 @@ def sides(
     given: argparse.Namespace, logs: Path, workers: load.Workers
 ) -> Mapping[str, AbstractContextManager[Measure[Row]]]:
     """Return what opens each side."""
-    return {"library": _library(given, logs), "http": _http(given, logs, workers)}
+    return {
+        "library": _library(given, logs),
+        "http": _http(given, logs, workers),
+        "factory": _factory(given, logs, workers),
+    }
 
 
 @contextlib.contextmanager
@@ -87,6 +91,35 @@ def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Itera
                             sets="own",
                             rate=found.rate,
                             entities=sum(len(result["entities"]) for result in results) / len(results),
+                            notes=found.notes,
+                        )
+
+        yield measure
+
+
+@contextlib.contextmanager
+def _factory(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Iterator[Measure[Row]]:
+    with factory_extraction.served(given, PLUGIN, logs) as at:
+
+        def measure() -> Iterator[Row]:
+            for number in given.labels:
+                for words in given.words:
+                    texts, labels = workload.texts(given.texts, words), candidates(given.texts, number)
+                    # it reads all candidates at once, and knows no spans
+                    data = [
+                        {"text": text, "labels": own, "threshold": given.threshold, "flat_ner": True}
+                        for text, own in zip(texts, labels, strict=True)
+                    ]
+                    answers = [comparison.answer(at, one) for one in data[:COUNTED]]
+                    for way in factory_extraction.one_by_one(comparison.ways(given)):
+                        found = comparison.measured(given, at, workers, [load.body(one) for one in data], way, "text")
+                        yield Row(
+                            side=f"{factory_extraction.NAME}, {found.load}",
+                            words=words,
+                            labels=number,
+                            sets="own",
+                            rate=found.rate,
+                            entities=sum(map(len, answers)) / len(answers),
                             notes=found.notes,
                         )
 

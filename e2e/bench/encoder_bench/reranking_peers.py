@@ -98,6 +98,9 @@ def library(given: Mapping[str, Any]) -> Callable[[], Iterator[Cell]]:
                     except torch.OutOfMemoryError:
                         torch.cuda.empty_cache()
                         break
+                if not took:
+                    # no batch size fits into the device's memory
+                    continue
                 best = min(took, key=lambda size: took[size])
                 found = rerank(texts[: task.counted], labels[: task.counted], spans[: task.counted], best)
                 yield Cell(

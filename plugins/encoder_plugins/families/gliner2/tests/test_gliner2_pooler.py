@@ -15,6 +15,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from encoder_plugins.families.gliner.heads.tests.compared_heads import metadata
     from encoder_plugins.families.gliner.heads.tests.gpu_behavior import launches, waits
+    from encoder_plugins.families.gliner.heads.transfers import to_device
     from encoder_plugins.families.gliner2 import payload
     from encoder_plugins.families.gliner2.config import Gliner2Config
     from encoder_plugins.families.gliner2.heads import pooler as pooler_module
@@ -54,8 +55,9 @@ def send(pooler: Gliner2SpanPooler, items: Sequence[Item], device: str = "cpu") 
         for one in items
     ]
     rows = torch.cat([torch.randn(length, SIZE, generator=torch.Generator().manual_seed(length)) for length in lengths])
+    (sent,) = to_device(torch.device(device), rows.numpy())
     tables: Any = pooler(
-        rows.to(device, pooler.head.marker_in.weight.dtype), metadata(lengths, [payload.encode(one) for one in items])
+        sent.to(pooler.head.marker_in.weight.dtype), metadata(lengths, [payload.encode(one) for one in items])
     )
     return [payload.decode_output(table, one) for table, one in zip(tables, items, strict=True)]
 
@@ -156,6 +158,14 @@ def test_entities_are_the_same_with_and_without_a_wait_for_counts(count: int) ->
     assert bool(len(alone.places)) == bool(count)
     assert set(alone.places[:, 1]) <= {0}
     assert set(records.places[:, 1]) == set(range(count))
+
+
+def test_attributes_without_any_candidate_are_a_table_without_rows() -> None:
+    attributed = item(10, task(3, 0.5, single=True, attributes=2))
+    for items in ([attributed], [attributed, item(10, task(2, 0.5))]):
+        output, *_ = send(make(count=0), items)
+        assert output.places.shape == (0, 5)
+        assert output.attributes.shape == (0, 2)
 
 
 @pytest.mark.gpu

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     from encoder_plugins.families.gliner.heads.tests.gpu_behavior import launches, waits
     from encoder_plugins.families.gliner.heads.tests.library_head import ENCODER
     from encoder_plugins.families.gliner.heads.token import GlinerTokenPooler
+    from encoder_plugins.families.gliner.heads.transfers import to_device
     from encoder_plugins.families.gliner.payload import Item
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -39,7 +40,7 @@ class Vectors(torch.nn.Module):
 
     def forward(self, runs: Sequence[bytes], like: torch.Tensor) -> torch.Tensor:
         rows = [np.random.default_rng(list(run)).standard_normal(32) for run in runs]
-        return torch.from_numpy(np.stack(rows)).to(like.device, like.dtype)
+        return to_device(like.device, np.stack(rows))[0].to(like.dtype)
 
 
 POOLERS: dict[str, Callable[[], GlinerPooler]] = {
@@ -73,8 +74,8 @@ def send(pooler: GlinerPooler, items: Sequence[Item], device: str = "cpu") -> li
         for one, length in zip(items, lengths, strict=True)
     ]
     hidden = torch.randn(sum(lengths), ENCODER, generator=torch.Generator().manual_seed(len(items)))
-    dtype = next(pooler.parameters()).dtype
-    found: list[torch.Tensor] = pooler(hidden.to(device, dtype), metadata(lengths, extras))
+    (sent,) = to_device(torch.device(device), hidden.numpy())
+    found: list[torch.Tensor] = pooler(sent.to(next(pooler.parameters()).dtype), metadata(lengths, extras))
     return found
 
 
