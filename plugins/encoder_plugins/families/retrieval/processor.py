@@ -272,7 +272,7 @@ def _scored_prompts(texts: Sequence[TokenisedText], queries: Sequence[payload.Qu
         queries: One for each pair of the request, or one for all documents.
         first: The position of the first of the documents in the request.
     """
-    own = queries * len(texts) if len(queries) == 1 else queries[first : first + len(texts)]
+    own = [queries[0]] * len(texts) if len(queries) == 1 else queries[first : first + len(texts)]
     return [_prompt(text, each) for text, each in zip(texts, own, strict=True)]
 
 

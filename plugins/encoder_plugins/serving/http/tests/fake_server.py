@@ -21,7 +21,7 @@ from encoder_plugins.serving.http.metrics import Counts
 from encoder_plugins.serving.http.tracing import Tracing
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 from encoder_plugins.serving.limits import RequestLimits
-from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema
+from encoder_plugins.serving.processor import Engine, Part, Prompt, Response, Schema
 
 JSON = {"content-type": "application/json"}
 OTHER = Route(path="/v1/embeddings", schema="openai", summary="Another route.")
@@ -29,6 +29,8 @@ OTHER = Route(path="/v1/embeddings", schema="openai", summary="Another route.")
 
 class FakeEngine:
     """Answers when it is let, and knows how many wait for it."""
+
+    concurrent = True
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -44,6 +46,9 @@ class FakeEngine:
         finally:
             self.encoding -= 1
         return []
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[Any]:
+        return await self.encode([prompt for part in parts for prompt in part.make()], lora=lora)
 
     async def compute(self, function: Callable[..., Any], *arguments: object, size: int, threads: Any = None) -> Any:
         return function(*arguments)
