@@ -56,6 +56,7 @@ class Served:
         dtype: The engine's.
         cases: Ids of the cases that are sent; None for all.
         running: The engine.
+        quantization: What the engine quantizes to, whose bounds hold; None for nothing.
     """
 
     plugin: Plugin
@@ -65,6 +66,7 @@ class Served:
     dtype: str
     cases: Collection[str] | None = None
     running: Running = field(default_factory=Running)
+    quantization: str | None = None
 
     def engine(self, model: Path) -> Any:
         """Return the engine, with the model of a folder."""
@@ -110,7 +112,7 @@ class Served:
                 step = advance(running, pooled(engine, self.plugin, step))
             findings += verdicts.examine(parity, self.reference, "together", batch, step.body)
         findings += verdicts.pooled(parity, "together", findings)
-        tolerance = verdicts.tolerance_of(parity, self.dtype, {})
+        tolerance = verdicts.tolerance_of(parity, self.dtype, {}, quantization=self.quantization)
         return verdicts.judge(findings, tolerance, self.reference, {})
 
     def result(self, mutant: Mutant) -> tuple[str, str]:
