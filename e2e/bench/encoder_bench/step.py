@@ -128,7 +128,7 @@ def main(given: argparse.Namespace) -> int:
     texts = {count: [text(random, given.words, labels) for _ in range(count)] for count in given.texts}
 
     def left(count: int) -> bool:
-        fine = time.monotonic() - began < given.limit_seconds
+        fine = bool(time.monotonic() - began < given.limit_seconds)
         if not fine:
             print(f"not measured, the time is used up: {count} texts", flush=True)
         return fine

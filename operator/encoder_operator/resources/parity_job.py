@@ -69,11 +69,21 @@ def _claim(revision: Revision, *, shared: bool) -> dict[str, str]:
 
 def _limits(revision: Revision) -> list[str]:
     """Return the limits that the revision's own server was started with, which the current spec may have changed."""
+    # what follows is for vLLM
+    own = list(itertools.takewhile(lambda argument: argument != "--", _arguments(revision)))
+    return [value for name, value in itertools.pairwise(own) if name == "--limit"]
+
+
+def _quantization(revision: Revision) -> str | None:
+    """Return what the revision's own engine quantizes to; bounds of the parity check depend on it."""
+    further = itertools.dropwhile(lambda argument: argument != "--", _arguments(revision))
+    return next((value for name, value in itertools.pairwise(further) if name == "--quantization"), None)
+
+
+def _arguments(revision: Revision) -> list[str]:
     containers = revision.template["spec"]["containers"]
     engine = next(container for container in containers if container["name"] == pod_template.ENGINE)
-    # what follows is for vLLM
-    own = list(itertools.takewhile(lambda argument: argument != "--", engine.get("args", ())))
-    return [value for name, value in itertools.pairwise(own) if name == "--limit"]
+    return list(engine.get("args", ()))
 
 
 def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, shared: bool, settings: Settings) -> Json:
@@ -87,6 +97,7 @@ def _pod(model: EncoderModel, revision: Revision, pod: Pod, bound: str, *, share
         "args": pod_defaults.join_arguments(
             ["parity", f"{ARTIFACTS_PATH}/{pinned['artifact']['key']}", f"http://{address}:{PORT}"],
             ["--name", model.name, "--dtype", pinned["dtype"]],
+            pod_defaults.option_arguments("--quantization", _quantization(revision)),
             *(["--limit", limit] for limit in _limits(revision)),
             ["--thresholds", canonical_json(model.spec.parity.thresholds)] if model.spec.parity.thresholds else [],
             ["--timeout", str(model.spec.parity.timeout_seconds), "--binding", bound],

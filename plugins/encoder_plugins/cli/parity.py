@@ -20,6 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", help="the server's address")
     parser.add_argument("--name", help="name of the model on the server (default: as `serve` names it)")
     parser.add_argument("--dtype", help="dtype of the engine; by default the plugin's for this machine's accelerator")
+    parser.add_argument(
+        "--quantization",
+        choices=("fp8",),
+        help="what the engine was started with (`serve … -- --quantization fp8`); it has bounds of its own",
+    )
     parser.add_argument("--thresholds", type=_object, default={}, help="JSON object: limits by metric, as strings")
     parser.add_argument(
         "--limit",
@@ -54,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         url=arguments.url,
         name=arguments.name or command.name_of(folder, plugin),
         dtype=arguments.dtype or plugin.dtype(host.this_accelerator()),
+        quantization=arguments.quantization,
         thresholds=arguments.thresholds,
         timeout=arguments.timeout,
         binding=arguments.binding,

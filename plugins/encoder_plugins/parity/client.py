@@ -44,6 +44,7 @@ class Target:
         url: Where it listens.
         name: The model's name in requests.
         dtype: The engine's dtype, which decides the tolerance.
+        quantization: What the engine quantizes weights and activations to, which has a tolerance of its own; None for nothing.
         thresholds: Limits that replace the plugin's own, by metric.
         timeout: Seconds for the whole parity check.
         binding: What the operator knows about the pod; returned in the verdict.
@@ -58,6 +59,7 @@ class Target:
     timeout: float
     binding: Mapping[str, Any]
     limits: Mapping[str, int] = field(default_factory=dict)
+    quantization: str | None = None
 
 
 def run(artifact: Path, target: Target) -> Verdict:
@@ -70,7 +72,7 @@ def run(artifact: Path, target: Target) -> Verdict:
     try:
         parity: Parity = resolve(catalog.get(reference.plugin).parity)
         verdicts.require_finite(reference)
-        tolerance = verdicts.tolerance_of(parity, target.dtype, target.thresholds)
+        tolerance = verdicts.tolerance_of(parity, target.dtype, target.thresholds, quantization=target.quantization)
         recorded = reference.cases
         reference = replace(reference, cases=tuple(plans.answerable(parity, reference.cases, target.limits)))
         findings = asyncio.run(measure(parity, reference, target))
@@ -86,6 +88,7 @@ def run(artifact: Path, target: Target) -> Verdict:
     for finding in findings:
         print(json.dumps(_logged(finding)))
     verdict = verdicts.judge(findings, tolerance, reference, target.binding)
+    verdict = verdicts.with_quantization(verdict, target.quantization)
     verdict = verdicts.with_limits(verdict, recorded, reference.cases)
     return replace(verdict, versions=asyncio.run(versions(target.url)))
 

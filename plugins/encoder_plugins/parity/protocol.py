@@ -98,7 +98,8 @@ class Parity(Protocol):
     """What a plugin contributes to the parity check: its cases, its requests, and how close answers must be.
 
     Attributes:
-        tolerances: The thresholds by the dtype of the engine. Every threshold must have been measured by some case.
+        tolerances: The thresholds by the dtype of the engine, and by the name of each quantization that the plugin has bounds for,
+            which replace those of the dtype. Every threshold must have been measured by some case.
     """
 
     tolerances: Mapping[str, Tolerance]

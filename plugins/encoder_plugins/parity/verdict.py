@@ -101,15 +101,25 @@ def require_finite(reference: Reference) -> None:
         )
 
 
-def tolerance_of(parity: Parity, dtype: str, overrides: Mapping[str, str]) -> Tolerance:
-    """Return the plugin's tolerance for ``dtype`` with some limits replaced.
+def tolerance_of(
+    parity: Parity, dtype: str, overrides: Mapping[str, str], *, quantization: str | None = None
+) -> Tolerance:
+    """Return the plugin's tolerance with some limits replaced: that of the quantization if there is one, else that of the dtype.
+
+    Args:
+        parity: The plugin's side.
+        dtype: The engine's dtype.
+        overrides: Limits that replace the plugin's own, by metric.
+        quantization: What the engine was started with, such as ``fp8``; None for nothing.
 
     Raises:
-        ValueError: The plugin has no tolerance for ``dtype``, or no such metric, or a limit is not a number.
+        ValueError: The plugin has no such tolerance, or no such metric, or a limit is not a number.
     """
-    if dtype not in parity.tolerances:
-        raise ValueError(f"no tolerance for dtype {dtype!r}; there is: {', '.join(parity.tolerances)}")
-    tolerance = parity.tolerances[dtype]
+    mode = quantization or dtype
+    if mode not in parity.tolerances:
+        kind = "dtype" if quantization is None else "quantization"
+        raise ValueError(f"no tolerance for {kind} {mode!r}; there is: {', '.join(parity.tolerances)}")
+    tolerance = parity.tolerances[mode]
     if unknown := set(overrides) - {threshold.metric for threshold in tolerance}:
         raise ValueError(f"no metric is called {', '.join(sorted(unknown))}")
     limits = {metric: float(limit) for metric, limit in overrides.items()}
@@ -207,6 +217,11 @@ def judge(
         wrong=len(uncomparable),
         worst=_worst_cases(uncomparable, outside, measured, tolerance),
     )
+
+
+def with_quantization(verdict: Verdict, quantization: str | None) -> Verdict:
+    """Return the verdict with the quantization whose bounds it was judged by in front of its message."""
+    return verdict if quantization is None else replace(verdict, message=f"bounds of {quantization}: {verdict.message}")
 
 
 def with_limits(verdict: Verdict, recorded: Sequence[Case], sent: Sequence[Case]) -> Verdict:

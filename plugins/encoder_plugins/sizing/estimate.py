@@ -78,10 +78,11 @@ def report(found: Estimate) -> Iterator[str]:
         yield nearest
     if capacity.memory_bytes is not None:
         yield f"GPU memory: {capacity.memory_bytes / 2**30:.3g} GiB, as `serve` decides batches and engines"
+    engines, servers = setup["engines"], setup["api_servers"]
     yield (
-        f"measured: {setup.get('date')}, {setup.get('dtype')}, {setup.get('engines')} engines with"
-        f" {setup.get('api_servers')} API servers each, {setup.get('cores')} cores, which also ran the clients,"
-        f" vLLM {setup.get('versions', {}).get('vllm', 'unknown')} ({capacity.source})"
+        f"measured: {setup['date']}, {setup['dtype']}, {engines} {_plural('engine', engines)} with"
+        f" {servers} {_plural('API server', servers)} each, {setup['cores']} cores, which also ran the clients,"
+        f" vLLM {setup['versions']['vllm']} ({capacity.source})"
     )
     yield error_of(capacity)
     for phrase in capacity.outside(work):

@@ -187,8 +187,8 @@ class Serving(ApiType):
     engine image for nvidia, and on a CPU runai_streamer needs spec.image. tensorizer is rejected, because artifacts
     contain only safetensors."""
     quantization: Literal["fp8"] | None = None
-    """Quantize weights and activations to 8 bits when the engine starts; nvidia only. The parity check shows whether
-    accuracy stays within tolerance."""
+    """Quantize weights and activations to 8 bits when the engine starts; nvidia only. The parity check compares such a
+    revision by bounds of its own, which each plugin's page lists as fp8: they are wider than those of the dtype."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """Number of GPUs that hold one copy of the model. Each pod requests this many."""
     api_server_count: Annotated[int, Field(ge=1, le=64)] | None = None

@@ -216,6 +216,18 @@ def test_a_parity_job_keeps_the_limits_of_the_revision_that_it_verifies() -> Non
     assert _parser("parity").parse_args(given).limit == ["body_bytes=100000", "texts=64"]
 
 
+def test_a_parity_job_has_the_bounds_of_the_quantization_that_it_verifies() -> None:
+    served = parsed_model(GPU | {"spec.serving.quantization": "fp8", "spec.serving.args": ["--seed=1"]})
+    for model, quantization in ((served, "fp8"), (parsed_model(GPU), None)):
+        revision = build(model, ARTIFACT, shared=True, settings=SETTINGS)
+        # the spec may have changed since; the pod is the revision's
+        job = parity_job.build(
+            parsed_model(), revision, _placeholder_pod(revision.hash), attempt=1, shared=True, settings=SETTINGS
+        )
+        given = job["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert _parser("parity").parse_args(given).quantization == quantization
+
+
 def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
     assert pod_disruption_budget.build(parsed_model(), shared=True) is None
     two = parsed_model({"spec.serving.replicas": 2})

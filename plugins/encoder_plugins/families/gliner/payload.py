@@ -159,7 +159,8 @@ _remembered_runs = functools.lru_cache(maxsize=_REMEMBERED_LISTS)(_runs)
 
 
 def _split(extra: Mapping[str, Any], name: str, counts: str) -> list[NDArray[np.int32]]:
-    positions = np.frombuffer(extra[name], _POSITION).astype(np.int32)
+    # the same bytes where the machine's order is the wire's; nobody writes into them
+    positions = np.frombuffer(extra[name], _POSITION).astype(np.int32, copy=False)
     if counts not in extra:
         return [positions]
     ends = np.cumsum(np.frombuffer(extra[counts], _POSITION))

@@ -33,6 +33,12 @@ _NOISE = (
     " places loses about as much, 0.8 to 1.4 times in bfloat16 on a CPU, and a mistake adds to it"
 )
 _CAP = "no rounding of a sound checkpoint moves a score this far, whatever the library itself loses: 0.14 was measured in bfloat16"
+# fp8 of vLLM rounds weights and inputs of the encoder's linear layers to e4m3, which has 4 bits of mantissa
+_EIGHT = (
+    "in units of what the library itself loses from float32 to bfloat16, which has 8 bits of mantissa to the 4 of e4m3: a rounding is 16"
+    " times as large"
+)
+_EIGHT_CAP = "as for deberta_gliner, whose checkpoints with random weights came to 0.48 to 0.67"
 _MISSING_LABEL = "distance of missing values to the threshold"
 _MISSING = (
     "a value that one side lacks has another score there, different by at least this; where rounding does not turn the task's count."
@@ -78,6 +84,15 @@ class Extraction:
             Threshold("noise_p50", at_most=2.0, label="median |Δscore|, likewise", reason=_NOISE),
             Threshold("missing_clear", at_most=0.3, label=_MISSING_LABEL, reason=_MISSING),
             Threshold("label_max", at_most=0.1, label="max |Δscore| of labels", reason=_LABELS),
+        ),
+        "fp8": (
+            Threshold("score_max", at_most=0.8, label="max |Δscore|", reason=_EIGHT_CAP),
+            Threshold(
+                "noise_p99", at_most=16.0, label="p99 |Δscore| over the library's own in bfloat16", reason=_EIGHT
+            ),
+            Threshold("noise_p50", at_most=16.0, label="median |Δscore|, likewise", reason=_EIGHT),
+            Threshold("missing_clear", at_most=0.8, label=_MISSING_LABEL, reason=_EIGHT_CAP),
+            Threshold("label_max", at_most=0.8, label="max |Δscore| of labels", reason=_EIGHT_CAP),
         ),
     }
 

@@ -57,6 +57,7 @@ class Served:
         dtype: The engine's.
         cases: Ids of the cases that are sent; None for all.
         running: The engine.
+        quantization: What the engine quantizes to, whose bounds hold; None for nothing.
     """
 
     plugin: Plugin
@@ -66,6 +67,7 @@ class Served:
     dtype: str
     cases: Collection[str] | None = None
     running: Running = field(default_factory=Running)
+    quantization: str | None = None
 
     def engine(self, model: Path) -> Any:
         """Return the engine, with the model of a folder."""
@@ -110,7 +112,7 @@ class Served:
         cases = [
             case for case in self.reference.cases if wanted is None or case["id"].removesuffix(":scores") in wanted
         ]
-        tolerance = verdicts.tolerance_of(parity, self.dtype, {})
+        tolerance = verdicts.tolerance_of(parity, self.dtype, {}, quantization=self.quantization)
         batches = plans.plan(parity, cases)[1].batches
         bodies = [json.dumps({"model": "m", **parity.body(batch.cases, batch.variant)}).encode() for batch in batches]
         for batch, body in sorted(zip(batches, bodies, strict=True), key=lambda pair: len(pair[1])):

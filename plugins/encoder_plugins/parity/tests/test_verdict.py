@@ -381,6 +381,16 @@ def test_thresholds_replace_the_plugins_own() -> None:
     assert moved[1] == PARITY.tolerances["bfloat16"][1]
 
 
+def test_a_quantized_engine_is_judged_by_bounds_of_its_own_and_the_message_says_so() -> None:
+    assert verdicts.tolerance_of(PARITY, "bfloat16", {}, quantization="fp8") == PARITY.tolerances["fp8"]
+    assert verdicts.tolerance_of(PARITY, "float32", {"cosine": "0.5"}, quantization="fp8")[0].limit == 0.5
+    with pytest.raises(ValueError, match=r"no tolerance for quantization 'int4'; there is: .*fp8"):
+        verdicts.tolerance_of(PARITY, "bfloat16", {}, quantization="int4")
+    verdict = verdicts.judge([], TOLERANCE, reference(a=[1]), {})
+    assert verdicts.with_quantization(verdict, "fp8").message == f"bounds of fp8: {verdict.message}"
+    assert verdicts.with_quantization(verdict, None) is verdict
+
+
 @pytest.mark.parametrize(
     ("dtype", "overrides"),
     [("int4", {}), ("float32", {"cos": "1"}), ("float32", {"cosine": "nan"}), ("float32", {"cosine": "x"})],

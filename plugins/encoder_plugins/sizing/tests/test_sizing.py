@@ -85,7 +85,7 @@ def test_only_what_was_measured_is_answered() -> None:
         ({"plugin": "mmbert_gliner"}, "was not measured"),
     ):
         with pytest.raises(BadArgument, match=message):
-            capacity.select(known, **arguments)  # type: ignore[arg-type]
+            capacity.select(known, **arguments)
     with pytest.raises(BadArgument, match=r"measured: nothing"):
         capacity.select((), "deberta_gliner")
 

@@ -73,11 +73,14 @@ class GlinerPooler(Pooler):  # type: ignore[misc]
             self.warm_up(hidden_states)
         batch = Batch.plan(requests, lengths, self.rules)
         found = self._answer(hidden_states, batch) if len(batch.rows.texts) else []
-        answers = [torch.zeros(0, self.columns) for _ in lengths]
-        for request, tables in batch.by_request(found).items():
-            if pooling_metadata.pooling_params[request].extra_kwargs:
-                answers[request] = torch.from_numpy(np.concatenate(tables) if len(tables) > 1 else tables[0])
-        return answers
+        answers = {
+            request: torch.from_numpy(np.concatenate(tables) if len(tables) > 1 else tables[0])
+            for request, tables in batch.by_request(found).items()
+            if pooling_metadata.pooling_params[request].extra_kwargs
+        }
+        return [
+            answers[request] if request in answers else torch.zeros(0, self.columns) for request in range(len(lengths))
+        ]
 
     @torch.inference_mode()
     def warm_up(self, hidden: Tensor) -> None:

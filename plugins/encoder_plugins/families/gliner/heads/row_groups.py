@@ -57,11 +57,13 @@ class RowGroup:
         first: The group's first row in ``RowPlan.rows``.
         offsets: `[texts + 1]` int32: where each text's rows begin in the group, and the end of the last.
         missing: int32: which rows of the group have no token.
+        most: Rows of the text that has most.
     """
 
     first: int
     offsets: Ints
     missing: Ints
+    most: int
 
     @property
     def counts(self) -> Ints:
@@ -73,11 +75,6 @@ class RowGroup:
     def total(self) -> int:
         """Rows of all texts."""
         return int(self.offsets[-1])
-
-    @property
-    def most(self) -> int:
-        """Rows of the text that has most."""
-        return int(self.counts.max(initial=0))
 
     def of(self, text: int) -> slice:
         """Return which of the group's rows are those of one text."""
@@ -106,35 +103,79 @@ def plan(texts: Sequence[TextRows | None], rules: Mapping[str, GroupRule]) -> Ro
         texts: The texts of the batch; None for one that is not to be answered.
         rules: The head's groups.
     """
-    numbers = [number for number, text in enumerate(texts) if text is not None and fits(text, rules)]
+    numbers = [number for number, text in enumerate(texts) if text is not None and rules.keys() <= text.groups.keys()]
     chosen = [text for number in numbers if (text := texts[number]) is not None]
-    starts = np.asarray([text.start for text in chosen], np.int32)
-    groups: dict[str, RowGroup] = {}
-    rows: list[Ints] = []
-    first = 0
-    for name, rule in rules.items():
-        parts = [text.groups[name] for text in chosen]
-        offsets = np.zeros(len(parts) + 1, np.int32)
-        np.cumsum([len(part) for part in parts], out=offsets[1:])
+    parts = _Parts.of(chosen, rules)
+    if not (fine := parts.fitting(chosen, rules)).all():
+        kept = np.flatnonzero(fine).tolist()
+        numbers, chosen = [numbers[text] for text in kept], [chosen[text] for text in kept]
+        parts = _Parts.of(chosen, rules)
+    return RowPlan(np.asarray(numbers, np.int32), *parts.rows_and_groups(chosen, rules))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """All groups of all texts, group by group, so that numpy is called once for all of them: a call costs more than a text.
+
+    Attributes:
+        counts: `[groups, texts]`: rows of each part.
+        positions: int32: the positions of all parts, one behind the other.
+        lowest: `[groups, texts]` int32: the lowest position of each part; 0 for an empty one.
+    """
+
+    counts: NDArray[np.int64]
+    positions: Ints
+    lowest: Ints
+
+    @classmethod
+    def of(cls, texts: Sequence[TextRows], rules: Mapping[str, GroupRule]) -> _Parts:
+        parts = [text.groups[name] for name in rules for text in texts]
+        counts = np.asarray(list(map(len, parts)), np.int64)
         positions = np.concatenate(parts) if parts else np.zeros(0, np.int32)
-        missing = np.flatnonzero(positions == NO_TOKEN).astype(np.int32)
-        found = positions + np.repeat(starts, np.diff(offsets)) + np.int32(rule.shift)
-        found[missing] = 0
-        groups[name] = RowGroup(first, offsets, missing)
-        rows.append(found.astype(np.int32))
-        first += len(found)
-    return RowPlan(np.asarray(numbers, np.int32), np.concatenate(rows) if rows else np.zeros(0, np.int32), groups)
+        shape = (len(rules), len(texts))
+        return cls(counts.reshape(shape), positions, _reduced(np.minimum, positions, counts).reshape(shape))
+
+    def fitting(self, texts: Sequence[TextRows], rules: Mapping[str, GroupRule]) -> NDArray[np.bool_]:
+        """Return whether each text, `[texts]`, has the rows that each group requires, all of them within its tokens."""
+        tokens = np.asarray([text.tokens for text in texts], np.int32)
+        highest = _reduced(np.maximum, self.positions, self.counts.ravel()).reshape(self.counts.shape)
+        fine: NDArray[np.bool_] = np.ones(len(texts), np.bool_)
+        for number, rule in enumerate(rules.values()):
+            # a row without a token is not shifted
+            within = highest[number] + rule.shift < tokens
+            within &= self.lowest[number] >= (NO_TOKEN if rule.may_lack_tokens else 0)
+            filled = self.counts[number] > 0
+            fine &= np.where(filled, within, True) if rule.may_be_empty else within & filled
+        return fine
+
+    def rows_and_groups(
+        self, texts: Sequence[TextRows], rules: Mapping[str, GroupRule]
+    ) -> tuple[Ints, Mapping[str, RowGroup]]:
+        """Return the batch's token row of each row, and the groups; every part fits."""
+        starts = np.asarray([text.start for text in texts], np.int32)
+        added = np.concatenate([starts + np.int32(rule.shift) for rule in rules.values()])
+        rows = self.positions + np.repeat(added, self.counts.ravel())
+        lacking = np.zeros(0, np.int32)
+        if self.lowest.min(initial=0) == NO_TOKEN:
+            lacking = np.flatnonzero(self.positions == NO_TOKEN).astype(np.int32)
+            rows[lacking] = 0
+        offsets = np.zeros((len(rules), len(texts) + 1), np.int32)
+        np.cumsum(self.counts, axis=1, out=offsets[:, 1:])
+        groups, first = {}, 0
+        for name, own, most in zip(rules, offsets, self.counts.max(axis=1, initial=0).tolist(), strict=True):
+            end = first + int(own[-1])
+            missing = lacking[(lacking >= first) & (lacking < end)] - np.int32(first) if len(lacking) else lacking
+            groups[name] = RowGroup(first, own, missing, most)
+            first = end
+        return rows, groups
 
 
-def fits(text: TextRows, rules: Mapping[str, GroupRule]) -> bool:
-    """Return whether a text has the rows that each group requires, all of them within its tokens."""
-    return all(name in text.groups and _fits(text.groups[name], text.tokens, rule) for name, rule in rules.items())
-
-
-def _fits(positions: Ints, tokens: int, rule: GroupRule) -> bool:
-    if not len(positions):
-        return rule.may_be_empty
-    least = NO_TOKEN if rule.may_lack_tokens else 0
-    # a row without a token is not shifted
-    lowest = int(positions.min())
-    return lowest >= least and int(positions.max()) + rule.shift < tokens
+def _reduced(function: np.ufunc, values: Ints, counts: NDArray[np.int64]) -> Ints:
+    """Reduce each part of ``values``; 0 for an empty part."""
+    firsts = np.cumsum(counts) - counts
+    if counts.all():
+        return np.asarray(function.reduceat(values, firsts) if len(counts) else values, np.int32)
+    found, filled = np.zeros(len(counts), np.int32), counts > 0
+    if filled.any():
+        found[filled] = function.reduceat(values, firsts[filled])
+    return found

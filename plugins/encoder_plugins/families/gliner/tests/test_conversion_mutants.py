@@ -14,6 +14,7 @@ import pytest
 
 from encoder_checkpoints.gliner import FURTHER, PLUGINS
 from encoder_plugins.families.gliner.tests import conversion_mutants
+from encoder_plugins.parity.tests.emulated_fp8 import emulated
 from encoder_plugins.parity.tests.served_model import check, start
 from encoder_plugins.serving.tests.in_process import environment
 
@@ -67,6 +68,17 @@ def test_the_sound_model_passes_in_bfloat16(name: str, published: Any, tmp_path:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_mistake_in_conversion_passes_in_bfloat16(name: str, published: Any, tmp_path: Path) -> None:
     check(start(FAMILIES[name], "bfloat16", tmp_path, published(name), CASES), conversion_mutants.of(name))
+
+
+@pytest.mark.soak
+@pytest.mark.engine
+@pytest.mark.parametrize("name", PLUGINS)
+def test_the_sound_model_passes_with_what_fp8_rounds(name: str, published: Any, tmp_path: Path) -> None:
+    served = start(name, "bfloat16", tmp_path, published(name), CASES)
+    served.quantization = "fp8"
+    with emulated() as rounded:
+        check(served, [])
+    assert rounded
 
 
 @pytest.mark.gpu

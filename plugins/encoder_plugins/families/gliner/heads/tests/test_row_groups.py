@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
-from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, fits, plan
+from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
 
 # three groups: one whose rows may lack tokens, one that is read beside its token, one that a text may lack
 RULES = {
@@ -85,8 +85,10 @@ def test_a_batch_without_answers_is_empty() -> None:
 def test_a_text_with_rows_outside_its_tokens_is_left_out(
     words: list[int], labels: list[int], choices: list[int], fine: bool
 ) -> None:
-    assert fits(text(100, 5, words, labels, choices), RULES) is fine
-    assert not fits(TextRows(0, 5, {"words": np.zeros(1, np.int32)}), RULES)
+    # whatever stands beside it
+    neighbours = [text(0, 9, [8], [7]), text(100, 5, words, labels, choices), text(105, 9, [8, -1], [0, 7], [0])]
+    assert plan(neighbours, RULES).texts.tolist() == ([0, 1, 2] if fine else [0, 2])
+    assert not len(plan([TextRows(0, 5, {"words": np.zeros(1, np.int32)})], RULES).texts)
 
 
 def test_the_device_gathers_every_group_at_once() -> None:
