@@ -15,7 +15,7 @@ from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.reference import Array
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, rerank, scoring
-from encoder_plugins.families.retrieval.scoring import ImageFile, Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import Scoring, Texts
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.inputs import encodings
 
@@ -42,11 +42,6 @@ def test_texts_are_cut_into_parts_that_know_their_positions(lengths: list[int], 
     assert [text for part in found for text in part.texts] == texts
     named = [part.where(position) for part in found for position in range(len(part.texts))]
     assert named == [f"documents[{position}]" for position in range(len(texts))]
-
-
-def test_documents_with_images_stay_together() -> None:
-    texts = Texts(texts=["a" * 10, "i"], path="documents[{}]", kind="document", images={1: ImageFile(path="")})
-    assert texts.parts(1) == [texts]
 
 
 @pytest.mark.parametrize(("top_k", "kept"), [(None, 3), (1, 1), (3, 3), (10**9, 3)])
