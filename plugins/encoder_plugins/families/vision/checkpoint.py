@@ -19,8 +19,6 @@ from encoder_plugins.prep.checkpoint_json import read_object
 TEXT_TOKENS = 2_048
 # tokens of an image's prompt beside those of the image, and more than enough
 PROMPT_TOKENS = 64
-# of vLLM's compilation
-ENCODER_GRAPHS = {"cudagraph_mm_encoder": True}
 
 
 class VisualFiles:
@@ -49,7 +47,6 @@ class VisualFiles:
 
         A request is pooled at once, so that a step has to hold the largest image. Prompts do not begin alike, so that
         vLLM's cache of prefixes is of no use; its cache of processed images is gigabytes in each process, and ``Pixels`` keeps those that repeat.
-        On a GPU, vLLM captures the vision encoder as CUDA graphs, up to the tokens of the longest prompt.
 
         Raises:
             NotServable: vLLM's attention has no kernel for the head size on this accelerator.
@@ -65,7 +62,6 @@ class VisualFiles:
                 *("--pooler-config", json.dumps({"task": "token_embed"})),
                 *("--limit-mm-per-prompt", json.dumps(dict(self.modalities))),
                 *("--mm-processor-cache-gb", "0"),
-                *(("--compilation-config", json.dumps(ENCODER_GRAPHS)) if accelerator == "nvidia" else ()),
             ),
         )
 

@@ -7,17 +7,12 @@ captured.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.interfaces import supports_encoder_cudagraph
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.worker.encoder_cudagraph import BudgetGraphMetadata, EncoderCudaGraphManager
-
-from encoder_plugins.prep.checkpoint import EngineSettings
 
 
 class Calls(EncoderCudaGraphManager):  # type: ignore[misc]
@@ -51,14 +46,6 @@ class _Call:
         (patches,) = {len(value) for name, value in values.items() if name.startswith("pixel_values")}
         values["cu_seqlens"] = torch.cat([values["cu_seqlens"], values["cu_seqlens"].new_tensor([patches])])
         self._found.output_buffer = self._model.encoder_cudagraph_forward(values, path=self._path)
-
-
-def switched_on(model: Path, settings: EngineSettings) -> bool:
-    """Return whether vLLM, started with the settings of a model folder and those of ``serving.tuning``, captures its vision encoder."""
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-    given = parser.parse_args(["--model", str(model), *settings.arguments, "--cudagraph-capture-sizes", "16", "32"])
-    found: bool = EngineArgs.from_cli_args(given).compilation_config.cudagraph_mm_encoder
-    return found
 
 
 def use(worker: Any) -> None:

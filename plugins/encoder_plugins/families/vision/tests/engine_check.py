@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from encoder_checkpoints.original import original
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity.tests import served_model
 from encoder_plugins.parity.tests.mutants import Mutant
-from encoder_plugins.plugin import Accelerator, Plugin, resolve
+from encoder_plugins.plugin import Plugin, resolve
 
 
 def check(
@@ -50,10 +50,7 @@ def check(
     verdict = served.verdict(served.model)
     assert verdict.result == "Passed", verdict.message
     print(verdict.message)
-    for accelerator in get_args(Accelerator):
-        settings = checkpoint.engine_settings(model, accelerator)
-        assert encoder_graphs.switched_on(model, settings) == (accelerator == "nvidia")
-    # as on a GPU, where vLLM replays the vision encoder
+    # as on a GPU where vLLM replays the vision encoder
     verdict = served.verdict(served.model, loaded=lambda engine: engine.collective_rpc(encoder_graphs.use))
     assert verdict.result == "Passed", verdict.message
     ((replayed, others),) = running.engine.collective_rpc(encoder_graphs.counts)
