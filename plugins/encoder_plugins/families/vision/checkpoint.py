@@ -28,9 +28,11 @@ class VisualFiles:
 
     Attributes:
         modalities: How many of each kind vLLM prepares for in a prompt.
+        encoder_graphs: Whether vLLM captures the vision encoder as CUDA graphs on a GPU.
     """
 
     runs_code = False
+    encoder_graphs = True
     modalities: Mapping[str, int] = MappingProxyType({"image": 1})
 
     def files(self, listing: Listing) -> Selection:
@@ -49,7 +51,6 @@ class VisualFiles:
 
         A request is pooled at once, so that a step has to hold the largest image. Prompts do not begin alike, so that
         vLLM's cache of prefixes is of no use; its cache of processed images is gigabytes in each process, and ``Pixels`` keeps those that repeat.
-        On a GPU, vLLM captures the vision encoder as CUDA graphs, up to the tokens of the longest prompt.
 
         Raises:
             NotServable: vLLM's attention has no kernel for the head size on this accelerator.
@@ -65,7 +66,11 @@ class VisualFiles:
                 *("--pooler-config", json.dumps({"task": "token_embed"})),
                 *("--limit-mm-per-prompt", json.dumps(dict(self.modalities))),
                 *("--mm-processor-cache-gb", "0"),
-                *(("--compilation-config", json.dumps(ENCODER_GRAPHS)) if accelerator == "nvidia" else ()),
+                *(
+                    ("--compilation-config", json.dumps(ENCODER_GRAPHS))
+                    if self.encoder_graphs and accelerator == "nvidia"
+                    else ()
+                ),
             ),
         )
 

@@ -15,6 +15,9 @@ class ColLfm2Checkpoint(VisualFiles):
     The configuration of LFM2-VL is in another repository, the base's, unless the checkpoint has it.
     """
 
+    # vLLM's graphs of this encoder take no views of fewer tokens than config.json says, and fail on pixels that are bytes
+    encoder_graphs = False
+
     def check(self, folder: Path, auxiliary: Mapping[str, Path]) -> None:
         """Refuse, before its weights are downloaded, a checkpoint that would be served differently from the library."""
         read(folder, auxiliary)

@@ -66,11 +66,6 @@ def use(worker: Any) -> None:
     runner = worker.model_runner
     model = runner.get_model()
     assert supports_encoder_cudagraph(model)
-    for layer in model.modules():
-        # a CPU's layers keep their weights in a form of their own, and vLLM reads the shape of one
-        if hasattr(layer, "input_size") and layer.weight.ndim < 2:
-            shape = (layer.output_size, layer.input_size)
-            layer.weight = torch.nn.Parameter(layer.weight.new_empty(shape), requires_grad=False)
     manager = Calls(runner.vllm_config, runner.device, runner.dtype, model)
     manager.capture(graph_pool=object())
 
