@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig
@@ -16,7 +15,6 @@ from vllm.model_executor.models.lfm2_vl import (
 )
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
-from vllm.v1.worker.encoder_cudagraph_defs import EncoderCudaGraphReplayBuffers
 
 from encoder_plugins.families.vision.pooler import rows_pooler
 from encoder_plugins.models.collfm2.normalisation import normalisation
@@ -73,28 +71,10 @@ class VisualColLfm2Model(Lfm2VLForConditionalGeneration):  # type: ignore[misc]
             pixel_values: `[views, patches, values]`; patches behind those of a view are not read.
             spatial_shapes: Rows and columns of patches, `[views, 2]`.
         """
-        rows: list[Tensor] = super().image_pixels_to_features(self._normalised(pixel_values), spatial_shapes)
+        dtype = self.vision_tower.vision_model.embeddings.patch_embedding.weight.dtype
+        pixels = self.normalisation(pixel_values, dtype)
+        rows: list[Tensor] = super().image_pixels_to_features(pixels, spatial_shapes)
         return rows
-
-    def prepare_encoder_cudagraph_replay_buffers(
-        self, mm_kwargs: dict[str, Any], max_batch_size: int, max_frames_per_batch: int, path: str = "default"
-    ) -> EncoderCudaGraphReplayBuffers:
-        """Return what is copied into the buffers of a captured vision encoder: the graph begins behind the normalisation.
-
-        Args:
-            mm_kwargs: ``pixel_values`` and ``spatial_shapes`` as above, and ``num_patches``, the views of each image.
-            max_batch_size: Images of a graph at most.
-            max_frames_per_batch: 0: there are no videos.
-            path: The encoder's only one.
-        """
-        given = {**mm_kwargs, "pixel_values": self._normalised(mm_kwargs["pixel_values"])}
-        return super().prepare_encoder_cudagraph_replay_buffers(given, max_batch_size, max_frames_per_batch, path)
-
-    def _normalised(self, pixel_values: Tensor) -> Tensor:
-        pixels: Tensor = self.normalisation(
-            pixel_values, self.vision_tower.vision_model.embeddings.patch_embedding.weight.dtype
-        )
-        return pixels
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint; raises ValueError where it has a tensor that the model has not."""

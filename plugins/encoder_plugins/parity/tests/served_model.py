@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,16 +88,9 @@ class Served:
         )
         return self.running.engine
 
-    def verdict(self, model: Path, loaded: Callable[[Any], object] | None = None) -> Verdict:
-        """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get.
-
-        Args:
-            model: The folder.
-            loaded: What is done to the engine once it has the model.
-        """
+    def verdict(self, model: Path) -> Verdict:
+        """Serve a model folder, and run the parity check with a part of its cases, in batches as large as they get."""
         engine = self.engine(model)
-        if loaded is not None:
-            loaded(engine)
         context = ServingContext(
             model=model,
             max_model_len=engine.model_config.max_model_len,
