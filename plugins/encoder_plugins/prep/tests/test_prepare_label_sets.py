@@ -125,7 +125,12 @@ def test_a_set_is_brought_from_the_web_up_to_the_limit_and_the_connection_closed
 ) -> None:
     size, lines, closed = small.stat().st_size, list[dict[str, object]](), list[WebSource]()
     close = WebSource.close
-    monkeypatch.setattr(WebSource, "close", lambda source: (closed.append(source), close(source)))
+
+    def closing(source: WebSource) -> None:
+        closed.append(source)
+        close(source)
+
+    monkeypatch.setattr(WebSource, "close", closing)
     with web_server.running(small.parent) as server:
         web = sources(f"a={server.address}/small.json@{sha256(small.read_bytes())}")
         sets, staging = of(tmp_path / "key", *web, *sources(f"b={small}"))

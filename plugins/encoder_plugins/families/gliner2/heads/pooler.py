@@ -262,7 +262,9 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
             np.concatenate([numbers for _, _, numbers in wanted]),
         )
         more = []
-        for first, last, labels in zip(begin.split(sizes), end.split(sizes), number.split(widths), strict=True):
+        for first, last, labels in zip(
+            torch.split(begin, sizes), torch.split(end, sizes), torch.split(number, widths), strict=True
+        ):
             inner = (scored.start[first] + scored.end[last]).relu_()
             # sums in float32, as in the kernel
             more.append(inner.float() @ scored.all_labels[labels].float().T + scored.all_biases[labels])

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
 """What a pooler would do on a GPU, seen on a CPU: which compiled forms of kernels it launches, and how often the host waits."""
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ def launches() -> Iterator[set[str]]:
     forms: set[str] = set()
 
     def scores(arguments: Sequence[Any], width: int) -> None:
-        reference.candidates(tuple(arguments[:7]), width, tuple(arguments[7:10]))  # type: ignore[arg-type]
+        reference.candidates(tuple(arguments[:7]), width, tuple(arguments[7:10]))
 
     def logits(arguments: Sequence[Any], width: int) -> None:
-        arguments[4].copy_(reference.dense(*arguments[:4], width))
+        start, end, label, bias, out = arguments[:5]
+        out.copy_(reference.dense(start, end, label, bias, width))
 
     def recurrence(arguments: Sequence[Any], _: int) -> None:
         arguments[2].zero_()
@@ -102,7 +104,7 @@ def launches() -> Iterator[set[str]]:
 
 class _Kernel:
     def __init__(self, kernel: Any, compute: Callable[[Sequence[Any], int], None], forms: set[str]) -> None:
-        self._bind = create_function_from_signature(kernel.signature, kernel.params, _BACKEND)  # type: ignore[no-untyped-call]
+        self._bind = create_function_from_signature(kernel.signature, kernel.params, _BACKEND)
         self._name = kernel.__name__
         self._compute, self._forms = compute, forms
 
