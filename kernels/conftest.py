@@ -2,7 +2,7 @@
 
 On a CPU that is the PyTorch reference, in a process of its own with TRITON_INTERPRET=1 the Triton kernel through Triton's interpreter (which
 computes bfloat16 wrongly), and with the marker `gpu` the compiled kernel. On a CPU types of 16 bits are slow and take the same path as float32
-through a kernel, so that only the tests with `any_form` run in them: one of each kernel, over all of its shapes.
+through a kernel, so that only the tests with `any_form` run in them: one of each kernel over all of its shapes, and those that need whole blocks of them.
 """
 
 from __future__ import annotations

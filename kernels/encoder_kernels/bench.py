@@ -1,8 +1,8 @@
-"""Every benchmark in one run, as markdown: ``python -m encoder_kernels.bench [FILE]``."""
+"""Every benchmark in one run, as markdown: ``python -m encoder_kernels.bench [--only OPERATION] [FILE]``."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from encoder_kernels import measure
@@ -13,22 +13,27 @@ from encoder_kernels.relative_bias_attention import bench as relative_bias_atten
 from encoder_kernels.rotary import bench as rotary
 from encoder_kernels.span_scores import bench as span_scores
 
-EVERY = (
-    gated_linear_unit,
-    rotary,
-    relative_bias_attention,
-    disentangled_attention,
-    bidirectional_lstm,
-    span_scores,
-)
+EVERY = {
+    "gated_linear_unit": gated_linear_unit,
+    "rotary": rotary,
+    "relative_bias_attention": relative_bias_attention,
+    "disentangled_attention": disentangled_attention,
+    "bidirectional_lstm": bidirectional_lstm,
+    "span_scores": span_scores,
+}
 
 
 def main() -> None:
     """Print the tables, and write them to the file that is named."""
-    text = "\n".join([measure.about() + "\n", *(module.report() for module in EVERY)])
+    parser = argparse.ArgumentParser(description="Measure the kernels on this machine's GPU.")
+    parser.add_argument("file", nargs="?", type=Path, help="write the tables to this file, too")
+    parser.add_argument("--only", choices=list(EVERY), help="measure one operation")
+    arguments = parser.parse_args()
+    reports = [module.report for name, module in EVERY.items() if arguments.only in (None, name)]
+    text = "\n".join([measure.about() + "\n", *(report() for report in reports)])
     print(text)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text)
+    if arguments.file is not None:
+        arguments.file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,11 @@ def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, te
     run(form, close, [32, 32, 5, 100], heads=1 if form.small else 2, terms=terms, keys=[32, 9, 1, 33])
 
 
+def test_blocks_that_lie_wholly_beyond_the_farthest_distance(any_form, close) -> None:  # type: ignore[no-untyped-def]
+    # three blocks of queries and of keys in every type; the last block of keys has one key
+    run(any_form, close, [20, 130], heads=1, head_size=64, buckets=8, farthest=12, keys=[7, 129])
+
+
 @pytest.mark.skipif(INTERPRETED, reason="thousands of programs")
 def test_at_the_published_models_sizes(form, close) -> None:  # type: ignore[no-untyped-def]
     run(form, close, [600, 130, 257, 1], heads=2, head_size=64, buckets=256, farthest=512)
