@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from encoder_kernels import interpreter
 from encoder_kernels.dispatch import INTERPRETED
+from encoder_kernels.tests import interpreter
 
 # of the Frobenius norm, for results that went through one rounding of the inputs' type and some of what lies between
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}

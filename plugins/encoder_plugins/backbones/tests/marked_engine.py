@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.pooler.abstract import Pooler
 
-from encoder_kernels import interpreter
 from encoder_kernels.dispatch import INTERPRETED
+from encoder_kernels.tests import interpreter
 from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
 
 COUNTS = [7, 12, 3, 9, 1, 20, 5, 16]

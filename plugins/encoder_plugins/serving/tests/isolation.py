@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from encoder_checkpoints.sentence import WORDS
-from encoder_kernels import interpreter
+from encoder_kernels.tests import interpreter
 from encoder_plugins.artifact import reference
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.parity import verdict
