@@ -105,7 +105,7 @@ class Settings:
     volumes: Volumes = field(default_factory=Volumes)
     start_seconds: float = 60
     """How long any one step of `up` may take, in seconds."""
-    build_seconds: float = 1200
+    build_seconds: float = 3000
     """How long any one step of `build` may take, in seconds."""
 
 
