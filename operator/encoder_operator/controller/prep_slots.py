@@ -4,8 +4,8 @@ The API server is the source of truth about Jobs; this class counts them without
 start a Job and the reservation of its slot happen without an await in between, so two reconciles never take the same
 slot.
 
-A Job holds a slot while its pod runs or is about to. A Job whose pod no node can run, or whose pod was rejected, holds
-none, so that it does not keep the models of other namespaces waiting; it still counts towards the limit of its own
+A Job holds a slot while its pod runs or is about to. A Job whose pod no node can run, or whose pod was rejected, or that
+a queue keeps suspended, holds none, so that it does not keep the models of other namespaces waiting; it still counts towards the limit of its own
 namespace. When such a pod is scheduled after all, more Jobs than the limit may run for a while. Free slots go to the
 namespaces in turn.
 """
@@ -211,11 +211,14 @@ def holds_slot(job: Json, pods: Iterable[Json], now: datetime) -> bool:
     """
     meta = job["metadata"]
     own = [pod for pod in pods if ownership.controlled(pod, "Job", {meta["uid"]})]
+    alive = [pod for pod in own if (pod.get("status") or {}).get("phase") not in _ENDED]
+    if (job.get("spec") or {}).get("suspend") and not alive:
+        # a queue decides when it has a pod
+        return False
     if not own:
         # a working Job controller has created the first pod by then, unless the API server rejects it
         created = parse_time(meta.get("creationTimestamp")) or now
         return (now - created).total_seconds() < FIRST_POD_SECONDS
-    alive = [pod for pod in own if (pod.get("status") or {}).get("phase") not in _ENDED]
     # after a failed attempt, the Job controller creates the next pod
     return not alive or any(not _is_unscheduled(pod) for pod in alive)
 

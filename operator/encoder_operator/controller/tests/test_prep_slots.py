@@ -225,6 +225,12 @@ def test_metrics_follow_each_step() -> None:
     assert gauges() == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("pods", "holds"), [([], False), ([pod("Failed")], False), ([pod("Running")], True)])
+def test_a_suspended_job_holds_a_slot_only_until_its_pod_is_gone(pods: list[Any], holds: bool) -> None:
+    meta = {"uid": "job", "creationTimestamp": NOW.isoformat()}
+    assert holds_slot({"metadata": meta, "spec": {"suspend": True}}, pods, NOW) is holds
+
+
 def test_jobs_of_namespaces_that_were_not_read_keep_their_slots() -> None:
     slots, _ = prep_slots(9)
     read, unread, held = (NamespacedName(name, "m") for name in ("read", "unread", "held"))
