@@ -71,7 +71,7 @@ def errors(cost: Cost, lines: Sequence[Line]) -> list[float]:
 
 
 def _names(lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return the coefficients that these lines can tell apart."""
+    """Return the coefficients that these lines can distinguish."""
     features = {name: np.asarray([_features(work(line.cell))[name] for line in lines]) for name in (*HOST, *DEVICE)}
     found = [name for name, values in features.items() if values.any()]
     if len({line.cell.labels for line in lines}) == 1:

@@ -1,6 +1,6 @@
 """The sides of a reranking comparison, for ``linking``: each text has candidates of its own, and spans that may be entities.
 
-That is what GLinker's fourth layer asks for: the candidates of the mentions of a text, in groups of 20.
+That is what GLinker's fourth layer requests: the candidates of the mentions of a text, in groups of 20.
 """
 
 from __future__ import annotations

@@ -109,12 +109,12 @@ def select(
     ]
     if len(found) == 1:
         return found[0]
-    asked = f"{plugin}{f' {shape}' if shape else ''}, {item}s{f', on {gpu}' if gpu else ''}"
+    wanted = f"{plugin}{f' {shape}' if shape else ''}, {item}s{f', on {gpu}' if gpu else ''}"
     if found:
         several = "; ".join(f"--shape {entry.shape} --gpu {entry.gpu!r}" for entry in found)
-        raise BadArgument(f"several measurements match {asked}: choose one of {several}")
+        raise BadArgument(f"several measurements match {wanted}: choose one of {several}")
     listed = "; ".join(f"{entry.plugin} {entry.shape}, {entry.item}s, on {entry.gpu}" for entry in known)
     raise BadArgument(
-        f"the capacity of {asked} was not measured (measured: {listed or 'nothing'}); measure it with"
+        f"the capacity of {wanted} was not measured (measured: {listed or 'nothing'}); measure it with"
         " `python -m encoder_bench capacity` in a checkout"
     )

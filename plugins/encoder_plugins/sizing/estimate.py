@@ -103,7 +103,7 @@ def error_of(capacity: Capacity) -> str:
 
 
 def _alone(found: Estimate) -> str | None:
-    """Return the latency of one request alone, of the measured length nearest to the one that is asked for."""
+    """Return the latency of one request alone, of the measured length nearest to the one that is requested."""
     known = {float(tokens): value for tokens, value in found.capacity.alone_ms.items()}
     if not known:
         return None

@@ -73,7 +73,7 @@ def test_a_changed_table_has_another_model(folder: Path) -> None:
     assert other.cost != kept.cost
 
 
-def test_nothing_measured_is_said_and_tiny_shapes_are_refused(folder: Path) -> None:
+def test_nothing_measured_is_reported_and_tiny_shapes_are_refused(folder: Path) -> None:
     assert "Nothing has been measured" in sizing_page.page([])
     path = next(folder.rglob("*.json"))
     path.write_text(path.read_text().replace('"shape": "small"', '"shape": "tiny"'))

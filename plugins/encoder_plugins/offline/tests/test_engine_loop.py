@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 # of all rounds in flight: four batches
 BATCH = 10
-PATIENCE_SECONDS = 30
+LIMIT_SECONDS = 30
 
 
 class FakeEngine:
@@ -68,7 +68,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, FakeEngine, dic
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread does."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + LIMIT_SECONDS
     while not condition():
         assert time.monotonic() < end
         threading.Event().wait(0.001)

@@ -120,7 +120,7 @@ def of(output: Path, *given: LabelSetSource) -> tuple[LabelSets, Staging]:
     return LabelSets(Request(plugin=catalog.get(PLUGIN), source="", output=output, label_sets=given), staging), staging
 
 
-def test_a_set_is_brought_from_the_web_up_to_the_limit_and_the_connection_closed(
+def test_a_set_is_fetched_from_the_web_up_to_the_limit_and_the_connection_closed(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, lines, closed = small.stat().st_size, list[dict[str, object]](), list[WebSource]()
@@ -137,9 +137,9 @@ def test_a_set_is_brought_from_the_web_up_to_the_limit_and_the_connection_closed
         monkeypatch.setattr(label_sets, "MOST_BYTES", size)
         sets.bring(Progress(lines.append))
         assert {name: len(list(label_sets.read(file))) for name, file in sets.files.items()} == {"a": 2, "b": 2}
-        said = [(line["phase"], line.get("total"), line["message"]) for line in lines if "message" in line]
-        assert ("download", size, "label set a") in said
-        assert [message for phase, _, message in said if phase == "listing"] == ["label set a", "label set b"]
+        reported = [(line["phase"], line.get("total"), line["message"]) for line in lines if "message" in line]
+        assert ("download", size, "label set a") in reported
+        assert [message for phase, _, message in reported if phase == "listing"] == ["label set a", "label set b"]
         monkeypatch.setattr(label_sets, "MOST_BYTES", size - 1)
         with pytest.raises(Unsupported, match=f"label set a: {size} bytes; the limit is {size - 1}"):
             of(tmp_path / "other", *web)[0].bring(Progress(lines.append))

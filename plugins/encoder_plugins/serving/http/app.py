@@ -359,7 +359,7 @@ def guarded(app: App, args: Any) -> App:
 
 
 def _is_preflight(scope: Scope) -> bool:
-    """Return whether a browser asks by OPTIONS what it may send from another origin."""
+    """Return whether a browser requests by OPTIONS what it may send from another origin."""
     return any(name == b"access-control-request-method" for name, _ in scope["headers"])
 
 

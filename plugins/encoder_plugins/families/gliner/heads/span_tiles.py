@@ -277,7 +277,7 @@ class _Kept:
 
 
 def _chosen(scores: Tensor) -> _Found:
-    """Return the candidates of the only tile of a group, `[spans, columns]`; what is none is no number."""
+    """Return the candidates of the only tile of a group, `[spans, columns]`; other scores are NaN."""
     (values,) = to_host(scores)
     # no other number differs from itself
     span, column = np.nonzero(values == values)

@@ -39,8 +39,10 @@ def test_scores_may_change_places_only_where_they_are_close(dtype: str) -> None:
     expected = {"scores": SCORES}
     assert within(SCORED, SCORES, dtype, expected)
     assert within(SCORED, SCORES + np.array([0, 0, 1e-6, 0], np.float32), dtype, expected)
-    assert not within(SCORED, SCORES[[1, 0, 2, 3]], dtype, expected)
-    assert not within(SCORED, 1.1 * SCORES, dtype, expected)
+    # 8 bits move scores by up to a fifth
+    order, factor = ([3, 1, 2, 0], 1.3) if dtype == "fp8" else ([1, 0, 2, 3], 1.1)
+    assert not within(SCORED, SCORES[order], dtype, expected)
+    assert not within(SCORED, factor * SCORES, dtype, expected)
     metrics = PARITY.compare(SCORED, np.array([7.5, 8.0, 8.0, 2.0], np.float32), expected).metrics
     assert metrics["rank_gap"] == pytest.approx(1 / 9)
     assert PARITY.compare(SCORED, SCORES[[0, 2, 1, 3]], expected).metrics["rank_gap"] == 0

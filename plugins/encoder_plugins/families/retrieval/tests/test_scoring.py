@@ -122,7 +122,7 @@ def test_ranges_are_those_of_what_the_request_wants(tmp_path: Path) -> None:
         assert found is not None
         np.testing.assert_array_equal(found, encodings.ranges_of(vectors[:, :2]))
     assert calls == [20]
-    # a client that asks for ever other sizes does not fill the memory
+    # a client that requests ever other sizes does not fill the memory
     for key in range(quantization.MOST_KEPT):
         ranges.of("int8", key, cut)
     assert len(ranges._found) <= quantization.MOST_KEPT
