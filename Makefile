@@ -102,6 +102,7 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 	$(RUN)python -m encoder_plugins.serving.http.openapi $(CHECK)
 	$(RUN)python -m encoder_platform.http_reference $(CHECK)
 	$(RUN)python -m encoder_platform.chart_reference $(CHECK)
+	$(RUN)python -m encoder_platform.cli_reference $(CHECK)
 	$(RUN)python -m encoder_platform.fault_table $(CHECK)
 	$(RUN)python -m encoder_platform.complaint_table $(CHECK)
 	$(RUN)python -m encoder_platform.sizing_page $(CHECK)

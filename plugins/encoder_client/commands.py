@@ -25,7 +25,7 @@ _SHOWN = 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status: 1 for an error that is printed, 2 for wrong arguments."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         options.run(options)
     except EncoderClientError as error:
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="encoder-client", description="Call an encoder server.", epilog=f"An API key is read from {API_KEY}."
     )
@@ -54,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--model", metavar="NAME", help="what the server calls the model")
         command.add_argument("--lora", metavar="NAME", help="a LoRA adapter")
         command.add_argument("--ca", metavar="FILE", help="certificate authorities that replace the default ones")
-        command.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for each answer")
+        command.add_argument(
+            "--timeout", type=float, default=120.0, metavar="SECONDS", help="wait so long for each answer"
+        )
         command.add_argument("--json", action="store_true", help="print JSON")
         if name != "bench":
             command.add_argument(
@@ -86,7 +89,9 @@ def _add_bench_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--requests", type=int, default=default.requests, help=f"measured requests ({default.requests})"
     )
-    command.add_argument("--warm", type=int, default=default.warm, help=f"requests before ({default.warm})")
+    command.add_argument(
+        "--warm", type=int, default=default.warm, help=f"requests before the measured ones ({default.warm})"
+    )
     command.add_argument("--clients", type=int, default=default.clients, help=f"requests in flight ({default.clients})")
     command.add_argument("--texts", type=int, default=default.texts, help=f"texts of a request ({default.texts})")
     command.add_argument("--words", type=int, default=default.words, help=f"words of a text ({default.words})")

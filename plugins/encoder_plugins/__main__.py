@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # argparse would take vLLM's arguments for ours where the names begin alike
     separator = given.index("--") if "--" in given else len(given)
-    parsed = _parser(given[0] if given else "").parse_args(given[:separator])
+    parsed = build_parser(given[0] if given else "").parse_args(given[:separator])
     parsed.extra = tuple(given[separator + 1 :])
     try:
         status: int = _module(parsed.command).run(parsed)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def build_parser(command: str) -> argparse.ArgumentParser:
     """Return the parser of all subcommands, with the arguments of ``command``."""
     parser = argparse.ArgumentParser(prog="encoder-plugins", description="Prepare, serve and compare encoder models.")
     commands = parser.add_subparsers(dest="command", required=True)

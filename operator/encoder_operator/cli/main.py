@@ -28,7 +28,7 @@ _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parsed = _parser().parse_args(argv)
+    parsed = build_parser().parse_args(argv)
     if parsed.command == "crd":
         return _generate(parsed)
     try:
@@ -60,7 +60,8 @@ async def _with_cluster(parsed: argparse.Namespace, settings: Settings) -> int:
     return await manager.run(settings)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run the operator: watch EncoderModels and reconcile them")
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         help="spec of the EncoderModel as JSON; without it, only the API server's validation is tested",
     )
     smoke_test.add_argument(
-        "--timeout", type=float, default=900, metavar="SECONDS", help="timeout (default: %(default)s)"
+        "--timeout", type=float, default=900, metavar="SECONDS", help="wait so long for Ready (default: %(default)s)"
     )
     commands.add_parser("doctor", help="check permissions, the CustomResourceDefinition, storage and accelerators")
     generate = commands.add_parser(

@@ -71,6 +71,7 @@ PAGES = (
     "recipes.md",
     "faults.md",
     "field.md",
+    "troubleshooting.md",
 )
 
 

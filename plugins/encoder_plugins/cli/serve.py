@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, help="the prepared directory")
     parser.add_argument("--digest", help="sha256:... that the artifact must have; without it, its own manifest decides")
     parser.add_argument("--name", help="name of the model in requests (default: the name of the folder)")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default: %(default)s)")
     parser.add_argument(
         "--accelerator", choices=("cpu", "nvidia"), help="accelerator (default: the one of this machine)"
     )

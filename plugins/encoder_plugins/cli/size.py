@@ -17,10 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("plugin", help="a plugin's name")
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--tokens", type=_positive, help="of each text, without labels")
-    length.add_argument("--words", type=_positive, help="of each text: English, 4 tokens for 3 words")
+    length.add_argument("--tokens", type=_positive, help="tokens of each text, without labels")
+    length.add_argument("--words", type=_positive, help="words of each text: English, 4 tokens for 3 words")
     length.add_argument("--pages", action="store_true", help="size for images of pages, instead of texts")
-    parser.add_argument("--labels", type=_positive, help="of each request (default: the fewest that were measured)")
+    parser.add_argument(
+        "--labels", type=_positive, help="labels of each request (default: the fewest that were measured)"
+    )
     parser.add_argument(
         "--per-request", type=_positive, default=1, metavar="NUMBER", help="texts or pages of each request (default: 1)"
     )

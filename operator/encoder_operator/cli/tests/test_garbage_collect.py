@@ -22,7 +22,7 @@ from encoder_operator.resources.garbage_collection_job import CollectionTarget
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.fake_cluster import FakeCluster
 from encoder_operator.tests.harness import SETTINGS, Harness
-from encoder_plugins.__main__ import _parser
+from encoder_plugins.__main__ import build_parser
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 NAMESPACE = "demo"
@@ -153,7 +153,7 @@ async def test_the_job_is_a_restricted_pod_and_its_command_is_understood() -> No
     assert pod["containers"][0]["image"] == SETTINGS.images.operator
     # it is no model's child: nothing wakes for it, and no Deployment counts its pod
     assert naming.MODEL not in job["metadata"]["labels"]
-    parsed = _parser("collect").parse_args(arguments(job))
+    parsed = build_parser("collect").parse_args(arguments(job))
     assert set(parsed.keep) == kept(job)
     assert datetime.fromisoformat(parsed.listed_at) == NOW
 

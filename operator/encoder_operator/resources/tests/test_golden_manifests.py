@@ -194,5 +194,5 @@ def test_the_images_accept_the_arguments_of_the_manifests(rendered: str) -> None
     for spec in pod_specs(list(yaml.safe_load_all(rendered))):
         args = next(c["args"] for c in spec["containers"] if c["name"] in ("prepare", "engine", "parity"))
         ours = args[: args.index("--")] if "--" in args else args
-        told.append(vars(plugins._parser(ours[0]).parse_args(ours))["command"])
+        told.append(vars(plugins.build_parser(ours[0]).parse_args(ours))["command"])
     assert sorted(told) == ["parity", "prepare", "serve"]

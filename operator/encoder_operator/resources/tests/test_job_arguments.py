@@ -10,7 +10,7 @@ import yaml
 
 from encoder_operator.cli import render
 from encoder_operator.tests.harness import SETTINGS, with_fields
-from encoder_plugins.__main__ import _parser
+from encoder_plugins.__main__ import build_parser
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = sorted(path.name for path in GOLDEN.glob("*.yaml") if not path.name.endswith(".cr.yaml"))
@@ -28,7 +28,7 @@ def arguments(component: str, name: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", CASES)
 def test_prep_understands_its_job(name: str) -> None:
     (given,) = arguments("prep", name)
-    parsed = _parser("prepare").parse_args(given)
+    parsed = build_parser("prepare").parse_args(given)
     # each value has come where it was meant to: nothing is left for what comes without a name
     assert len(str(parsed.output).rpartition("/")[2]) == 64
     assert parsed.termination_log == Path("/dev/termination-log")
@@ -38,7 +38,7 @@ def test_prep_understands_its_job(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_parity_understands_its_job(name: str) -> None:
     (given,) = arguments("parity", name)
-    parsed = _parser("parity").parse_args(given)
+    parsed = build_parser("parity").parse_args(given)
     assert parsed.url.startswith("http://")
     assert parsed.binding["revision"]
 
@@ -60,7 +60,7 @@ def test_label_sets_reach_the_prep_job_as_arguments_and_one_read_only_volume() -
         {"name": "people", "sha256": "3" * 64, "configMapRef": {"name": "b"}},
     ]
     pod = prep_pod("deberta_gliner_linker", {"spec.labelSets": sets})
-    parsed = _parser("prepare").parse_args(pod["containers"][0]["args"])
+    parsed = build_parser("prepare").parse_args(pod["containers"][0]["args"])
     assert parsed.label_set == [
         f"cities=/label-sets/cities@{'1' * 64}",
         f"catalogue=https://web/a@b.jsonl?x=1@{'2' * 64}",
@@ -77,5 +77,5 @@ def test_label_sets_reach_the_prep_job_as_arguments_and_one_read_only_volume() -
 
 def test_parameters_of_the_plugin_reach_the_prep_job() -> None:
     pod = prep_pod("mt5_gliner", {"spec.prepare.parameters": {"wordsSplitter": "whitespace"}})
-    parsed = _parser("prepare").parse_args(pod["containers"][0]["args"])
+    parsed = build_parser("prepare").parse_args(pod["containers"][0]["args"])
     assert parsed.parameter == ["wordsSplitter=whitespace"]

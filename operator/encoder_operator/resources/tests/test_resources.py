@@ -20,7 +20,7 @@ from encoder_operator.resources import (
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.revisions.revision import Artifact, build
 from encoder_operator.tests.harness import SETTINGS, parsed_model
-from encoder_plugins.__main__ import _parser
+from encoder_plugins.__main__ import build_parser
 
 KEY = "k" * 64
 GPU: dict[str, Any] = {"spec.serving.accelerator": "nvidia"}
@@ -213,7 +213,7 @@ def test_a_parity_job_keeps_the_limits_of_the_revision_that_it_verifies() -> Non
     # the spec has changed since; the pod is still the one with the limits
     job = parity_job.build(parsed_model(), revision, pod, attempt=1, shared=True, settings=SETTINGS)
     given = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert _parser("parity").parse_args(given).limit == ["body_bytes=100000", "texts=64"]
+    assert build_parser("parity").parse_args(given).limit == ["body_bytes=100000", "texts=64"]
 
 
 def test_a_parity_job_has_the_bounds_of_the_quantization_that_it_verifies() -> None:
@@ -225,7 +225,7 @@ def test_a_parity_job_has_the_bounds_of_the_quantization_that_it_verifies() -> N
             parsed_model(), revision, _placeholder_pod(revision.hash), attempt=1, shared=True, settings=SETTINGS
         )
         given = job["spec"]["template"]["spec"]["containers"][0]["args"]
-        assert _parser("parity").parse_args(given).quantization == quantization
+        assert build_parser("parity").parse_args(given).quantization == quantization
 
 
 def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:

@@ -10,7 +10,7 @@ import yaml
 from encoder_operator.resources import serving_pod_template
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import SETTINGS, Harness, encoder_model, parsed_model
-from encoder_plugins.__main__ import _parser
+from encoder_plugins.__main__ import build_parser
 from encoder_plugins.serving import limits
 
 # held to what the operator renders by test_golden_manifests.py
@@ -55,7 +55,7 @@ def test_limits_reach_the_command_of_the_engine_and_their_order_changes_no_pod()
         for entries in (wanted.items(), reversed(wanted.items()))
     )
     assert one == other
-    arguments = _parser("serve").parse_args(one["spec"]["containers"][0]["args"])
+    arguments = build_parser("serve").parse_args(one["spec"]["containers"][0]["args"])
     plugin = parsed_model().plugin
     assert limits.parse(plugin, arguments.limit) == limits.defaults(plugin) | wanted
 
@@ -100,5 +100,5 @@ def test_hosts_of_images_reach_the_command_of_the_engine() -> None:
     settings = SETTINGS.model_copy(update={"images": images})
     model = parsed_model({"spec.plugin": "colqwen3", "spec.serving.media": {"allowedHosts": hosts}}, settings)
     template = serving_pod_template.build(model, "key", "sha256:1", shared=True, settings=settings)
-    arguments = _parser("serve").parse_args(template["spec"]["containers"][0]["args"])
+    arguments = build_parser("serve").parse_args(template["spec"]["containers"][0]["args"])
     assert arguments.allowed_media_host == hosts

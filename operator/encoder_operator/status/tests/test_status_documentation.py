@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from encoder_operator.api.v1alpha1 import crd, docs
 from encoder_operator.cli import generate
 from encoder_operator.status import conditions
-from encoder_operator.status.reasons import Reason
+from encoder_operator.status.reasons import EventReason, Reason
 
 ROOT = Path(__file__).parents[4]
 
@@ -22,6 +23,18 @@ def test_every_row_has_known_conditions_a_meaning_and_a_remedy() -> None:
         assert set(advice.conditions) <= set(conditions.CONDITIONS), reason
         assert advice.meaning, reason
         assert advice.remedy, reason
+
+
+def test_troubleshooting_names_reasons_and_conditions_that_exist() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    # a code span of one word in CamelCase is a reason or a condition
+    named = set(re.findall(r"`((?:[A-Z][a-z]+)+[A-Z]*)`", text))
+    assert len(named) > 40
+    assert named <= {*Reason, *EventReason, *conditions.CONDITIONS}
+    # and a row that begins with both says where it is seen
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE)
+    assert len(rows) > 30
+    assert [row for row in rows if not conditions.may_have_reason(row[1], Reason(row[0]))] == []
 
 
 def rules(schema: Any) -> set[str]:
