@@ -203,7 +203,7 @@ class Serving(ApiType):
         Field(max_length=32),
     ] = Field(default_factory=dict)
     """Limits on requests by name, for instance `texts: 512`; the plugin's page lists them with their defaults. The parity
-    check sends up to 256 texts in one request, and fails if a limit rejects its requests."""
+    check keeps them; it is Inconclusive where they let fewer than half of its cases through, or none of one kind."""
     media: Media | None = None
     """Images and PDFs that requests name by their address; without it, requests must contain them. Only for plugins that take images."""
     trust_remote_code: bool = False
