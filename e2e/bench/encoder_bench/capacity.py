@@ -188,10 +188,12 @@ class Gpu:
 
 
 def gpu(device: str) -> Gpu:
-    """Return the first device of this machine."""
+    """Return the first device that this process may use."""
     if device == "cpu":
         return Gpu("CPU")
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.used", "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    query += ["--id", visible] if visible else []
     try:
         name, driver, used = (
             subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)

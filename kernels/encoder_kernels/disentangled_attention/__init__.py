@@ -31,8 +31,8 @@ def disentangled_attention(
 
     ``score[i, j] = scale * (query_i · key_j + query_i · position_key[row(i - j)] + key_j · position_query[row(i - j)])``,
     and ``row(d) = position_index[clamp(d, -limit, limit) + limit]``. One index serves both position terms, because the bucket of a distance
-    is an odd function of it. Sums are in float32, of products of the inputs' type; on a GPU the position terms pass through memory in the
-    inputs' type, as they do in transformers.
+    is an odd function of it. Sums are in float32, of products of the inputs' type; on a GPU the position terms are
+    rounded to the inputs' type, as they are in transformers.
 
     Args:
         query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.

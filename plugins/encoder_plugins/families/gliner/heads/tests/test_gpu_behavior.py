@@ -180,5 +180,6 @@ def test_nothing_else_waits_on_a_gpu(name: str) -> None:
         found = send(pooler, items, "cuda")
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    # blocks of a device append their candidates in any order, and the decoder sorts them
     for ours, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, other)
+        assert sorted(ours.tolist()) == sorted(other.tolist())
