@@ -4,7 +4,10 @@ import json
 from typing import Any
 
 from encoder_platform import chart, dashboard, prometheus_server
+from encoder_platform.pages import ROOT
 from encoder_platform.prometheus_server import Series
+
+RECORD = json.loads((ROOT / "docs" / "measurements" / "dashboard.json").read_text())
 
 
 def test_a_panel_has_the_queries_of_the_chart_with_an_interval_put_in() -> None:
@@ -73,3 +76,14 @@ def test_prometheus_reads_pods_with_the_labels_of_the_charts_monitors() -> None:
     }
     monitors = (chart.CHART / "templates" / "monitoring.yaml").read_text()
     assert {name for name in found[1]["labels"] if f"targetLabel: {name}" in monitors} == {"model", "revision"}
+
+
+def test_the_pictures_show_the_panels_that_the_chart_has() -> None:
+    titles = [panel["title"] for panel in json.loads(dashboard.DASHBOARD.read_text())["panels"]]
+    assert [panel["title"] for panel in RECORD["panels"]] == titles
+    pictures = ROOT / "docs" / "pictures"
+    drawn = (pictures / "dashboard.svg").read_text()
+    assert all(title in drawn for title in titles)
+    assert max((pictures / f"{name}.svg").stat().st_size for name in ("dashboard", "rollout")) < 200_000
+    assert RECORD["rollout"]["sent"] > 100
+    assert RECORD["rollout"]["failed"] == 0
