@@ -37,7 +37,9 @@ def test_every_page_is_in_the_site(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     built = {str(page.parent.relative_to(tmp_path)) for page in tmp_path.rglob("index.html")}
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    plugins = {f"plugins/{page.parent.name}" for folder in PLUGIN_FOLDERS for page in (ROOT / folder).glob("*/README.md")}
+    plugins = {
+        f"plugins/{page.parent.name}" for folder in PLUGIN_FOLDERS for page in (ROOT / folder).glob("*/README.md")
+    }
     assert {".", *pages, *plugins} <= built
     home = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'href="install/"' in home
