@@ -46,3 +46,8 @@ def test_the_first_page_names_the_version_of_this_checkout() -> None:
     page = (ROOT / "docs" / "get-started.md").read_text()
     assert f"--version {version} " in page
     assert f"encoder_operator-{version}-py3" in page
+    # the README has a part of it
+    readme = list(blocks((ROOT / "README.md").read_text()))
+    (model,) = (block.content for block in readme if block.language == "yaml")
+    assert model in [block.content for block in blocks(page)]
+    assert f"oci://REGISTRY/charts/encoder-operator --version {version} " in (ROOT / "README.md").read_text()
