@@ -34,7 +34,7 @@ pictures: prerequisites setup ## draw the pictures of the docs again: concepts, 
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.diagrams docs/pictures/concepts.svg
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.recording docs/pictures/demo.svg make demo
 
-dashboard: prerequisites setup ## run two models under load, have a Prometheus read them, and draw the dashboard and a failed rollout (8 minutes)
+dashboard: prerequisites setup ## run two models under load, have a Prometheus read them, and draw the dashboard and a failed rollout (5 minutes)
 	$(RUN)python -m encoder_platform.dashboard docs/measurements/dashboard.json
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.panels docs/measurements/dashboard.json docs/pictures
 

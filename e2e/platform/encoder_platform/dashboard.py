@@ -27,6 +27,7 @@ NAMESPACE = "search"
 # what Grafana puts in, for points so close to each other
 INTERVALS = {"$__rate_interval": "30s"}
 STEP_SECONDS = 5
+RATE_SECONDS = 15
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 
 
@@ -84,8 +85,8 @@ def timeline(pods: Iterable[Body], jobs: Iterable[Body], verified: str, start: f
     """Return the bars of a rollout: what each pod and parity Job did, from when to when, in seconds since `start`. Pure.
 
     Args:
-        pods: States of the model's serving pods, in the order in which they were seen; the last one of each counts.
-        jobs: The same of its parity Jobs.
+        pods: States of the model's serving pods, in the order in which they were seen.
+        jobs: The same of its parity Jobs; the last state of each counts.
         verified: The revision that serves.
         start: When the picture begins.
         end: When it ends.
@@ -97,22 +98,28 @@ def timeline(pods: Iterable[Body], jobs: Iterable[Body], verified: str, start: f
         if over > begin:
             bars.append({"row": row, "what": what, "from": round(begin - start, 1), "to": round(over - start, 1)})
 
-    for pod in {body["metadata"]["uid"]: body for body in pods}.values():
-        metadata = pod["metadata"]
+    states: dict[str, list[Body]] = {}
+    for body in pods:
+        states.setdefault(body["metadata"]["uid"], []).append(body)
+    for seen in states.values():
+        metadata = seen[0]["metadata"]
         row = "verified revision" if metadata["labels"]["encoders.dev/revision"] == verified else "candidate"
-        deleted = seconds(metadata.get("deletionTimestamp"))
-        # the stamp is the end of the grace period
-        over = None if deleted is None else deleted - metadata.get("deletionGracePeriodSeconds", 0)
-        begun, started, opened = (
-            seconds(metadata["creationTimestamp"]),
-            _since(pod, "ContainersReady"),
-            _since(pod, "encoders.dev/parity"),
+        # a pod that ends is not ready any more
+        started, opened = (
+            next(filter(None, (_since(pod, kind) for pod in seen)), None)
+            for kind in ("ContainersReady", "encoders.dev/parity")
         )
-        bar(f"pod of the {row}", "starts", begun, started or over)
+        ending = [pod["metadata"] for pod in seen if "deletionTimestamp" in pod["metadata"]]
+        # the stamp is the end of the grace period, which the kubelet sets to 0 when the containers have ended
+        stamps = [seconds(each["deletionTimestamp"]) for each in ending]
+        over = stamps[0] - ending[0].get("deletionGracePeriodSeconds", 0) if stamps and stamps[0] else None
+        bar(f"pod of the {row}", "starts", seconds(metadata["creationTimestamp"]), started or over)
         if started is not None:
             bar(f"pod of the {row}", "waits, gate closed", started, opened or over)
         if opened is not None:
             bar(f"pod of the {row}", "serves", opened, over)
+        if over is not None:
+            bar(f"pod of the {row}", "ends", over, stamps[-1])
     for job in {body["metadata"]["uid"]: body for body in jobs}.values():
         status, ours = job.get("status", {}), job["metadata"]["labels"]["encoders.dev/revision"] == verified
         ended = status.get("completionTime") or condition(job, "Failed").get("lastTransitionTime")
@@ -140,28 +147,31 @@ def load(space: Space, ner: Body) -> None:
 
 def failed_rollout(space: Space, server: Prometheus) -> Body:
     """Roll out a wrong edit under load, and return what pods, Jobs and clients saw of it."""
-    kube, start = space.kube, time.time()
+    kube = space.kube
     active = space.model()["status"]["activeRevision"]
     with (
         client.traffic(kube, space.name, space.url(), clients=2) as traffic,
         kube.watching(POD, space.name, "encoders.dev/model=minilm,encoders.dev/component=serving") as pods,
         kube.watching(JOB, space.name, "encoders.dev/model=minilm,encoders.dev/component=parity") as jobs,
     ):
+        # as long as the rate below looks back
+        time.sleep(RATE_SECONDS)
+        start, sent = time.time(), traffic.sent
         time.sleep(10)
-        space.patch_serving({"args": OTHER_POOLING})
         edited = time.time()
+        space.patch_serving({"args": OTHER_POOLING})
         space.wait_condition("UpToDate", "ParityFailed")
         failed = time.time()
         time.sleep(20)
     end = time.time()
-    rate = 'sum(rate(encoder_serving_requests_total{model="minilm"}[15s]))'
+    rate = f'sum(rate(encoder_serving_requests_total{{model="minilm"}}[{RATE_SECONDS}s]))'
     (requests,) = lines(server.range(rate, start, end, STEP_SECONDS), "", start)
     return {
         "seconds": round(end - start),
         "requests": requests["points"],
         "bars": timeline(pods, jobs, active, start, end),
         "marks": {"edit applied": round(edited - start, 1), "UpToDate: ParityFailed": round(failed - start, 1)},
-        "sent": traffic.sent,
+        "sent": traffic.sent - sent,
         "failed": len(traffic.failures),
     }
 

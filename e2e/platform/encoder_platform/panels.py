@@ -22,12 +22,15 @@ _BARS: Mapping[str, str] = {
     "waits, gate closed": "#bbbbbb",
     "serves": "#4477aa",
     "compares": "#ee6677",
+    "ends": "#e6e6e6",
 }
 # so many names fit below a panel
 _LEGENDS = 6
-_FINE = re.compile(r"(\d\.\d)\d+")
+# numbers in attributes; what is between tags is text
+_FINE = re.compile(r"(>[^<]*)|(\d\.\d)\d+")
 _COLUMNS, _ROW_INCHES = 24, 0.23
-_UNITS: Mapping[str, str] = {"s": "s", "Bps": "bytes/s", "reqps": "requests/s", "ops": "per second", "bytes": "bytes"}
+_UNITS: Mapping[str, str] = {"s": "seconds", "reqps": "a second", "ops": "a second"}
+_SIZES: Mapping[str, str] = {"bytes": "", "Bps": "/s"}
 
 
 def _pyplot() -> Any:
@@ -43,40 +46,65 @@ def _write(figure: Any, picture: Path) -> None:
     figure.savefig(picture, metadata={"Date": None})
     if picture.suffix == ".svg":
         # a tenth of a point is as fine as a screen shows, and half of the bytes
-        picture.write_text(_FINE.sub(r"\1", picture.read_text(encoding="utf-8")), encoding="utf-8")
+        text = picture.read_text(encoding="utf-8")
+        picture.write_text(_FINE.sub(lambda found: found[1] or found[2], text), encoding="utf-8")
+
+
+def scaled(unit: str, largest: float) -> tuple[str, float]:
+    """Return the name of a panel's unit, and what its values are divided by. Pure."""
+    if unit not in _SIZES:
+        return _UNITS.get(unit, ""), 1
+    power = 0
+    while power < 3 and largest >= 1024 ** (power + 1):
+        power += 1
+    return ("bytes", "KiB", "MiB", "GiB")[power] + _SIZES[unit], 1024**power
+
+
+def drawn(series: Sequence[Body]) -> list[Body]:
+    """Return the series that a panel shows, the largest first: those that are always 0 only if there are no others. Pure."""
+
+    def largest(line: Body) -> float:
+        return float(max(value for _, value in line["points"]))
+
+    ordered = sorted(series, key=largest, reverse=True)
+    return [line for line in ordered if largest(line) > 0] or ordered
 
 
 def dashboard(panels: Sequence[Body], picture: Path) -> None:
     """Draw the panels in the places that the dashboard gives them; the same record gives the same bytes."""
     pyplot = _pyplot()
     rows = max(panel["place"]["y"] + panel["place"]["h"] for panel in panels)
+    end = max(at for panel in panels for line in panel["series"] for at, _ in line["points"])
     figure = pyplot.figure(figsize=(12, rows * _ROW_INCHES))
     for panel in panels:
         place = panel["place"]
         left, top = place["x"] / _COLUMNS, 1 - place["y"] / rows
         wide, high = place["w"] / _COLUMNS, place["h"] / rows
-        if "series" not in panel or place["h"] == 1:
+        if place["h"] == 1:
             figure.text(0.01, top - high / 2, panel["title"], fontsize=10, fontweight="bold", va="center")
             continue
         axes = figure.add_axes((left + 0.035, top - high * 0.68, wide - 0.05, high * 0.54))
-        _lines(axes, panel)
+        _lines(axes, panel, end / 60)
     _write(figure, picture)
 
 
-def _lines(axes: Any, panel: Body) -> None:
-    unit = _UNITS.get(panel["unit"], "")
+def _lines(axes: Any, panel: Body, minutes: float) -> None:
+    series = drawn(panel["series"])
+    largest = max((value for line in series for _, value in line["points"]), default=0)
+    unit, divisor = scaled(panel["unit"], largest)
     axes.set_title(panel["title"] + (f" ({unit})" if unit else ""), loc="left", fontsize=8)
-    for number, line in enumerate(panel["series"]):
+    for number, line in enumerate(series):
         times, values = zip(*line["points"], strict=True)
         axes.plot(
             [time / 60 for time in times],
-            values,
+            [value / divisor for value in values],
             color=_COLOURS[number % len(_COLOURS)],
             linewidth=1,
             label=line["legend"],
+            # a line along the axis is there, too
+            clip_on=False,
         )
-    if panel["series"]:
-        # the largest first, as many as fit
+    if series:
         handles, names = axes.get_legend_handles_labels()
         axes.legend(
             handles[:_LEGENDS], names[:_LEGENDS], loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=2,
@@ -84,9 +112,11 @@ def _lines(axes: Any, panel: Body) -> None:
         )  # fmt: skip
     else:
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="#888888")
-    axes.set_ylim(bottom=0)
-    axes.margins(x=0)
+    axes.set_xlim(0, minutes)
+    axes.set_ylim(0, largest / divisor * 1.05 or 1)
     axes.locator_params(nbins=5)
+    axes.xaxis.set_major_formatter("{x:g} min")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.tick_params(labelsize=6, length=2)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from encoder_platform import chart, dashboard, prometheus_server
+from encoder_platform import chart, dashboard, panels, prometheus_server
 from encoder_platform.pages import ROOT
 from encoder_platform.prometheus_server import Series
 
@@ -38,12 +38,15 @@ def pod(uid: str, revision: str, **status: Any) -> dict[str, Any]:
 
 
 def test_a_rollout_is_what_pods_and_jobs_did_between_two_times() -> None:
-    gone = {"deletionTimestamp": "1970-01-01T00:06:30Z", "deletionGracePeriodSeconds": 30}
+    ends = {"deletionTimestamp": "1970-01-01T00:06:30Z", "deletionGracePeriodSeconds": 30}
+    ended = {"deletionTimestamp": "1970-01-01T00:07:00Z", "deletionGracePeriodSeconds": 0}
     pods = [
         pod("1", "good", since={"ContainersReady": 1, "encoders.dev/parity": 2}),
+        # the states of one pod
         pod("2", "bad"),
-        # a later state of the same pod
-        pod("2", "bad", since={"ContainersReady": 4}, **gone),
+        pod("2", "bad", since={"ContainersReady": 4}),
+        pod("2", "bad", since={"ContainersReady": 4}, **ends),
+        pod("2", "bad", **ended),
     ]
     job = {
         "metadata": {"uid": "3", "labels": {"encoders.dev/revision": "bad"}},
@@ -56,8 +59,20 @@ def test_a_rollout_is_what_pods_and_jobs_did_between_two_times() -> None:
         {"row": "pod of the verified revision", "what": "serves", "from": 0, "to": 360},
         {"row": "pod of the candidate", "what": "starts", "from": 0, "to": 120},
         {"row": "pod of the candidate", "what": "waits, gate closed", "from": 120, "to": 240},
+        {"row": "pod of the candidate", "what": "ends", "from": 240, "to": 300},
         {"row": "parity Job of the candidate", "what": "compares", "from": 120, "to": 180},
     ]
+
+
+def test_a_panel_shows_what_is_not_zero_in_a_unit_that_fits() -> None:
+    zero, small, large = (
+        {"legend": name, "points": [[0, 0], [5, top]]} for name, top in (("z", 0), ("s", 1), ("l", 9))
+    )
+    assert panels.drawn([zero, small, large]) == [large, small]
+    assert panels.drawn([zero]) == [zero]
+    assert panels.scaled("bytes", 74_000_000) == ("MiB", 1024**2)
+    assert panels.scaled("Bps", 1000) == ("bytes/s", 1)
+    assert panels.scaled("short", 5000) == ("", 1)
 
 
 def test_prometheus_reads_pods_with_the_labels_of_the_charts_monitors() -> None:
