@@ -33,7 +33,12 @@ EXTRAS = {
     "helm3": Step("helm 3", "helm3", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",), "helm3"),
     # rules are tested without looking for targets, and without that there is no cloud's client in it
     "promtool": Step(
-        "promtool", "promtool", (f"{_PROMETHEUS}/cmd/promtool",), _PROMETHEUS, name="promtool", tags=("remove_all_sd",)
+        "promtool",
+        "prometheus",
+        (f"{_PROMETHEUS}/cmd/promtool",),
+        _PROMETHEUS,
+        name="promtool",
+        tags=("remove_all_sd",),
     ),
     # the server itself, for the picture of the dashboard; without the pages of its own
     "prometheus": Step(
