@@ -64,11 +64,13 @@ def ctr(node: NodeCluster) -> str:
 
 def flattened(platform: Platform, node: NodeCluster, folder: Path, names: tuple[str, ...]) -> Built:
     """Images of the node, each as one layer: the layers that the node has are no archives any more."""
-    root, layer, digests = folder / "root", folder / "layer.tar.gz", {}
+    layer, digests = folder / "layer.tar.gz", {}
     kept = images.Places(node.settings.paths.cache).layout
-    root.mkdir()
     for name in names:
         clock, reference = progress.Clock(), image_store.normalized(platform.images[name])
+        # containerd may remember a folder for a while after its image was unmounted
+        root = folder / f"root-{name}"
+        root.mkdir()
         script = FLATTEN.format(ctr=ctr(node), name=reference, root=root, layer=layer)
         node.run(["bash", "-euo", "pipefail", "-c", script])
         diff_id = f"sha256:{layer.with_name(f'{layer.name}.sum').read_text().split()[0]}"
