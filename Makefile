@@ -17,7 +17,7 @@ TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
-.PHONY: help setup docs pictures platform prerequisites lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
+.PHONY: help setup docs pictures dashboard platform prerequisites lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ pictures: prerequisites setup ## draw the pictures of the docs again: concepts, 
 	PYTHONPATH=e2e/bench $(DRAW) -m encoder_bench.plots docs/pictures/visual.svg $(wildcard docs/measurements/*.md)
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.diagrams docs/pictures/concepts.svg
 	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.recording docs/pictures/demo.svg make demo
+
+dashboard: prerequisites setup ## run two models under load, have a Prometheus read them, and draw the dashboard and a failed rollout (5 minutes)
+	$(RUN)python -m encoder_platform.dashboard docs/measurements/dashboard.json
+	PYTHONPATH=e2e/platform $(DRAW) -m encoder_platform.panels docs/measurements/dashboard.json docs/pictures
 
 # in the shell: a Python that is too old cannot read our modules, and a resolver's error says nothing of platforms
 platform:

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = "plugins/encoder_plugins/models"
+FAMILIES = "plugins/encoder_plugins/families"
 # pages outside docs/, and where they are in the site
 BESIDE = {
     "README.md": "index.md",
@@ -37,8 +38,11 @@ _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 def pages(root: Path) -> dict[str, str]:
     """Return the page of the site for each file of the repository that is one."""
-    models = [file.parent.name for file in (root / MODELS).glob("*/README.md")]
-    plugins = {f"{MODELS}/{name}/README.md": f"plugins/{name}.md" for name in models}
+    plugins = {
+        f"{folder}/{file.parent.name}/README.md": f"plugins/{file.parent.name}.md"
+        for folder in (MODELS, FAMILIES)
+        for file in (root / folder).glob("*/README.md")
+    }
     own = {f"docs/{file.name}": file.name for file in (root / "docs").glob("*.md")}
     return {**BESIDE, **plugins, **own}
 

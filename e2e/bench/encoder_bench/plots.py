@@ -88,7 +88,7 @@ def _bars(place: Any, bars: Sequence[Bar], title: str) -> None:
         color=[_colour(bar.side) for bar in bars],
     )
     for number, (bar, text) in enumerate(zip(bars, labels(bars), strict=True)):
-        place.text(bar.rate, number, f" {text}", va="center")
+        place.annotate(text, (bar.rate, number), xytext=(3, 0), textcoords="offset points", va="center")
     place.set_title(title, loc="left", fontsize=9)
     place.set_xlim(0, max(bar.rate for bar in bars) * 1.3)
     place.invert_yaxis()

@@ -33,7 +33,21 @@ EXTRAS = {
     "helm3": Step("helm 3", "helm3", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",), "helm3"),
     # rules are tested without looking for targets, and without that there is no cloud's client in it
     "promtool": Step(
-        "promtool", "promtool", (f"{_PROMETHEUS}/cmd/promtool",), _PROMETHEUS, name="promtool", tags=("remove_all_sd",)
+        "promtool",
+        "prometheus",
+        (f"{_PROMETHEUS}/cmd/promtool",),
+        _PROMETHEUS,
+        name="promtool",
+        tags=("remove_all_sd",),
+    ),
+    # the server itself, for the picture of the dashboard; without the pages of its own
+    "prometheus": Step(
+        "Prometheus",
+        "prometheus",
+        (f"{_PROMETHEUS}/cmd/prometheus",),
+        _PROMETHEUS,
+        name="prometheus",
+        tags=("remove_all_sd",),
     ),
     "versitygw": Step("versitygw", "versitygw", (f"{_VERSITYGW}/cmd/versitygw",), _VERSITYGW),
     "traefik": Step("Traefik", "traefik", (f"{_TRAEFIK}/cmd/traefik",), _TRAEFIK),
@@ -60,8 +74,8 @@ EXTRAS = {
     ),
 }
 
-# only `make soak` has a test of it, and its thousand packages take minutes
-SOAK_ONLY = frozenset({"traefik"})
+# only `make soak` and `make pictures` run them, and their thousand packages take minutes
+SOAK_ONLY = frozenset({"prometheus", "traefik"})
 
 
 def program(name: str, settings: Settings | None = None) -> Path:

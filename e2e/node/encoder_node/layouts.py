@@ -145,18 +145,25 @@ def write_archive(layout: Path, reference: str, image: Image, layers: Sequence[D
 
 
 def write_layout(
-    layout: Path, layer: Path, environment: Sequence[str], settings: Mapping[str, Any] | None = None
+    layout: Path,
+    layer: Path,
+    environment: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    diff_id: str | None = None,
 ) -> str:
-    """Makes a layout with one image of one layer, and returns the manifest's digest.
+    """Adds an image of one layer to a layout, and returns the manifest's digest.
 
     Args:
-        layout: A folder that does not exist yet.
-        layer: An uncompressed archive; it is moved into the layout.
+        layout: A folder, which may not exist yet.
+        layer: An archive; it is moved into the layout.
         environment: The image's environment, `NAME=value`.
         settings: The image's user, entry point and so on, in place of a shell.
+        diff_id: The archive's digest before gzip compressed it; None for one that is not compressed.
     """
-    blobs = layout / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
+    index = layout / "index.json"
+    others = json.loads(index.read_bytes())["manifests"] if index.exists() else []
+    (layout / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     with layer.open("rb") as source:
         digest = f"sha256:{hashlib.file_digest(source, 'sha256').hexdigest()}"
     size = layer.stat().st_size
@@ -171,16 +178,16 @@ def write_layout(
         "architecture": "amd64",
         "os": "linux",
         "config": {**({"Cmd": ["bash"]} if settings is None else settings), "Env": list(environment)},
-        "rootfs": {"type": "layers", "diff_ids": [digest]},
+        "rootfs": {"type": "layers", "diff_ids": [diff_id or digest]},
     }
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": {"mediaType": CONFIG, **put(config)},
-        "layers": [{"mediaType": LAYER, "digest": digest, "size": size}],
+        "layers": [{"mediaType": f"{LAYER}+gzip" if diff_id else LAYER, "digest": digest, "size": size}],
     }
     entry = {"mediaType": MANIFEST, **put(manifest)}
-    (layout / "index.json").write_bytes(canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}))
+    index.write_bytes(canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, entry]}))
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
     found: str = entry["digest"]
     return found

@@ -218,8 +218,10 @@ class Reconciler:
             metrics.PARITY_RESULTS.labels(live["spec"]["plugin"], action.manifest["data"]["result"]).inc()
         elif component == "revision" and not _has_condition(live, "ArtifactReady"):
             for job in observed.prep_jobs:
-                if job.complete and job.finished_at is not None:
-                    metrics.PREP_SECONDS.observe((job.finished_at - job.created).total_seconds())
+                # the Job's condition Complete comes seconds after the report of its pod, which is all that a revision waits for
+                ended = [pod.terminated for pod in job.pods if pod.terminated and pod.terminated.exit_code == 0]
+                if ended and ended[0].finished_at is not None:
+                    metrics.PREP_SECONDS.observe(max(0.0, (ended[0].finished_at - job.created).total_seconds()))
                     metrics.PREP_BYTES.inc(action.manifest["data"]["pinned"]["artifact"]["bytes"])
 
     def _make_plan(self, live: Json, observed: ObservedState) -> Plan:

@@ -1,4 +1,4 @@
-"""Write the tolerances of each plugin on its page: ``python -m encoder_plugins.parity.tolerance_table [--check]``."""
+"""Write the tolerances of each plugin on its page, or that of its family: ``python -m encoder_plugins.parity.tolerance_table [--check]``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import encoder_plugins
 from encoder_plugins import catalog, models
 from encoder_plugins.parity.protocol import Parity, Tolerance
-from encoder_plugins.plugin import resolve
+from encoder_plugins.plugin import Plugin, resolve
 
 BEGIN, END = "<!-- tolerances: written by `make generate` -->", "<!-- end of tolerances -->"
 
@@ -40,11 +41,17 @@ def rendered(page: str, tolerances: Mapping[str, Tolerance]) -> str:
     return f"{before}{BEGIN}\n{table(tolerances)}\n{END}{after}"
 
 
+def page(plugin: Plugin) -> Path:
+    """Return the page with a plugin's tolerances and limits: that of its family, if it has one, or else its own."""
+    *package, _ = plugin.parity.partition(":")[0].split(".")[1:]
+    shared = Path(encoder_plugins.__path__[0]).joinpath(*package, "README.md")
+    return shared if shared.exists() else Path(models.__path__[0]) / plugin.name / "README.md"
+
+
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield the path of each plugin's page, and what it should hold."""
-    for plugin in catalog.plugins().values():
-        path = Path(models.__path__[0]) / plugin.name / "README.md"
-        parity: Parity = resolve(plugin.parity)
+    """Yield the path of each page with tolerances, and what it should hold."""
+    parities: dict[Path, Parity] = {page(plugin): resolve(plugin.parity) for plugin in catalog.plugins().values()}
+    for path, parity in parities.items():
         yield path, rendered(path.read_text(encoding="utf-8"), parity.tolerances)
 
 

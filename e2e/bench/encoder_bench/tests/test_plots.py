@@ -38,4 +38,4 @@ def test_the_picture_is_of_the_tables() -> None:
         table = plots.read(file.read_text(encoding="utf-8"))
         assert table.about in picture
         for _, bars in groupby(table.bars, lambda bar: bar.kind):
-            assert all(f"> {label}</text>" in picture for label in plots.labels(list(bars)))
+            assert all(f">{label}</text>" in picture for label in plots.labels(list(bars)))

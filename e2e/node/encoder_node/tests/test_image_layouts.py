@@ -1,5 +1,6 @@
 """Layouts, chain ids, and archives that carry only what a node lacks."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -25,6 +26,20 @@ def layout(tmp_path: Path) -> tuple[Path, str]:
     """A layout with one image of one layer."""
     digest = layouts.write_layout(tmp_path / "layout", layer(tmp_path, "file", b"content"), ["PATH=/bin"])
     return tmp_path / "layout", digest
+
+
+def test_a_compressed_layer_of_a_second_image_has_the_digest_of_what_is_in_it(
+    layout: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, first = layout
+    archive = layer(tmp_path, "other", b"other").read_bytes()
+    (tmp_path / "other.tar.gz").write_bytes(gzip.compress(archive))
+    second = layouts.write_layout(folder, tmp_path / "other.tar.gz", [], diff_id=layouts.sha256(archive))
+    index = json.loads((folder / "index.json").read_bytes())
+    assert [entry["digest"] for entry in index["manifests"]] == [first, second]
+    image = layouts.read_image(folder, second)
+    assert image.chains == (layouts.sha256(archive),)
+    assert gzip.decompress(layouts.blob_path(folder, image.layers[0].digest).read_bytes()) == archive
 
 
 def test_chain_of_one_layer_is_its_digest() -> None:

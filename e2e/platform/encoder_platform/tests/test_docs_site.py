@@ -11,6 +11,9 @@ import pytest
 
 from encoder_platform.pages import ROOT
 
+# the pages of plugins, and those that several plugins of one family share
+PLUGIN_FOLDERS = ("plugins/encoder_plugins/models", "plugins/encoder_plugins/families")
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -34,8 +37,10 @@ def test_every_page_is_in_the_site(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     built = {str(page.parent.relative_to(tmp_path)) for page in tmp_path.rglob("index.html")}
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    models = (ROOT / "plugins" / "encoder_plugins" / "models").glob("*/README.md")
-    assert {".", *pages, *(f"plugins/{page.parent.name}" for page in models)} <= built
+    plugins = {
+        f"plugins/{page.parent.name}" for folder in PLUGIN_FOLDERS for page in (ROOT / folder).glob("*/README.md")
+    }
+    assert {".", *pages, *plugins} <= built
     home = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'href="install/"' in home
     assert 'href="plugins/mt5_gliner/"' in home
@@ -45,7 +50,7 @@ def test_every_page_is_in_the_site(tmp_path: Path) -> None:
 def test_a_link_that_leads_nowhere_and_a_page_without_a_place_are_errors(tmp_path: Path) -> None:
     for name in ("Makefile", "mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("docs", "examples", "kernels/BENCHMARKS.md", "plugins/encoder_plugins/models"):
+    for name in ("docs", "examples", "kernels/BENCHMARKS.md", *PLUGIN_FOLDERS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)

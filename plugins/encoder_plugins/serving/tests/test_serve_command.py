@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins import catalog, models
+from encoder_plugins import catalog
 from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import BadArgument, ChecksumMismatch, NotServable
+from encoder_plugins.parity import tolerance_table
 from encoder_plugins.plugin import REQUEST_LIMITS, resolve
 from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
@@ -161,7 +162,7 @@ def test_a_plugins_page_lists_its_limits(plugin: str) -> None:
     found = catalog.get(plugin)
     assert len({limit.name for limit in found.limits}) == len(found.limits)
     assert all(limit.default >= 1 and limit.description.endswith(".") for limit in found.limits)
-    page = (Path(models.__path__[0]) / plugin / "README.md").read_text()
+    page = tolerance_table.page(found).read_text()
     for limit in found.limits:
         default = f"{limit.default:,}".replace(",", " ")
         assert f"| `{limit.name}` | {default} | {limit.description} |" in page

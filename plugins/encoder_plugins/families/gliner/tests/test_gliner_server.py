@@ -232,7 +232,7 @@ def test_the_python_client_sends_fewer_texts_where_the_entities_are_too_many(ser
     assert all(len(each) == len(found[0]) for each in found)
 
 
-async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+async def test_the_examples_of_the_pages_run(server: Server) -> None:
     await documented.run("ner", server.url)
 
 

@@ -223,7 +223,7 @@ def test_validators_that_take_too_long_are_refused_and_the_server_goes_on(server
     assert {mention["text"] for mention in found} == {"Ada", "Ada."}
 
 
-async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+async def test_the_examples_of_the_pages_run(server: Server) -> None:
     variables = await documented.run("extract", server.url)
     assert len(variables["found"]) == 10
 

@@ -251,7 +251,7 @@ def test_the_python_client_returns_what_the_library_returns(server: Server, publ
             model.encode_document(b"a" * (20 << 20 | 1))
 
 
-async def test_the_examples_of_the_client_s_page_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_examples_of_the_pages_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[5] / "examples/pages")
     variables = await documented.run("pages", server.url)
     assert (len(variables["pages"]), variables["scores"].shape, len(variables["rows"])) == (3, (1, 3), 3)

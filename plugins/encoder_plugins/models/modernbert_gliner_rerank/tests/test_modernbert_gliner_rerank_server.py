@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from encoder_client import GLiNER, InvalidRequestError
+from encoder_client.tests import documented
 from encoder_plugins.families.gliner.tests.library import Library, built
 from encoder_plugins.serving.tests import servers
 from encoder_plugins.serving.tests.servers import Server
@@ -24,6 +25,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 PLUGIN = "modernbert_gliner_rerank"
 LINKER = "deberta_gliner_linker"
 EXAMPLE = Path(__file__).parents[5] / "examples" / "catalogue"
+# a label set that the plugin's page names
+NAMES = """\
+{"id": "Q312", "label": "Apple: American technology company"}
+{"id": "Q89", "label": "apple: fruit"}
+"""
 LABELS = ["person", "company", "city", "date of birth", "sports team", "country", "river"]
 TEXTS = [
     "Tim Cook leads Apple in Cupertino, and Angela Merkel was born in Hamburg on 17 July 1954.",
@@ -119,6 +125,10 @@ def test_the_python_client_has_candidates_and_groups_of_labels(served: Served) -
         assert caught.value.param == "data.candidates_per_text[1][1].label"
 
 
+async def test_the_example_of_the_page_runs(served: Served) -> None:
+    await documented.run("rerank", served.server.url)
+
+
 def test_refusals_name_the_field(served: Served) -> None:
     assert served.server.refusal(text="a", labels=["x", "<<ENT>>"])["param"] == "data.labels[1]"
     assert served.server.refusal(text="a", labels=["x"], max_labels=0)["param"] == "data.max_labels"
@@ -133,8 +143,12 @@ def test_the_example_links_sentences_to_a_catalogue(served: Served, tmp_path: Pa
     subprocess.run([sys.executable, str(EXAMPLE / "catalogue.py"), str(data)], check=True)
     catalogue, sentences = data / "catalogue.jsonl", data / "sentences.txt"
     library = built(LINKER, tmp_path / "checkpoint", for_prep=True)
-    artifact = servers.prepare(LINKER, library.folder, tmp_path / ("b" * 64), "--label-set", f"catalogue={catalogue}")
+    (names := tmp_path / "names.jsonl").write_text(NAMES)
+    sets = ("--label-set", f"catalogue={catalogue}", "--label-set", f"names={names}")
+    artifact = servers.prepare(LINKER, library.folder, tmp_path / ("b" * 64), *sets)
     with servers.running(artifact, name="linker") as linker:
+        # those of the plugin's page
+        asyncio.run(documented.run("linker", linker.url))
         command = [sys.executable, str(EXAMPLE / "link.py"), linker.url, served.server.url, str(catalogue)]
         printed = subprocess.run([*command, str(sentences)], check=True, capture_output=True, text=True, timeout=300)
     records = [json.loads(line) for line in printed.stdout.splitlines()]

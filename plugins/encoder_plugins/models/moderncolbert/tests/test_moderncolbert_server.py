@@ -201,7 +201,7 @@ async def test_the_python_client_returns_what_the_library_returns(server: Server
             np.testing.assert_allclose(rows, wanted, atol=1e-5)
 
 
-async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+async def test_the_examples_of_the_pages_run(server: Server) -> None:
     await documented.run("colbert", server.url)
 
 

@@ -260,7 +260,7 @@ def test_the_python_client_splits_lists_at_the_limits_of_the_server(server: Serv
     assert missing.value.param == "model"
 
 
-async def test_the_examples_of_the_client_s_page_run(server: Server) -> None:
+async def test_the_examples_of_the_pages_run(server: Server) -> None:
     await documented.run("minilm", server.url)
 
 
