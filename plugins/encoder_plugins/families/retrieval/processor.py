@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, request, rerank, token_pooling
 from encoder_plugins.families.retrieval.checkpoint import read_served
-from encoder_plugins.families.retrieval.request import Request, RetrievalLimits, RowsAnswer, Wanted
+from encoder_plugins.families.retrieval.request import RetrievalLimits, RowsAnswer, TextRequest, Wanted
 from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts, list_of
 from encoder_plugins.families.retrieval.tokens import TextTokenizer, TokenisedText
 from encoder_plugins.inputs import body as bodies
@@ -73,7 +73,7 @@ class MultiVectorProcessor:
     """Serves one checkpoint of one vector per token."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[Request], RowsAnswer, ScoresAnswer, binary=True),
+        "pooling": Schema(Envelope[TextRequest], RowsAnswer, ScoresAnswer, binary=True),
         **rerank.SCHEMAS,
     }
 
@@ -114,7 +114,7 @@ class MultiVectorProcessor:
         return Parsed(texts=tokenised, wanted=wanted, lora=found.lora)
 
     def _check(self, data: Any) -> tuple[Texts, Wanted] | Scoring:
-        return request.check(data, self.limits)
+        return request.check_prompted(data, self.limits, self._config.prompts)
 
     def _check_rerank(self, data: Any) -> Scoring:
         return rerank.check_rerank(data, self.limits, most_tokens=self._config.document.most_tokens)
@@ -137,7 +137,7 @@ class MultiVectorProcessor:
             )
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
-        texts = self._tokenizer(found.texts, found.kind)
+        texts = self._tokenizer(found.texts, found.kind, found.prompt)
         for position, text in enumerate(texts):
             self._check_length(text, found.where(position))
             if not text.rows:
