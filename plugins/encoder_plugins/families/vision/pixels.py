@@ -16,6 +16,8 @@ from encoder_plugins.inputs.image import ImageLimits, decode
 
 # of the cache that one image may take, so that large ones do not drive out all others
 _LARGEST_SHARE = 8
+# Pillow stores the three channels of a pixel in four
+_BYTES_PER_PIXEL = 4
 
 
 class Pixels:
@@ -74,7 +76,7 @@ class Pixels:
 
 def _bytes(found: tuple[Image.Image, int]) -> int:
     image, _ = found
-    return image.width * image.height * 3
+    return image.width * image.height * _BYTES_PER_PIXEL
 
 
 def fitted(image: Image.Image, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:

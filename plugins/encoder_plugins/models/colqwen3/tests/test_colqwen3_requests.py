@@ -232,8 +232,8 @@ def test_an_image_that_comes_again_is_decoded_once_within_the_bytes_that_are_kep
         return image.decode(content, *rest, **more)
 
     monkeypatch.setattr(pixels, "decode", decode)
-    # 256 × 256 pixels each: two of them fit, and one may take an eighth
-    kept = 3 * 256 * 256
+    # 256 × 256 pixels each, in which Pillow has four bytes: eight of them fit, and one may take an eighth
+    kept = 4 * 256 * 256
     first, second, third = (picture(256, 256, seed) for seed in range(3))
     of, none = served(model, image_cache_bytes=8 * kept), served(model, image_cache_bytes=8 * kept - 1)
 
