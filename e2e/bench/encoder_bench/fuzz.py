@@ -39,10 +39,10 @@ from encoder_plugins.serving import limits
 
 CLIENTS = 8
 MIB = 1 << 20
-# requests of different lengths raise the high-water mark of allocators and caches first
-SETTLED_SHARE = 0.2
+# requests of different lengths raise the high-water mark of allocators first, and fill caches, of which pixels need thousands of requests
+SETTLED_SHARE = 0.5
 # the most that processes together may have grown after that: an answer is some KiB, a leak of each would be far above
-GROWTH_BYTES = 384 * MIB
+GROWTH_BYTES = 256 * MIB
 # cases that the sentinel sends; the longest of a reference take a CPU seconds
 SENTINEL_CASES = 16
 
