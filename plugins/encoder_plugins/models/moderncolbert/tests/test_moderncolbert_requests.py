@@ -186,13 +186,13 @@ def test_a_prompt_is_put_before_the_texts_and_its_name_says_what_they_are(model:
 
     assert ids(prompt_name="query") == ids(input_type="query")
     assert ids(prompt_name="document") == ids(is_query=False)
-    asked, read = ids(prompt_name="fact", input_type="query"), ids(prompt_name="fact", is_query=False)
-    assert asked != ids(input_type="query")
+    query, document = ids(prompt_name="fact", input_type="query"), ids(prompt_name="fact", is_query=False)
+    assert query != ids(input_type="query")
     # the prefix and the expansion are those of the kind
-    assert (len(asked), asked[1]) == (32, ids(input_type="query")[1])
-    assert (len(read), read[1]) == (len(asked) - asked.count(asked[-1]), ids(is_query=False)[1])
+    assert (len(query), query[1]) == (32, ids(input_type="query")[1])
+    assert (len(document), document[1]) == (len(query) - query.count(query[-1]), ids(is_query=False)[1])
     # a kind may have the prompt of the other, as in the library
-    assert ids(prompt_name="query", input_type="document")[1] == read[1]
+    assert ids(prompt_name="query", input_type="document")[1] == document[1]
 
 
 def test_an_artifact_of_an_earlier_version_has_no_prompts_by_name(model: Path, tmp_path: Path) -> None:
