@@ -20,7 +20,7 @@ from encoder_client.work import Answer, Batch, Work, positive
 # a request with fewer texts, or documents, may stay below the limits that stand behind these
 _TEXTS = ("data.texts", "data.inputs")
 _DOCUMENTS = ("data.documents",)
-_PROMPT = "the server puts the checkpoint's own prompt and marker before each text; leave it out"
+_PROMPT = "the server puts a prompt of the checkpoint before each text; leave it out"
 _EPSILON = np.float32(1e-12)
 
 
@@ -36,7 +36,7 @@ class EncodeRows:
         self,
         context: Context,
         inputs: Document | Sequence[Document],
-        prompt_name: None = None,
+        prompt_name: str | None = None,
         prompt: None = None,
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
@@ -57,7 +57,7 @@ class EncodeRows:
             inputs: One text, or several. Documents of visual plugins are also images: a ``pathlib.Path`` or the bytes of a file, an image of
                 Pillow, an address as an object such as ``httpx.URL``, or ``{"image": ..., "text": ...}``, whose image may be an address as
                 a ``str``, too; and ``Pdf``. A path or an address that is a ``str`` by itself is a text.
-            prompt_name: Only None: the prompt is the checkpoint's for this side.
+            prompt_name: A prompt of the checkpoint, put before each text; None takes that of this side. Visual plugins have none by name.
             prompt: Only None.
             batch_size: Texts of one request; fewer where the server's limits require it.
             show_progress_bar: Whether a progress bar is shown; None shows it where the log level is INFO or DEBUG.
@@ -80,7 +80,9 @@ class EncodeRows:
             EncoderClientError: No answer; see ``encoder_client.errors``.
         """
         context.server.require_kind("pool_factor", kind="the methods of MultiVectorEncoder")
-        refuse(_PROMPT, prompt_name=prompt_name, prompt=prompt)
+        refuse(_PROMPT, prompt=prompt)
+        if prompt_name is not None:
+            context.server.require("prompt_name", argument="prompt_name")
         refuse(NO_TORCH, convert_to_numpy=not convert_to_numpy)
         refuse(NO_DEVICE, device=device, pool=pool, chunk_size=chunk_size)
         refuse("the server merges rows; use pool_factor", token_pooling=token_pooling)
@@ -93,7 +95,12 @@ class EncodeRows:
         documents = documents_of(listed, server, param="inputs")
         if self._side == "query":
             _check_queries(documents)
-        common = {"encoding": "bytes", "input_type": self._side, "pool_factor": pool_factor}
+        common = {
+            "encoding": "bytes",
+            "input_type": self._side,
+            "prompt_name": prompt_name,
+            "pool_factor": pool_factor,
+        }
 
         def decode(answer: Answer, batch: Batch) -> list[tuple[int, Array]]:
             found = rows_of(answer.content, answer.headers)

@@ -82,7 +82,7 @@ IMAGE_LIMITS = (
     Limit(
         name="image_cache_bytes",
         default=128 << 20,
-        description="Bytes of decoded pixels that each API server keeps of the images that came last; 1 keeps none.",
+        description="Bytes of decoded pixels that each API server keeps of the images, and pages of PDFs, that came last; 1 keeps none.",
     ),
 )
 """Further limits of plugins that take images."""

@@ -39,10 +39,10 @@ from encoder_plugins.serving import limits
 
 CLIENTS = 8
 MIB = 1 << 20
-# requests of different lengths raise the high-water mark of allocators and caches first
-SETTLED_SHARE = 0.2
+# requests of different lengths raise the high-water mark of allocators first, and fill caches, of which pixels need thousands of requests
+SETTLED_SHARE = 0.5
 # the most that processes together may have grown after that: an answer is some KiB, a leak of each would be far above
-GROWTH_BYTES = 384 * MIB
+GROWTH_BYTES = 256 * MIB
 # cases that the sentinel sends; the longest of a reference take a CPU seconds
 SENTINEL_CASES = 16
 
@@ -130,6 +130,7 @@ VISUAL: Sequence[Mapping[str, Any]] = (
     {"pdf": _PDF, "pages": "2,1", "dpi": 72},
     {"images": [_IMAGE, picture(300, 20, 2)], "embedding_dtype": "float16", "encoding": "bytes"},
     {"inputs": ["a text", {"image": _IMAGE}]},
+    {"inputs": [{"pdf": _PDF, "pages": "2", "dpi": 40}, "a text", {"pdf": _PDF, "dpi": 40}, {"image": _IMAGE}]},
     {"query": "bread", "documents": ["bread", {"image": _IMAGE}]},
     {"queries": ["bread", "one"], "documents": ["bread", {"pdf": _PDF, "pages": "2,1", "dpi": 40}, {"image": _IMAGE}]},
     {"query": "one", "documents": [{"pdf": _PDF, "dpi": 40}, {"pdf": _PDF, "pages": "1", "dpi": 40}], "top_k": 2},
@@ -155,6 +156,7 @@ ADDRESSED: Sequence[Mapping[str, Any]] = (
     {"images": [_IMAGE, f"https://{MEDIA_HOST}/a.png"], "encoding": "base64"},
     {"query": "bread", "documents": ["bread", {"image": f"https://{MEDIA_HOST}:443/a.png"}]},
     {"query": "bread", "documents": ["bread", {"pdf": f"https://{MEDIA_HOST}/a.pdf", "pages": "1-2"}]},
+    {"inputs": ["bread", {"pdf": f"https://{MEDIA_HOST}/a.pdf", "dpi": 40}]},
 )
 LINKED = "Tim Cook leads Apple in Cupertino."
 LABELS = ("person", "company", "city")

@@ -38,6 +38,7 @@ class Tiny:
         skiplist: Arguments of the native form's MultiVectorMask module.
         masked: Whether the encoder is published with a head for masked words.
         encoder: Fields of the encoder's configuration.
+        prompts: Further prompts by name; in PyLate's format they stand behind the prefixes.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tiny:
     skiplist: dict[str, Any] = field(default_factory=dict)
     masked: bool = False
     encoder: dict[str, Any] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
 
 
 def save(
@@ -95,14 +97,14 @@ def save(
         draw(modules[-1], 0.2)
         width = out
     modules += [MultiVectorMask(**tiny.skiplist), Normalize(module_input_name="token_embeddings")]
-    prompts = dict(zip(("query", "document"), prefixes, strict=True))
+    prompts = dict(zip(("query", "document"), prefixes, strict=True)) | tiny.prompts
     MultiVectorEncoder(modules=modules, device="cpu", prompts=prompts).save_pretrained(
         str(saved), create_model_card=False
     )
     if tiny.masked:
         _add_head(saved)
     if tiny.pylate is not None:
-        _as_pylate(saved, prefixes, tiny.pylate)
+        _as_pylate(saved, prefixes, {"prompts": tiny.prompts, **tiny.pylate})
     if tiny.stanford is not None:
         _as_stanford(saved, f"{built.base_model_prefix}.", tiny.stanford)
     shutil.rmtree(encoder)
@@ -198,7 +200,6 @@ def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any]) -
     (saved / "modules.json").write_text(json.dumps(kept, indent=2))
     (saved / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 31, "do_lower_case": False}))
     library = {
-        "prompts": {},
         "default_prompt_name": None,
         "similarity_fn_name": "MaxSim",
         "model_type": "ColBERT",

@@ -281,9 +281,11 @@ def test_rows_are_lists_of_arrays(colbert: ScriptedServer) -> None:
         assert [(rows.shape, rows[0, 0]) for rows in found] == [((2, 2), 97), ((1, 2), 99), ((3, 2), 100)]
         assert model.encode_query("ab").shape == (2, 2)
         assert model.encode_query([]) == []
+        model.encode_document("a", prompt_name="passage")
         (unit,) = model.encode_query(["a"], normalize_embeddings=True)
         np.testing.assert_allclose(unit, [[0.5**0.5, 0.5**0.5]], rtol=1e-6)
-    first, *_, last = (request.data for request in colbert.posted)
+    first, *_, named, last = (request.data for request in colbert.posted)
+    assert named == {"texts": ["a"], "input_type": "document", "prompt_name": "passage", "encoding": "bytes"}
     assert (first["input_type"], first["pool_factor"], first["encoding"]) == ("document", 2, "bytes")
     assert last == {"texts": ["a"], "input_type": "query", "encoding": "bytes"}
 
@@ -311,7 +313,6 @@ def test_rows_of_other_texts_are_no_answer(colbert: ScriptedServer) -> None:
 
 
 ROWS: Any = {
-    "prompt_name": {"prompt_name": "query"},
     "prompt": {"prompt": ""},
     "convert_to_numpy": {"convert_to_numpy": False},
     "device": {"device": "cpu"},

@@ -7,7 +7,7 @@ query and documents, and compare what the server answers with what the library c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported
@@ -17,6 +17,9 @@ from encoder_plugins.families.retrieval.settings import Settings
 # words of the longest text: the reference is recorded on a CPU, and 8 192 tokens would take it minutes
 MOST_WORDS = 1_200
 MOST_DOCUMENTS = 64
+
+# prompts of one checkpoint that get cases of their own
+MOST_PROMPTS = 12
 
 # what a user's case may have beside its text
 OPTIONS = {"input_type": "query", "documents": None}
@@ -36,12 +39,14 @@ class Case(TypedDict):
         input_type: What the text is.
         text: The text.
         documents: What the text, a query, scores; None where its rows are compared.
+        prompt_name: The prompt that the request names; missing where it names none.
     """
 
     id: str
     input_type: InputType
     text: str
     documents: list[str] | None
+    prompt_name: NotRequired[str]
 
 
 TEXTS: Mapping[str, str] = {
@@ -94,6 +99,15 @@ def built_in(settings: Settings) -> list[Case]:
     query_most = settings.expansion.length if settings.expansion else settings.lengths["query"]
     for kind, most in (("query", query_most), ("document", settings.lengths["document"])):
         found.append(_case(f"{kind}-beyond-limit", kind, _words(min(2 * (most or MOST_WORDS), MOST_WORDS))))
+    further = sorted(settings.named.keys() - {"query", "document"})[:MOST_PROMPTS]
+    for number, name in enumerate(further, 1):
+        for kind in ("query", "document"):
+            found.append({**_case(f"{kind}-prompt-{number}", kind, QUESTION), "prompt_name": name})
+    if further:
+        # what is stripped, and where, shows at the ends of the whole text
+        found.append(
+            {**_case("query-prompt-whitespace", "query", TEXTS["whitespace-around"]), "prompt_name": further[0]}
+        )
     found += [
         _case("score-question", "query", QUESTION, list(PASSAGES)),
         _case("score-word", "query", "bread", list(PASSAGES[::-1])),

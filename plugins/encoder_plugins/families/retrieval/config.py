@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from encoder_plugins.families.retrieval.dense import DenseSpec, from_config
@@ -28,11 +28,19 @@ class Side:
         prompt: What is put before each text, the prefix that marks the kind included.
         most_tokens: Tokens kept of a text, prompt and special tokens included.
         skips: Whether tokens of the skiplist have no row.
+        prefix_length: Characters at the start of ``prompt`` that precede a text whichever prompt a request names; None for all of them,
+            as where an earlier version of prep did not write it.
     """
 
     prompt: str
     most_tokens: int
     skips: bool
+    prefix_length: int | None = None
+
+    def before(self, prompt: str | None) -> tuple[str, str]:
+        """Return the prefix that marks the kind, and the prompt behind it; ``prompt`` is a request's own, None for that of the kind."""
+        end = len(self.prompt) if self.prefix_length is None else self.prefix_length
+        return self.prompt[:end], self.prompt[end:] if prompt is None else prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,7 @@ class RetrievalConfig:
         similarity: What a score is: the sum over the query's rows of the largest dot product, or the mean.
         strips: Whether white space around a text is left out; earlier versions of prep did not write it.
         width: Numbers of a row of the encoder, where no module changes it; otherwise of no use.
+        prompts: The checkpoint's prompts by name, without the prefixes of kinds; earlier versions of prep did not write them.
     """
 
     query: Side
@@ -75,6 +84,7 @@ class RetrievalConfig:
     similarity: Similarity
     strips: bool = False
     width: int = 0
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dimensions(self) -> int:

@@ -123,6 +123,7 @@ def resolve(settings: Settings, tokenizer: Any, encoder: Any) -> RetrievalConfig
             prompt=settings.prompts[kind],
             most_tokens=limit if most is None else most,
             skips=kind in settings.skiplist_tasks,
+            prefix_length=len(settings.markers[kind]),
         )
 
     most = settings.lengths["query"]
@@ -142,6 +143,7 @@ def resolve(settings: Settings, tokenizer: Any, encoder: Any) -> RetrievalConfig
         normalize=settings.normalize,
         similarity=settings.similarity,
         strips=settings.strips,
+        prompts=settings.named,
     )
     if expansion is not None and served.query.most_tokens < expansion.length:
         raise Unsupported(

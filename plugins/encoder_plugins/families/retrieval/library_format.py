@@ -17,6 +17,20 @@ def strips(folder: Path) -> bool:
     return (folder / LIBRARY).is_file() and is_pylate(read_object(folder, LIBRARY))
 
 
+def whole_text(folder: Path, text: str, kind: str, prompt_name: str | None) -> str | None:
+    """Return a text with its prompt and the prefix of its kind as PyLate has them; None for a checkpoint of another library.
+
+    PyLate leaves out the white space around prompt and text together, and its prefix is there whichever prompt is named. sentence-transformers 6.2
+    reads PyLate's checkpoints, keeps the white space, and takes the prefix for a part of the prompts ``query`` and ``document``.
+    """
+    if not strips(folder):
+        return None
+    library = read_object(folder, LIBRARY)
+    prefix = library.get(f"{kind}_prefix") or ""
+    prompt = (library.get("prompts") or {}).get(prompt_name or kind) or ""
+    return f"{prefix}{(prompt.removeprefix(prefix) + text).strip()}"
+
+
 def is_pylate(library: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is in PyLate's format; raises Unsupported for one of neither format."""
     kind = library.get("model_type")

@@ -113,9 +113,10 @@ class MultiVectors:
         return (FLOAT, BASE64)
 
     def group(self, case: Case, variant: Variant) -> tuple[object, ...]:
-        """Return what cases must share to be sent in one request: their kind; a case of scores is sent alone."""
+        """Return what cases must share to be sent in one request: kind and prompt; a case of scores is sent alone."""
         del variant
-        return (case["input_type"],) if case["documents"] is None else ("score", case["id"])
+        rows = (case["input_type"], case.get("prompt_name"))
+        return rows if case["documents"] is None else ("score", case["id"])
 
     def weight(self, case: Case) -> int:
         """Return how many texts of a request a case takes."""
@@ -127,7 +128,8 @@ class MultiVectors:
         if first["documents"] is not None:
             return {"data": {"query": first["text"], "documents": first["documents"]}}
         texts = {"text": first["text"]} if len(together) == 1 else {"texts": [case["text"] for case in together]}
-        return {"data": {**texts, "input_type": first["input_type"], "encoding": variant.encoding}}
+        prompt = {"prompt_name": first["prompt_name"]} if "prompt_name" in first else {}
+        return {"data": {**texts, "input_type": first["input_type"], **prompt, "encoding": variant.encoding}}
 
     def outputs(self, content: bytes, together: Sequence[Case], variant: Variant) -> list[Array]:
         """Return rows `[rows, dimensions]` or scores `[documents]` of each case.

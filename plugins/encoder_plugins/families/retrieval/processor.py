@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, request, rerank, token_pooling
 from encoder_plugins.families.retrieval.checkpoint import read_served
-from encoder_plugins.families.retrieval.request import Request, RetrievalLimits, RowsAnswer, Wanted
-from encoder_plugins.families.retrieval.scoring import ScoresAnswer, Scoring, Texts, list_of
+from encoder_plugins.families.retrieval.request import RetrievalLimits, RowsAnswer, TextRequest, Wanted
+from encoder_plugins.families.retrieval.scoring import Origin, ScoresAnswer, Scoring, Texts, list_of
 from encoder_plugins.families.retrieval.tokens import TextTokenizer, TokenisedText
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
@@ -54,6 +54,7 @@ class Parsed:
         scoring: How scores are answered; None where rows are wanted.
         wanted: How rows are.
         lora: The adapter; None for none.
+        origins: Where each of ``texts`` comes from, where one document of the request became several; None where each is one.
     """
 
     texts: Sequence[TokenisedText]
@@ -62,6 +63,7 @@ class Parsed:
     scoring: Scoring | None = None
     wanted: Wanted = field(default_factory=Wanted)
     lora: str | None = None
+    origins: Sequence[Origin] | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -73,7 +75,7 @@ class MultiVectorProcessor:
     """Serves one checkpoint of one vector per token."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {
-        "pooling": Schema(Envelope[Request], RowsAnswer, ScoresAnswer, binary=True),
+        "pooling": Schema(Envelope[TextRequest], RowsAnswer, ScoresAnswer, binary=True),
         **rerank.SCHEMAS,
     }
 
@@ -114,7 +116,7 @@ class MultiVectorProcessor:
         return Parsed(texts=tokenised, wanted=wanted, lora=found.lora)
 
     def _check(self, data: Any) -> tuple[Texts, Wanted] | Scoring:
-        return request.check(data, self.limits)
+        return request.check_prompted(data, self.limits, self._config.prompts)
 
     def _check_rerank(self, data: Any) -> Scoring:
         return rerank.check_rerank(data, self.limits, most_tokens=self._config.document.most_tokens)
@@ -137,7 +139,7 @@ class MultiVectorProcessor:
             )
 
     def _tokenised(self, found: Texts) -> list[TokenisedText]:
-        texts = self._tokenizer(found.texts, found.kind)
+        texts = self._tokenizer(found.texts, found.kind, found.prompt)
         for position, text in enumerate(texts):
             self._check_length(text, found.where(position))
             if not text.rows:
@@ -209,7 +211,10 @@ class MultiVectorProcessor:
         numbers = self._numbers(request)
         if wanted.encoding == "bytes":
             content, headers = encodings.encode_bytes(np.concatenate(texts), wanted.dtype, ranges)
-            described = {f"x-encoder-{name}": ",".join(map(str, each)) for name, each in numbers.items()}
+            described = {
+                f"x-encoder-{name}": ",".join("" if number is None else str(number) for number in each)
+                for name, each in numbers.items()
+            }
             described |= {**headers, "x-encoder-rows": ",".join(map(str, counts))}
             return Response(body=content, media_type=encodings.BINARY, prompt_tokens=tokens, headers=described)
         data: dict[str, Any] = {
@@ -225,8 +230,8 @@ class MultiVectorProcessor:
             data["tokens"] = [self._row_tokens(text) for text in request.texts]
         return Response(body=msgspec.json.encode({"data": data}), prompt_tokens=tokens)
 
-    def _numbers(self, request: Parsed) -> dict[str, list[int]]:
-        """Return what else the answer has about the texts by name: one number for each."""
+    def _numbers(self, request: Parsed) -> Mapping[str, Sequence[int | None]]:
+        """Return what else the answer has about the texts by name: one number for each, or None."""
         return {}
 
     def _finished(self, rows: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:

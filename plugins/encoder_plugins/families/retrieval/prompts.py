@@ -12,7 +12,7 @@ from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval.config import InputType
 
 # the prompts of `encode_query` and `encode_document` of sentence-transformers 6.2: the first that the checkpoint has
-SIDES: Mapping[str, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+SIDES: Mapping[InputType, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 # how a prompt says that a document has no title; what stands for the title is the last word
 UNTITLED = "title: none"
@@ -70,6 +70,11 @@ class Prompts:
     def of_side(self, side: InputType) -> str:
         """Return the prompt of a side of retrieval; empty where the checkpoint has none."""
         return next((self.texts[name] for name in SIDES[side] if name in self.texts), "")
+
+
+def side_of_prompt(name: str) -> InputType | None:
+    """Return the side of retrieval that the name of a prompt stands for in the library; None for another name."""
+    return next((side for side, names in SIDES.items() if name in names), None)
 
 
 def takes_title(prompt: str) -> bool:

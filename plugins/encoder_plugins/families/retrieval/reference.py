@@ -48,13 +48,12 @@ class MultiVectorRecorder:
         del auxiliary
         if trust_remote_code:
             raise Unsupported("the modules of these checkpoints are the library's own; no code of a checkpoint is run")
-        read = [as_read(case, strips=library_format.strips(checkpoint)) for case in cases]
         with calm(checkpoint):
             library = load(checkpoint)
-            exact = {str(case["id"]): output(library, case) for case in read}
+            exact = {str(case["id"]): output(library, case, checkpoint) for case in cases}
             calibrated = calibration.record(library)
             rounding = library.bfloat16()
-            rounded = {str(case["id"]): output(rounding, case) for case in read}
+            rounded = {str(case["id"]): output(rounding, case, checkpoint) for case in cases}
         names = {str(case["id"]): "rows" if case["documents"] is None else "scores" for case in cases}
         return Recording(
             cases=cases,
@@ -105,33 +104,20 @@ def load(checkpoint: Path) -> MultiVectorEncoder:
     return library.float().eval()
 
 
-def as_read(case: Mapping[str, Any], *, strips: bool) -> Mapping[str, Any]:
-    """Return a case with the texts that the checkpoint's own library makes tokens of.
-
-    PyLate leaves out the white space around a text. sentence-transformers 6.2 reads PyLate's checkpoints and keeps it, which is another text to
-    every tokenizer that has tokens for it; the checkpoint was trained without.
-    """
-    if not strips:
-        return case
-    documents = case["documents"]
-    return {
-        **case,
-        "text": case["text"].strip(),
-        "documents": None if documents is None else [document.strip() for document in documents],
-    }
-
-
-def output(library: MultiVectorEncoder, case: Mapping[str, Any]) -> Array:
+def output(library: MultiVectorEncoder, case: Mapping[str, Any], checkpoint: Path) -> Array:
     """Compute the rows of one case, or its scores."""
-    text = encode(library, case["text"], case["input_type"])
+    text = encode(library, case["text"], case["input_type"], checkpoint, case.get("prompt_name"))
     if case["documents"] is None:
         return np.asarray(text.float().numpy(), dtype=np.float32)
-    documents = [encode(library, document, "document") for document in case["documents"]]
+    documents = [encode(library, document, "document", checkpoint) for document in case["documents"]]
     scores: Any = library.similarity([text], documents)[0]
     return np.asarray(scores.float().numpy(), dtype=np.float32)
 
 
-def encode(library: MultiVectorEncoder, text: str, kind: str) -> Any:
-    """Return the rows of one text, a tensor `[rows, dimensions]`."""
+def encode(library: MultiVectorEncoder, text: str, kind: str, checkpoint: Path, prompt_name: str | None = None) -> Any:
+    """Return the rows of one text, a tensor `[rows, dimensions]`, as the checkpoint's own library reads the text."""
     function = library.encode_query if kind == "query" else library.encode_document
-    return function(text, batch_size=1, show_progress_bar=False)
+    whole = library_format.whole_text(checkpoint, text, kind, prompt_name)
+    if whole is not None:
+        return function(whole, prompt="", batch_size=1, show_progress_bar=False)
+    return function(text, prompt_name=prompt_name, batch_size=1, show_progress_bar=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,7 +19,8 @@ from encoder_plugins.families.retrieval.fields import (
     TopKField,
     side_of,
 )
-from encoder_plugins.families.retrieval.scoring import Scoring, ScoringLimits, Texts, Usage
+from encoder_plugins.families.retrieval.prompts import Prompts, side_of_prompt
+from encoder_plugins.families.retrieval.scoring import FIELDS, Scoring, ScoringLimits, Texts, Usage
 from encoder_plugins.families.retrieval.scoring import check as check_scoring
 from encoder_plugins.families.retrieval.token_pooling import MOST_FACTOR
 from encoder_plugins.inputs.body import Data, EncodingField
@@ -82,6 +83,18 @@ class Request(Data, frozen=True):
     top_k: TopKField = None
 
 
+class TextRequest(Request, frozen=True):
+    """Texts whose rows are wanted, or documents to score by queries; the checkpoint has prompts by name."""
+
+    prompt_name: Annotated[
+        str | None,
+        Meta(
+            description="A prompt of the checkpoint, put before each text; null takes that of `input_type`. query, document, passage"
+            " and corpus say what the texts are, too, where `input_type` does not."
+        ),
+    ] = None
+
+
 class RowTokens(msgspec.Struct, frozen=True):
     """The tokens of a text's rows, in the order of the rows."""
 
@@ -139,6 +152,47 @@ def check(data: Request, limits: RetrievalLimits) -> tuple[Texts, Wanted] | Scor
         return scoring
     texts = texts_of(data.text, data.texts, limits)
     return rows_wanted(data, texts, path="data.text" if data.texts is None else "data.texts[{}]")
+
+
+def check_prompted(
+    data: TextRequest, limits: RetrievalLimits, prompts: Mapping[str, str]
+) -> tuple[Texts, Wanted] | Scoring:
+    """Return what a request wants that may name a prompt.
+
+    Args:
+        data: The request.
+        limits: What it is held to.
+        prompts: The checkpoint's prompts by name; empty where prep did not write them.
+
+    Raises:
+        InvalidRequest: As ``check`` does, and where there is no such prompt, or nothing says what its texts are.
+    """
+    name = data.prompt_name
+    if name is None:
+        return check(data, limits)
+    if any(getattr(data, field) is not None for field in FIELDS):
+        raise InvalidRequest(
+            "scores are those of the checkpoint's prompts for queries and documents; leave the field out",
+            param="data.prompt_name",
+        )
+    if not prompts:
+        raise InvalidRequest(
+            "the artifact was prepared without the checkpoint's prompts; prepare the model again",
+            param="data.prompt_name",
+        )
+    prompt = Prompts(texts=prompts).choose(prompt_name=name, path="data.")
+    if data.input_type is None and data.is_query is None:
+        side = side_of_prompt(name)
+        if side is None:
+            raise InvalidRequest(
+                f"the field is required beside the prompt {name!r}: query or document, whose rows differ for the same text",
+                param="data.input_type",
+            )
+        data = msgspec.structs.replace(data, input_type=side)
+    checked = check(data, limits)
+    assert not isinstance(checked, Scoring)
+    texts, wanted = checked
+    return replace(texts, prompt=prompt), wanted
 
 
 def rows_wanted(data: Request, texts: Sequence[str], *, path: str) -> tuple[Texts, Wanted]:

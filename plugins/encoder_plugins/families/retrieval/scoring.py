@@ -38,12 +38,14 @@ class Texts:
         path: The field that holds the text at a position, for messages.
         kind: What they are.
         first: The position in the request of the first of them.
+        prompt: What is put before each of them; None for the prompt of their kind.
     """
 
     texts: Sequence[str]
     path: str
     kind: InputType
     first: int = 0
+    prompt: str | None = None
 
     def where(self, position: int) -> str:
         """Return the field that holds the text at a position of ``texts``."""

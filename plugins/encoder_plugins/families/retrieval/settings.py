@@ -95,6 +95,8 @@ class Settings:
 
     Attributes:
         prompts: What is put before each text of a kind.
+        markers: What of it precedes a text whichever prompt is named; empty but for PyLate's format.
+        named: The checkpoint's prompts by name, without those markers.
         prefixes: Prompts that stand for one token each, which the tokenizer has to emit as one.
         lengths: Tokens kept of a text of each kind; None leaves that to the tokenizer.
         tokenizer_limit: What the Transformer module sets the tokenizer's own limit to; None for nothing.
@@ -109,6 +111,8 @@ class Settings:
     """
 
     prompts: Mapping[InputType, str]
+    markers: Mapping[InputType, str]
+    named: Mapping[str, str]
     prefixes: tuple[str, ...]
     lengths: Mapping[InputType, int | None]
     tokenizer_limit: int | None
@@ -160,8 +164,16 @@ def read(folder: Path, width: int) -> Settings:
             _normalize(folder, path)
             normalize = True
     transformer = _transformer(folder, library)
+    prompts = _prompts(library)
+    # PyLate inserts its prefix whatever the prompt; to sentence-transformers it is the beginning of one prompt
+    markers = {kind: (library.get(f"{kind}_prefix") or "") if pylate else "" for kind in prompts}
     return Settings(
-        prompts=_prompts(library),
+        prompts=prompts,
+        markers=markers,
+        named={
+            **_named(library),
+            **{kind: prompt.removeprefix(markers[kind]) for kind, prompt in prompts.items()},
+        },
         prefixes=tuple(
             _text(LIBRARY, library, name) for name in ("query_prefix", "document_prefix") if library.get(name)
         ),
@@ -202,6 +214,8 @@ def _stanford(folder: Path, width: int) -> Settings:
 
     return Settings(
         prompts={"query": query, "document": document},
+        markers={"query": "", "document": ""},
+        named={"query": query, "document": document},
         prefixes=(query, document),
         lengths={"query": None, "document": length("doc_maxlen")},
         tokenizer_limit=None,
@@ -343,15 +357,20 @@ def _expansion(transformer: Mapping[str, Any]) -> ExpansionSettings | None:
 
 def _prompts(library: Mapping[str, Any]) -> dict[InputType, str]:
     """Return what is put before texts of each kind: the prefix, and the checkpoint's prompt behind it."""
+    prompts = _named(library)
+
+    def one(kind: InputType) -> str:
+        prefix = _text(LIBRARY, library, f"{kind}_prefix")
+        return prefix + prompts.get(kind, "").removeprefix(prefix)
+
+    return {"query": one("query"), "document": one("document")}
+
+
+def _named(library: Mapping[str, Any]) -> dict[str, str]:
     prompts = library.get("prompts") or {}
     if not isinstance(prompts, dict):
         raise Unsupported(f"{LIBRARY}: prompts is {shown(prompts)}; expected texts by name")
-
-    def one(kind: InputType) -> str:
-        prefix, prompt = _text(LIBRARY, library, f"{kind}_prefix"), _text(f"{LIBRARY}: prompts", prompts, kind)
-        return prefix + prompt.removeprefix(prefix)
-
-    return {"query": one("query"), "document": one("document")}
+    return {name: _text(f"{LIBRARY}: prompts", prompts, name) for name in prompts}
 
 
 def _text(where: str, values: Mapping[str, Any], name: str) -> str:

@@ -66,12 +66,14 @@ class TextTokenizer:
         # which token ids have a row where the skiplist counts
         self._has_row = ~np.isin(np.arange(tokens), config.skiplist)
 
-    def __call__(self, texts: Sequence[str], kind: InputType) -> list[TokenisedText]:
-        """Return the tokens of each text."""
-        prompt = self._config.side(kind).prompt
+    def __call__(self, texts: Sequence[str], kind: InputType, prompt: str | None = None) -> list[TokenisedText]:
+        """Return the tokens of each text, behind a prompt of the request's, or behind that of the kind where ``prompt`` is None."""
+        prefix, prompt = self._config.side(kind).before(prompt)
+        texts = [prompt + text for text in texts]
         if self._config.strips:
+            # PyLate puts the prefix before what it has stripped, and strips prompt and text together
             texts = [text.strip() for text in texts]
-        encoded = self._backends[kind].encode_batch_fast([prompt + text for text in texts])
+        encoded = self._backends[kind].encode_batch_fast([prefix + text for text in texts])
         return [self._text(encoding.ids, kind) for encoding in encoded]
 
     def strings(self, ids: Sequence[int]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from hashlib import sha256
 
 import numpy as np
@@ -15,10 +16,12 @@ from encoder_plugins.inputs.image import ImageLimits, decode
 
 # of the cache that one image may take, so that large ones do not drive out all others
 _LARGEST_SHARE = 8
+# Pillow stores the three channels of a pixel in four
+_BYTES_PER_PIXEL = 4
 
 
 class Pixels:
-    """Decodes files of images, and keeps the pixels of those that came last: rerankers get the same pages with query after query.
+    """Decodes and scales images, and keeps the pixels of those that came last: rerankers get the same pages with query after query.
 
     Used by several threads at once.
 
@@ -31,7 +34,7 @@ class Pixels:
     def __init__(self, limits: ImageLimits, bounds: Sizes, cache_bytes: int) -> None:
         self._limits, self._bounds = limits, bounds
         self._largest = cache_bytes // _LARGEST_SHARE
-        self._kept: LRUCache[bytes, tuple[Image.Image, int]] = LRUCache(cache_bytes, getsizeof=_bytes)
+        self._kept: LRUCache[Hashable, tuple[Image.Image, int]] = LRUCache(cache_bytes, getsizeof=_bytes)
         self._lock = threading.Lock()
 
     def of(self, content: bytes, *, path: str) -> tuple[Image.Image, int]:
@@ -45,19 +48,35 @@ class Pixels:
             InvalidRequest: It is not an image that is decoded.
         """
         key = sha256(content).digest()
+        kept = self.kept(key)
+        return self.fit(key, decode(content, self._limits, path=path), path=path) if kept is None else kept
+
+    def kept(self, key: Hashable) -> tuple[Image.Image, int] | None:
+        """Return what ``fit`` returned for a key; None where it is not kept."""
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is None:
-            kept = fitted(decode(content, self._limits, path=path), self._bounds, path=path)
-            if _bytes(kept) <= self._largest:
-                with self._lock:
-                    self._kept[key] = kept
-        return kept
+            return self._kept.get(key)
+
+    def fit(self, key: Hashable, image: Image.Image, *, path: str) -> tuple[Image.Image, int]:
+        """Return an image as ``fitted`` does, and keep that.
+
+        Args:
+            key: What decides its pixels.
+            image: The image, which nobody else changes.
+            path: The field that it came in, for messages.
+
+        Raises:
+            InvalidRequest: The model has no view for its sides.
+        """
+        found = fitted(image, self._bounds, path=path)
+        if _bytes(found) <= self._largest:
+            with self._lock:
+                self._kept[key] = found
+        return found
 
 
 def _bytes(found: tuple[Image.Image, int]) -> int:
     image, _ = found
-    return image.width * image.height * 3
+    return image.width * image.height * _BYTES_PER_PIXEL
 
 
 def fitted(image: Image.Image, bounds: Sizes, *, path: str) -> tuple[Image.Image, int]:

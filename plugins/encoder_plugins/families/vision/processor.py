@@ -6,7 +6,7 @@ and scales the pixels, in a thread however small the file is; they are held from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +18,13 @@ from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, P
 from encoder_plugins.families.retrieval.request import Wanted
 from encoder_plugins.families.retrieval.scoring import Origin, Scoring, Texts, list_of
 from encoder_plugins.families.retrieval.tokens import TokenisedText
-from encoder_plugins.families.vision import pixels, request
+from encoder_plugins.families.vision import request
 from encoder_plugins.families.vision.config import read_visual
+from encoder_plugins.families.vision.pages import Pages
 from encoder_plugins.families.vision.pixels import Pixels
 from encoder_plugins.families.vision.request import (
+    DATA,
+    INPUTS,
     VisualLimits,
     VisualRequest,
     VisualRerankRequest,
@@ -100,6 +103,7 @@ class VisualProcessor(MultiVectorProcessor):
         self.limits: VisualLimits = limits.typed(VisualLimits, context.limits)
         self._pdfs = PdfRenderer(self.limits)
         self._pixels = Pixels(self.limits, self._visual.bounds, self.limits.image_cache_bytes)
+        self._pages = Pages(self._pdfs, self._pixels, most=self.limits.pdf_pages)
         self._rules = request.Rules(limits=self.limits, captions=self._captions, hosts=context.media_hosts)
         self._remote_images = RemoteFiles(context.media_hosts, remote.images(self.limits))
         self._remote_pdfs = RemoteFiles(context.media_hosts, remote.pdfs(self.limits))
@@ -205,23 +209,28 @@ class VisualProcessor(MultiVectorProcessor):
     def _rendered(self, request: Parsed) -> Parsed:
         """Return a request with the pages of each PDF in its place, with their pixels."""
         pdfs = {text.path: text for text in request.texts if isinstance(text, EncodedPdf)}
-        pages: dict[str, list[TokenisedText]] = {path: [] for path in pdfs}
-        with closing(self._pdfs.pages({path: text.pdf for path, text in pdfs.items()})) as rendered:
-            for path, number, rendered_page in rendered:
+        pages: dict[str, dict[int, Page]] = {path: {} for path in pdfs}
+        with closing(self._pages.of({path: text.pdf for path, text in pdfs.items()})) as found_pages:
+            for path, number, image, tokens in found_pages:
                 field = f"{path}.pdf"
-                image, tokens = pixels.fitted(rendered_page, self._visual.bounds, path=field)
                 ids = self._cut(pdfs[path].ids, tokens, field)
                 page = Page(ids, len(ids), None, image=image, image_tokens=tokens, page=number)
                 self._check_document(page, request, field)
-                pages[path].append(page)
+                pages[path][number] = page
         texts: list[TokenisedText] = []
         origins: list[Origin] = []
         for position, text in enumerate(request.texts):
-            found = pages[text.path] if isinstance(text, EncodedPdf) else [text]
+            found: list[TokenisedText] = [text]
+            if isinstance(text, EncodedPdf):
+                own = pages[text.path]
+                found = [own[number] for number in text.pdf.pages or sorted(own)]
             texts += found
             origins += [Origin(position, each.page if isinstance(each, Page) else None) for each in found]
         if request.scoring is None or request.queries is None:
-            return replace(request, texts=texts)
+            if all(path == DATA for path in pdfs):
+                return replace(request, texts=texts)
+            check_documents(len(texts), self.limits, path=INPUTS)
+            return replace(request, texts=texts, origins=origins)
         # how many pages a PDF has is not known before
         check_documents(len(texts), self.limits, path=list_of(request.scoring.documents))
         self._check_scored(request.scoring, request.queries, len(texts))
@@ -253,6 +262,11 @@ class VisualProcessor(MultiVectorProcessor):
         if request.wanted.pool_factor is not None:
             self._check_pooling([document], path)
 
-    def _numbers(self, request: Parsed) -> dict[str, list[int]]:
+    def _numbers(self, request: Parsed) -> Mapping[str, Sequence[int | None]]:
+        if request.origins is not None:
+            return {
+                "indices": [origin.document for origin in request.origins],
+                "pages": [origin.page for origin in request.origins],
+            }
         pages = [text.page for text in request.texts if isinstance(text, Page)]
         return {"pages": pages} if pages else {}

@@ -24,6 +24,8 @@ from encoder_plugins.inputs.text import check_texts
 # Unicode's own: what stands for an object in a text
 IMAGE = "\ufffc"
 IMAGE_FIELDS = ("image", "images", "inputs", "pdf")
+# the fields that have documents, each page of a PDF being one, and what has the fields of one PDF
+INPUTS, DATA = "data.inputs", "data"
 # of a request for scores
 _SCORING_FIELDS = ("query", "queries", "top_k")
 
@@ -65,29 +67,24 @@ DpiField: TypeAlias = Annotated[
 
 
 class Item(Data, frozen=True):
-    """A text, an image, or both where the plugin takes texts of images."""
+    """A text, an image, or both where the plugin takes texts of images; or a PDF."""
 
     text: str | None = None
     image: Annotated[str | None, Meta(description=f"An image {_FORMS}.")] = None
-
-
-class ScoredItem(Item, frozen=True):
-    """A text, an image, or both where the plugin takes texts of images; or a PDF."""
-
     pdf: Annotated[
-        str | None, Meta(description=f"One PDF {_PDF_FORMS}. Each of its pages is a document with a score of its own.")
+        str | None, Meta(description=f"One PDF {_PDF_FORMS}. Each of its pages is a document of its own.")
     ] = None
     pages: PagesField = None
     dpi: DpiField = None
 
 
 DocumentsField: TypeAlias = Annotated[
-    list[str | ScoredItem] | None,
+    list[str | Item] | None,
     Meta(description="The documents to score: texts, or objects with a `text`, an `image` or a `pdf`."),
 ]
 
 RerankedField: TypeAlias = Annotated[
-    list[str | ScoredItem], Meta(description="Texts, or objects with a `text`, an `image` or a `pdf`.")
+    list[str | Item], Meta(description="Texts, or objects with a `text`, an `image` or a `pdf`.")
 ]
 
 
@@ -100,7 +97,8 @@ class VisualRequest(retrieval.Request, frozen=True):
     ] = None
     images: Annotated[list[str] | None, Meta(description="Several images; the answer keeps their order.")] = None
     inputs: Annotated[
-        list[str | Item] | None, Meta(description="Documents, texts and images mixed; the answer keeps their order.")
+        list[str | Item] | None,
+        Meta(description="Documents, texts, images and PDFs mixed; the answer keeps their order."),
     ] = None
     pdf: Annotated[
         str | None, Meta(description=f"One PDF, {_PDF_FORMS}. Each of its pages is a document with rows of its own.")
@@ -113,8 +111,15 @@ class VisualRequest(retrieval.Request, frozen=True):
 class VisualEmbeddings(Embeddings, frozen=True):
     """The rows of each document, in the order of the documents."""
 
+    indices: Annotated[
+        list[int] | UnsetType,
+        Meta(description="The position in `inputs` of each of `embeddings`; only where there are PDFs among them."),
+    ] = UNSET
     pages: Annotated[
-        list[int] | UnsetType, Meta(description="The page of each of `embeddings`, where the request has `pdf`.")
+        list[int | None] | UnsetType,
+        Meta(
+            description="The page of each of `embeddings`, where the request has a PDF; null for one of `inputs` that is no PDF."
+        ),
     ] = UNSET
 
 
@@ -292,9 +297,10 @@ def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
 
 def check_documents(count: int, limits: VisualLimits, *, path: str) -> None:
     """Refuse more documents than the limit, each page of a PDF being one; ``path`` is the field that holds them."""
-    if count > limits.documents:
+    limit, most = ("texts", limits.texts) if path == INPUTS else ("documents", limits.documents)
+    if count > most:
         raise InvalidRequest(
-            f"{count} documents, each page of a PDF being one; the limit is {limits.documents} (documents)", param=path
+            f"{count} documents, each page of a PDF being one; the limit is {most} ({limit})", param=path
         )
 
 
@@ -306,11 +312,12 @@ def _scoring(found: Scoring, documents: VisualTexts, rules: Rules) -> Scoring:
 def _documents(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted]:
     limits = rules.limits
     if data.pdf is not None:
-        pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path="data", hosts=rules.hosts)
-        found = _texts([IMAGE], path="data.pdf", pdfs={0: PdfFile(path="data", pdf=pdf)})
+        pdf = pdf_of(data.pdf, data.pages, data.dpi, limits, path=DATA, hosts=rules.hosts)
+        found = _texts([IMAGE], path="data.pdf", pdfs={0: PdfFile(path=DATA, pdf=pdf)})
     elif data.inputs is not None:
-        found = split(data.inputs, rules, path="data.inputs")
-        check_texts(found.texts, limits, path="data.inputs")
+        found = split(data.inputs, rules, path=INPUTS)
+        check_texts(found.texts, limits, path=INPUTS)
+        check_documents(found.documents, limits, path=INPUTS)
     else:
         path = "data.image" if data.image is not None else "data.images[{}]"
         files = [data.image] if data.image is not None else data.images or []
@@ -344,7 +351,7 @@ def split(items: Sequence[str | Item], rules: Rules, *, path: str) -> VisualText
     texts, images, pdfs, pages = [], {}, {}, 0
     for position, item in enumerate(items):
         where = f"{path}[{position}]"
-        if isinstance(item, ScoredItem) and (file := _pdf(item, rules, path=where)) is not None:
+        if not isinstance(item, str) and (file := _pdf(item, rules, path=where)) is not None:
             pages += len(file.pdf.pages or (1,))
             if pages > rules.limits.pdf_pages:
                 raise InvalidRequest(
@@ -376,7 +383,7 @@ def _texts(
     return VisualTexts(texts=texts, path=path, kind="document", images=images or {}, pdfs=pdfs or {})
 
 
-def _pdf(item: ScoredItem, rules: Rules, *, path: str) -> PdfFile | None:
+def _pdf(item: Item, rules: Rules, *, path: str) -> PdfFile | None:
     """Return the PDF of an item; None where it has none."""
     if item.pdf is None:
         if name := next((name for name in ("pages", "dpi") if getattr(item, name) is not None), None):
@@ -389,7 +396,7 @@ def _pdf(item: ScoredItem, rules: Rules, *, path: str) -> PdfFile | None:
 
 def _one_of(item: str | Item, rules: Rules) -> str:
     says = "an item has text, image, or both" if rules.captions else "an item has either text or image"
-    return f"{says}, or pdf" if isinstance(item, ScoredItem) else says
+    return f"{says}, or pdf"
 
 
 def _image(value: str, rules: Rules, *, path: str) -> ImageFile:

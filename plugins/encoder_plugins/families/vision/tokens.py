@@ -40,11 +40,11 @@ class VisualTokenizer(TextTokenizer):
         # tokens of the prompts themselves, which come before those of a text
         self._own = {kind: len(self._reserved_in(backend.encode(prompt).ids)) for kind, prompt in prompts.items()}
 
-    def __call__(self, texts: Sequence[str], kind: InputType) -> list[TokenisedText]:
-        """Return the tokens of each text."""
+    def __call__(self, texts: Sequence[str], kind: InputType, prompt: str | None = None) -> list[TokenisedText]:
+        """Return the tokens of each text, with what is around texts of its kind."""
         suffix = self._visual.query_suffix if kind == "query" else self._visual.document_suffix
         most = self._config.side(kind).most_tokens
-        return [self._around(text.ids, kind, suffix, most) for text in super().__call__(texts, kind)]
+        return [self._around(text.ids, kind, suffix, most) for text in super().__call__(texts, kind, prompt)]
 
     def captioned(self, text: str) -> VisualText:
         """Return the tokens of an image with a text, one token for all of the image among them; nothing is cut."""

@@ -24,10 +24,13 @@ CASES = frozenset(
         "query-punctuation-words",
         "query-markers",
         "query-whitespace-around",
+        "query-prompt-1",
+        "query-prompt-whitespace",
         "document-question",
         "document-three-hundred-words",
         "document-punctuation-words",
         "document-markers",
+        "document-prompt-1",
         "score-question",
     }
 )

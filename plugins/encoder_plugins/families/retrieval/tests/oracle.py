@@ -22,12 +22,16 @@ def library(folder: str) -> MultiVectorEncoder:
     return reference.load(Path(folder))
 
 
-def tokens(folder: str, texts: Sequence[str], kind: str) -> list[tuple[list[int], list[int], list[bool]]]:
+def tokens(
+    folder: str, texts: Sequence[str], kind: str, prompt_name: str | None = None
+) -> list[tuple[list[int], list[int], list[bool]]]:
     """Return ids, attention mask and which tokens have a row, for each text alone."""
     model = library(folder)
     found = []
-    for text in map(str.strip, texts) if library_format.strips(Path(folder)) else texts:
-        features = model.preprocess([text], prompt=model.prompts[kind], task=kind)
+    for text in texts:
+        whole = library_format.whole_text(Path(folder), text, kind, prompt_name)
+        prompt = model.prompts[prompt_name or kind] if whole is None else ""
+        features = model.preprocess([text if whole is None else whole], prompt=prompt, task=kind)
         ids, attended = features["input_ids"][0].tolist(), features["attention_mask"][0].tolist()
         mask: Any = model[[type(module).__name__ for module in model].index("MultiVectorMask")]
         kept = mask({**features}, task=kind)["attention_mask"][0].bool().tolist()
@@ -60,8 +64,7 @@ def fewer_rows(folder: str, texts: Sequence[str], factor: float, precision: str,
 
 def outputs(folder: str, cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Array]]:
     """Return rows or scores of each case in float32, as the recorder does."""
-    read = [reference.as_read(case, strips=library_format.strips(Path(folder))) for case in cases]
     with reference.calm(Path(folder)):
-        found = {str(case["id"]): reference.output(library(folder), case) for case in read}
+        found = {str(case["id"]): reference.output(library(folder), case, Path(folder)) for case in cases}
     names = {str(case["id"]): "rows" if case["documents"] is None else "scores" for case in cases}
     return {id_: {names[id_]: value} for id_, value in found.items()}

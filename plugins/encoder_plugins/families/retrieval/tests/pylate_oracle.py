@@ -33,7 +33,7 @@ def outputs(folder: str, cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def _output(folder: str, case: Mapping[str, Any]) -> dict[str, Array]:
-    text = encoded(folder, [case["text"]], case["input_type"])[0]
+    text = encoded(folder, [case["text"]], case["input_type"], prompt_name=case.get("prompt_name"))[0]
     if case["documents"] is None:
         return {"rows": text}
     documents = [encoded(folder, [document], "document")[0] for document in case["documents"]]
@@ -44,15 +44,18 @@ def _score(query: Array, document: Array) -> float:
     return float(colbert_scores(torch.from_numpy(query)[None], torch.from_numpy(document)[None]))
 
 
-def encoded(folder: str, texts: Sequence[str], kind: str, factor: int = 1) -> list[Array]:
+def encoded(
+    folder: str, texts: Sequence[str], kind: str, factor: int = 1, prompt_name: str | None = None
+) -> list[Array]:
     """Return the rows of each text, `[rows, dimensions]`.
 
-    Each text is a batch of two with itself: in a batch of one the transformers that PyLate 1.6 pins let the expansion tokens of LFM2 into its
+    PyLate uses a prompt where one is named, be it that of a kind. Each text is a batch of two with itself: in a batch of one the transformers that PyLate 1.6 pins let the expansion tokens of LFM2 into its
     convolutions, which they do in no larger batch, and which later versions never do.
     """
     twice = [text for text in texts for _ in range(2)]
     options = {"is_query": kind == "query", "pool_factor": factor, "show_progress_bar": False}
-    found = library(folder).encode(twice, batch_size=2, **options)
+    name = prompt_name or (kind if kind in library(folder).prompts else None)
+    found = library(folder).encode(twice, batch_size=2, prompt_name=name, **options)
     return [np.asarray(rows, np.float32) for rows in found[::2]]
 
 

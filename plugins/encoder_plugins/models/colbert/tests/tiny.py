@@ -38,7 +38,12 @@ TINY = [
         transformer={"query_expansion": {"strategy": "min", "length": 20, "attend": False}, "query_length": 64},
         skiplist={"skiplist_words": [".", "!", "?"]},
     ),
-    Tiny(name="pylate", pylate={"query_length": 24, "document_length": 48}, masked=True),
+    Tiny(
+        name="pylate",
+        pylate={"query_length": 24, "document_length": 48},
+        masked=True,
+        prompts={"query": "search query: ", "fact": "a fact:\n"},
+    ),
     Tiny(name="stanford", stanford=STANFORD),
     # without a length for documents that of the encoder holds
     Tiny(

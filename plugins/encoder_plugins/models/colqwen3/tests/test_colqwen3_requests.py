@@ -115,9 +115,9 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"pdf": PDF, "dpi": 50, "pool_factor": 2.0}, "data.pdf", "the limit pooled_rows"),
         ({"image": IMAGE, "pages": "1"}, "data.pages", "there is no pdf"),
         ({"query": "a", "documents": ["b"], "dpi": 100}, "data.dpi", "there is no pdf"),
-        ({"inputs": [{"pdf": PDF}]}, "data.inputs[0].pdf", "no such field"),
         *(
-            ({"query": "a", "documents": ["b", document]}, f"data.documents[1]{field}", says)
+            ({**more, name: ["b", document]}, f"data.{name}[1]{field}", says)
+            for name, more in (("documents", {"query": "a"}), ("inputs", {}))
             for document, field, says in (
                 ({"pdf": PDF, "text": "c"}, "", "an item has either text or image, or pdf"),
                 ({"pdf": PDF, "image": IMAGE}, "", "an item has either text or image, or pdf"),
@@ -154,6 +154,17 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
             "4 documents, each page of a PDF being one; the limit is 3 (documents)",
         ),
         (
+            {"inputs": ["b", "c", "d", {"pdf": PDF, "pages": "1,2"}]},
+            "data.inputs",
+            "5 documents, each page of a PDF being one; the limit is 4 (texts)",
+        ),
+        (
+            {"inputs": ["b", "c", "d", {"pdf": PDF, "dpi": 50}]},
+            "data.inputs",
+            "5 documents, each page of a PDF being one; the limit is 4 (texts)",
+        ),
+        ({"inputs": [{"pdf": PDF, "dpi": 50}], "pool_factor": 2.0}, "data.inputs[0].pdf", "the limit pooled_rows"),
+        (
             {"queries": ["a", "a"], "documents": ["b", {"pdf": PDF, "dpi": 50}]},
             "data.documents",
             "times 3 documents are",
@@ -161,7 +172,7 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
     ],
 )
 def test_a_bad_request_is_refused_by_field(data: Any, param: str, says: str, model: Path) -> None:
-    changed = {"images": 2, "image_pixels": 500_000, "pooled_rows": 50, "documents": 3, "pdf_pages": 3}
+    changed = {"images": 2, "image_pixels": 500_000, "pooled_rows": 50, "documents": 3, "texts": 4, "pdf_pages": 3}
     processor = served(model, 200, (), score_bytes=SCORE_BYTES, **changed)
     with pytest.raises(InvalidRequest) as refused:
         begun(processor, data)
@@ -221,8 +232,8 @@ def test_an_image_that_comes_again_is_decoded_once_within_the_bytes_that_are_kep
         return image.decode(content, *rest, **more)
 
     monkeypatch.setattr(pixels, "decode", decode)
-    # 256 × 256 pixels each: two of them fit, and one may take an eighth
-    kept = 3 * 256 * 256
+    # 256 × 256 pixels each, in which Pillow has four bytes: eight of them fit, and one may take an eighth
+    kept = 4 * 256 * 256
     first, second, third = (picture(256, 256, seed) for seed in range(3))
     of, none = served(model, image_cache_bytes=8 * kept), served(model, image_cache_bytes=8 * kept - 1)
 

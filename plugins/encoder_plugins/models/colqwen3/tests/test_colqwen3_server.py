@@ -139,6 +139,10 @@ def test_pages_of_a_pdf_have_the_rows_of_their_images(server: Server) -> None:
     chosen = server.answer(pdf=encoded, pages="3,1")
     assert (chosen["pages"], chosen["rows"]) == ([3, 1], [expected["rows"][2], expected["rows"][0]])
     np.testing.assert_allclose(chosen["embeddings"][1], expected["embeddings"][0], rtol=0, atol=1e-5)
+    mixed = server.answer(inputs=["A text.", {"pdf": encoded, "pages": "2-3"}, {"image": images[0]}])
+    assert (mixed["indices"], mixed["pages"]) == ([0, 1, 1, 2], [None, 2, 3, None])
+    for rows, image in zip(mixed["embeddings"][1:], (1, 2, 0), strict=True):
+        np.testing.assert_allclose(rows, expected["embeddings"][image], rtol=0, atol=1e-5)
 
 
 def test_pages_of_pdfs_are_scored_and_reranked_as_their_images(server: Server) -> None:

@@ -21,7 +21,11 @@ LAYERS = ["conv", "full_attention", "conv", "conv", "full_attention"]
 
 TINY = [
     Tiny(name="pylate", pylate={"query_length": 32, "document_length": 64}),
-    Tiny(name="pylate-attend", pylate={"query_length": 24, "document_length": 48, "attend_to_expansion_tokens": True}),
+    Tiny(
+        name="pylate-attend",
+        pylate={"query_length": 24, "document_length": 48, "attend_to_expansion_tokens": True},
+        prompts={"query": "search query: ", "fact": " a fact:\n"},
+    ),
     Tiny(
         name="native-two-dense",
         transformer={

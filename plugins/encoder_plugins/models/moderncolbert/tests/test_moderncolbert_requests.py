@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,22 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         ({**SCORED, "text": "a"}, "data.text", "both there"),
         ({**SCORED, "input_type": "query"}, "data.input_type", "both there"),
         ({**SCORED, "encoding": "base64"}, "data.encoding", "has only query, queries"),
+        ({"text": "a", "prompt_name": "fact"}, "data.input_type", "required beside the prompt 'fact'"),
+        (
+            {"text": "a", "prompt_name": "fiction"},
+            "data.prompt_name",
+            "no prompt 'fiction'.*: document, fact, query, summary",
+        ),
+        ({"text": "a", "input_type": "query", "prompt_name": ""}, "data.prompt_name", "no prompt ''; there is"),
+        ({"text": "a", "input_type": "query", "prompt_name": ["fact"]}, "data.prompt_name", "str"),
+        (
+            {"text": "a", "prompt_name": "fact", "is_query": True, "input_type": "document"},
+            "data.is_query",
+            "contradicts",
+        ),
+        ({"prompt_name": "query"}, "data.text", "neither"),
+        ({"text": "a", "prompt_name": "query", "pool_factor": 2}, "data.pool_factor", "only the rows of documents"),
+        ({**SCORED, "prompt_name": "fact"}, "data.prompt_name", "scores are those of"),
         # 2 queries of 32 rows of 32 numbers of 4 bytes, times 2 documents
         ({"queries": ["a", "b"], "documents": ["c", "d", "e"]}, "data.documents", "24576 bytes; the limit is 20000"),
     ],
@@ -158,6 +175,39 @@ def test_queries_are_expanded_and_the_added_tokens_only_query(query: dict[str, A
     document = served(model).parse(POOLING, bodies.encode({"text": "bread", "is_query": False})).texts[0]
     assert len(document.ids) == document.keys == text.keys
     assert payload.encode(document) is None
+
+
+def test_a_prompt_is_put_before_the_texts_and_its_name_says_what_they_are(model: Path) -> None:
+    of = served(model)
+
+    def ids(**data: Any) -> list[int]:
+        (text,) = of.parse(POOLING, bodies.encode({"text": "bread", **data})).texts
+        return text.ids
+
+    assert ids(prompt_name="query") == ids(input_type="query")
+    assert ids(prompt_name="document") == ids(is_query=False)
+    query, document = ids(prompt_name="fact", input_type="query"), ids(prompt_name="fact", is_query=False)
+    assert query != ids(input_type="query")
+    # the prefix and the expansion are those of the kind
+    assert (len(query), query[1]) == (32, ids(input_type="query")[1])
+    assert (len(document), document[1]) == (len(query) - query.count(query[-1]), ids(is_query=False)[1])
+    # a kind may have the prompt of the other, as in the library
+    assert ids(prompt_name="query", input_type="document")[1] == document[1]
+
+
+def test_an_artifact_of_an_earlier_version_has_no_prompts_by_name(model: Path, tmp_path: Path) -> None:
+    older = tmp_path / "model"
+    shutil.copytree(model, older)
+    config = json.loads((older / "config.json").read_text())
+    del config["retrieval"]["prompts"]
+    for side in ("query", "document"):
+        del config["retrieval"][side]["prefix_length"]
+    (older / "config.json").write_text(json.dumps(config))
+    data = {"texts": ["bread", "  \tbread "], "input_type": "query"}
+    texts = [text.ids for text in served(older).parse(POOLING, bodies.encode(data)).texts]
+    assert texts == [text.ids for text in served(model).parse(POOLING, bodies.encode(data)).texts]
+    with pytest.raises(InvalidRequest, match="prepare the model again"):
+        served(older).parse(POOLING, bodies.encode({**data, "prompt_name": "query"}))
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64", "bytes"])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from encoder_checkpoints import colbert_builder
 from encoder_checkpoints.original import original
-from encoder_client import AsyncMultiVectorEncoder, MultiVectorEncoder
+from encoder_client import AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder
 from encoder_client.tests import documented
 from encoder_plugins.families.retrieval import calibration
 from encoder_plugins.inputs import encodings
@@ -186,6 +186,13 @@ async def test_the_python_client_returns_what_the_library_returns(server: Server
                     np.testing.assert_allclose(mine, theirs, atol=1e-5)
                     np.testing.assert_allclose(other, theirs, atol=1e-5)
                 np.testing.assert_allclose(getattr(model, method)(texts[0]), expected[0], atol=1e-5)
+            # PyLate's prefix stands before each prompt; sentence-transformers has it in those of the two kinds alone
+            prompted = called("called", kind, str(published), "encode_document", FEW, prompt="[D] a fact: ")
+            for mine, theirs in zip(model.encode_document(FEW, prompt_name="fact"), prompted, strict=True):
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+            with pytest.raises(InvalidRequestError, match="there is: document, fact, query, summary") as caught:
+                model.encode_query("bread", prompt_name="fiction")
+            assert caught.value.param == "data.prompt_name"
             scores = called("ranked", str(published), QUERIES[0], FEW)
             best = np.argsort(-scores, kind="stable")[:4]
             ranking = model.rank(QUERIES[0], FEW, top_k=4, batch_size=3, return_documents=True)

@@ -41,12 +41,16 @@ FURTHER = [
 ]
 
 
+FEW = [TEXTS[name] for name in ("question", "space", "whitespace-around", "markers", "three-hundred-words")]
+
+
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])
 def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     published, model = tiny.build(name, tmp_path), tmp_path / "model"
     model.mkdir()
     CHECKPOINT.convert(published, {}, model)
-    tokenizer = TextTokenizer(model, read_served(model))
+    config = read_served(model)
+    tokenizer = TextTokenizer(model, config)
     texts = [*TEXTS.values(), *FURTHER]
     lengths = set()
     kinds: tuple[InputType, ...] = ("query", "document")
@@ -60,5 +64,10 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
             assert rows.tolist() == kept, (kind, text)
             assert found.rows == sum(kept)
             lengths.add((kind, len(ids), found.keys))
+        for prompt_name, prompt in config.prompts.items():
+            expected = original("sentence_transformers").call(ORACLE, str(published), FEW, kind, prompt_name)
+            for text, found, (ids, _, _) in zip(FEW, tokenizer(FEW, kind, prompt), expected, strict=True):
+                assert found.ids == ids, (kind, prompt_name, text)
+    assert {"query", "document"} <= config.prompts.keys()
     # the texts were long and short enough for every length to be met
     assert len(lengths) > 40

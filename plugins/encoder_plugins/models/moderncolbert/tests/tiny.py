@@ -20,8 +20,17 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 TINY = [
     # queries are filled up to more tokens than the window of local layers reaches
-    Tiny(name="pylate", pylate={"query_length": 32, "document_length": 64}),
-    Tiny(name="pylate-attend", pylate={"query_length": 24, "document_length": 48, "attend_to_expansion_tokens": True}),
+    Tiny(
+        name="pylate",
+        pylate={"query_length": 32, "document_length": 64},
+        prompts={"fact": "a fact: ", "summary": ""},
+    ),
+    Tiny(
+        name="pylate-attend",
+        pylate={"query_length": 24, "document_length": 48, "attend_to_expansion_tokens": True},
+        # white space at either end of what PyLate strips
+        prompts={"query": "\tsearch query: ", "document": "", "fact": " a fact:\n", "summary": ""},
+    ),
     Tiny(
         name="pylate-no-expansion",
         pylate={"query_length": 24, "document_length": 48, "do_query_expansion": False, "skiplist_words": ["the", "."]},
@@ -41,6 +50,8 @@ TINY = [
         dense=((WIDTH, True), (WIDTH, True), (DIMENSIONS, True)),
         activation=torch.nn.GELU,
         skiplist={"skiplist_words": [*string.punctuation, "unknown word"], "skiplist_tasks": ["query", "document"]},
+        # to sentence-transformers the prefix is a part of a prompt, which another one may lack
+        prompts={"fact": "[Q] a fact:\n", "plain": ""},
     ),
 ]
 
