@@ -113,7 +113,7 @@ def test_an_answer_is_as_large_as_the_caller_lets_it_be_or_the_process_is_replac
     ],
 )
 def test_a_call_beyond_a_limit_ends_and_the_next_one_has_another_process(
-    process: LimitedProcess, arguments: tuple[Any, ...], limits: dict[str, float], timed_out: bool
+    process: LimitedProcess, arguments: tuple[Any, ...], limits: dict[str, Any], timed_out: bool
 ) -> None:
     assert called(process, "filled", MEMORY // 4) == [(MEMORY // 4, b"")]
     before, begun = process.process_id, time.monotonic()
