@@ -16,7 +16,7 @@ from encoder_plugins.artifact.reference import Array
 from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, rerank, scoring
-from encoder_plugins.families.retrieval.scoring import Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import Origin, Scoring, Texts
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.inputs import encodings
 
@@ -74,6 +74,18 @@ def test_an_answer_to_a_request_for_scores_has_vllms_fields() -> None:
     assert abs(first["created"] - time.time()) < 60
     assert (first["model"], first["usage"]) == ("colbert", {"prompt_tokens": 12, "total_tokens": 12})
     assert [(one["index"], one["score"]) for one in first["data"]] == [(0, 1.0), (1, 3.0), (2, 3.0)]
+
+
+def test_a_page_is_found_by_the_position_of_its_pdf_and_its_number() -> None:
+    origins = [Origin(0), Origin(1, page=2), Origin(1, page=5)]
+    request = Scoring(queries=QUERIES, documents=DOCUMENTS, shape="rerank", origins=origins)
+    results = json.loads(rerank.answer(request, SCORES[1:], tokens=1, name="colbert"))["results"]
+    assert results == [
+        {"index": 1, "page": 5, "relevance_score": 4.0},
+        {"index": 0, "relevance_score": 2.0},
+        {"index": 1, "page": 2, "relevance_score": 0.5},
+    ]
+    assert scoring.rankings(SCORES[1:], 2, origins) == [{"indices": [1, 0], "scores": [4.0, 2.0], "pages": [5, None]}]
 
 
 def test_the_rows_of_queries_travel_unchanged() -> None:

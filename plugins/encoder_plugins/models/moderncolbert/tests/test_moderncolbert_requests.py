@@ -439,6 +439,7 @@ def test_a_bad_request_for_scores_is_refused_by_field(body: dict[str, Any], para
 def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) -> None:
     of = served(model)
     body = {**RERANKED, "model": "colbert", "top_n": 2, "return_documents": True, "max_tokens_per_doc": 64}
+    body |= {"max_chunks_per_doc": 1, "truncation": True}
     request = of.parse(RERANK, json.dumps(body).encode())
     rows, scores = [torch.ones(32, 32)], [torch.tensor([value]) for value in (1.5, 3.5, 1.5)]
     answer = json.loads(answered(of, request, rows, scores)[0].body)
