@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups, equivalents = table.read()
     if options.page or options.check:
         return _page(groups, check=options.check)
+    if options.outdated:
+        for module, score in scores.read().items():
+            if (now := len(_found(module, equivalents))) != score.of:
+                print(f"{module}: {score.of} mutants when it was measured, {now} now")
+        return 0
     # the workers end their tests, and the copies of the tree go
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for group, module in table.select(groups, options.only):
@@ -47,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, help="at most this many mutants of a module, chosen by chance")
     parser.add_argument("--seed", type=int, default=0, help="which of them (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests at the same time")
+    parser.add_argument("--outdated", action="store_true", help="run nothing; list scores of code that has changed")
     parser.add_argument("--page", action="store_true", help="run nothing; write the page again")
     parser.add_argument("--check", action="store_true", help="run nothing; fail when the page is not up to date")
     return parser
@@ -62,10 +68,16 @@ def _page(groups: Sequence[Group], *, check: bool) -> int:
     return 0
 
 
+def _found(module: str, equivalents: Sequence[Equivalent]) -> list[Mutant]:
+    """Return the mutants of a module that a test could notice."""
+    nothing = {(line, e.operator) for e in equivalents if e.module == module for line in e.lines}
+    found = mutants.mutants((table.ROOT / module).read_text("utf-8"))
+    return [mutant for mutant in found if (mutant.text, mutant.operator) not in nothing]
+
+
 def _module(group: Group, module: str, equivalents: Sequence[Equivalent], options: argparse.Namespace) -> Score:
     original = (table.ROOT / module).read_text("utf-8")
-    nothing = {(e.line, e.operator) for e in equivalents if e.module == module}
-    found = [mutant for mutant in mutants.mutants(original) if (mutant.text, mutant.operator) not in nothing]
+    found = _found(module, equivalents)
     chosen = mutants.sample(found, options.limit, module, options.seed)
     print(f"{module}: {len(chosen)} of {len(found)} mutants", flush=True)
     with pool.running(options.workers, group.preload) as workers:

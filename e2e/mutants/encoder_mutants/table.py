@@ -49,15 +49,20 @@ class Equivalent(_Strict):
 
     Attributes:
         module: The module's path.
-        line: The text of the line, without the space around it.
+        line: The text of the line, without the space around it; or several lines for the same reason.
         operator: The operator's name.
         reason: Why nothing observable changes.
     """
 
     module: str
-    line: str
+    line: str | tuple[str, ...]
     operator: str
     reason: str
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The texts of the lines."""
+        return (self.line,) if isinstance(self.line, str) else self.line
 
 
 def read(table: Path = TABLE) -> tuple[list[Group], list[Equivalent]]:

@@ -26,18 +26,21 @@ class Origin:
         files: Type and content by path.
         host: As an allowed host.
         requests: What it was sent.
+        most_at_once: The largest number of requests to ``/crowd`` at the same time.
     """
 
     files: Mapping[str, tuple[str, bytes]]
     host: str = ""
     requests: list[web.BaseRequest] = field(default_factory=list)
+    most_at_once: int = 0
+    _now: int = 0
 
     def address(self, path: str) -> str:
         """Return the address of a path."""
         return f"https://{self.host}{path}"
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer with a file, which ``/unstated``, ``/compressed``, ``/slow`` and ``/moved`` are in front of, or redirect."""
+        """Answer with a file, which ``/unstated``, ``/compressed``, ``/slow``, ``/crowd`` and ``/moved`` are in front of, or redirect."""
         self.requests.append(request)
         how, _, name = request.path.removeprefix("/").rpartition("/")
         kind, content = self.files.get(f"/{name}", ("", b""))
@@ -56,6 +59,12 @@ class Origin:
                 return web.Response(body=content, headers={**headers, "Content-Encoding": "gzip"})
             case "slow":
                 await asyncio.sleep(30)
+                return web.Response(body=content, headers=headers)
+            case "crowd":
+                self._now += 1
+                self.most_at_once = max(self.most_at_once, self._now)
+                await asyncio.sleep(0.1)
+                self._now -= 1
                 return web.Response(body=content, headers=headers)
             case "moved":
                 raise web.HTTPFound(f"/{name}")

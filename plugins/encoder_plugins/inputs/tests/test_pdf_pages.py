@@ -182,6 +182,11 @@ def test_a_process_that_crashes_or_stops_is_replaced(renderer: PdfRenderer) -> N
     assert len(rendered(renderer, SEVERAL)) == 3
 
 
+def test_a_page_of_the_most_pixels_is_rendered(renderer: PdfRenderer) -> None:
+    ((_, image),) = rendered(renderer, pdf((b"0 0 1000 1000",)), dpi=72)
+    assert image.size == (1000, 1000)
+
+
 def test_pages_that_nobody_takes_do_not_become_those_of_others(renderer: PdfRenderer) -> None:
     pages = renderer.pages({"data": Pdf(content=SEVERAL, pages=None, dpi=240)})
     assert next(pages)[:2] == ("data", 1)
@@ -208,7 +213,8 @@ def test_more_pdfs_than_the_limit_are_refused_for_now(renderer: PdfRenderer) -> 
 
 
 @pytest.mark.parametrize(
-    ("value", "numbers"), [("1", (1,)), ("2-4", (2, 3, 4)), ("3, 1-2", (3, 1, 2)), ("1000000", (1_000_000,))]
+    ("value", "numbers"),
+    [("1", (1,)), ("2-4", (2, 3, 4)), ("3, 1-2", (3, 1, 2)), ("4,1-3", (4, 1, 2, 3)), ("1000000", (1_000_000,))],
 )
 def test_pages_are_numbers_and_ranges(value: str, numbers: tuple[int, ...]) -> None:
     assert page_numbers(value, LIMITS, path="data.pages") == numbers
@@ -253,3 +259,22 @@ def test_a_pdf_is_read_from_base64_and_from_a_data_uri() -> None:
         assert pdf_of(value, "1-2", 96, LIMITS, path="data") == Pdf(content=SEVERAL, pages=(1, 2), dpi=96)
     assert pdf_of(encoded, None, None, LIMITS, path="data") == Pdf(content=SEVERAL, pages=None, dpi=144)
     assert pdf_of(encoded, None, None, Limits(pdf_dpi=100), path="data").dpi == 100
+    assert pdf_of(encoded, None, 300, LIMITS, path="data").dpi == 300
+
+
+def test_a_pdf_begins_within_the_first_1024_bytes() -> None:
+    late = base64.b64encode(b" " * 1019 + b"%PDF-1.7").decode()
+    assert pdf_of(late, None, None, LIMITS, path="data").content.startswith(b" ")
+    with pytest.raises(InvalidRequest, match="it does not begin with %PDF-"):
+        pdf_of(base64.b64encode(b" " * 1020 + b"%PDF-1.7").decode(), None, None, LIMITS, path="data")
+
+
+def test_an_address_is_fetched_later_and_only_from_a_host_that_is_allowed() -> None:
+    address, hosts = "https://files.example.com/a.pdf", {"files.example.com"}
+    assert pdf_of(address, "2", None, LIMITS, path="data", hosts=hosts) == Pdf(pages=(2,), dpi=144, address=address)
+    with pytest.raises(InvalidRequest, match="is not allowed") as refused:
+        pdf_of("https://other.example.com/a.pdf", None, None, LIMITS, path="data", hosts=hosts)
+    assert refused.value.param == "data.pdf"
+    # what is not an address is a file, whatever is allowed
+    encoded = base64.b64encode(SEVERAL).decode()
+    assert pdf_of(encoded, None, None, LIMITS, path="data", hosts=hosts).content == SEVERAL

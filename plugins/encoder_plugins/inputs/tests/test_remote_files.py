@@ -24,7 +24,9 @@ FILES = {
     "/b.pdf": ("Application/X-PDF; version=1.7", PDF),
     "/untyped": ("application/octet-stream", FILE),
     "/page": ("text/html", b"<html>"),
+    "/typed": ("text/" + "a" * 100, b"a"),
     "/large.gif": ("image/gif", bytes(501)),
+    "/most.gif": ("image/gif", bytes(500)),
     "/large.pdf": ("application/pdf", bytes(451)),
     "/empty.gif": ("image/gif", b""),
     "/empty.pdf": ("application/pdf", b""),
@@ -55,13 +57,14 @@ IMAGES, PDFS = images(Limits()), pdfs(Limits())
         ("https://other.example.com/a.png", "other.example.com is not allowed"),
         ("https://169.254.169.254/latest/meta-data", "is not allowed"),
         ("https://[::1]/a.png", "is not allowed"),
+        (f"https://{'a' * 1000}/a.png", "the host a{253} is not allowed"),
         ("https://images.example.com:99999/a.png", "not an address"),
         ("https://[::1/a.png", "not an address"),
         ("https://images.example.com\\@evil.example.org/a.png", "%XX"),
         ("https://images.example.com/\ta.png", "%XX"),
         ("https://ımages.example.com/a.png", "%XX"),
         ("https:///a.png", "is not allowed"),
-        ("https://images.example.com/" + "a" * 2048, "the limit is 2048"),
+        ("https://images.example.com/" + "a" * 2022, "2049 characters; the limit is 2048"),
     ],
 )
 def test_an_address_of_another_host_or_kind_is_refused(address: str, says: str) -> None:
@@ -79,18 +82,25 @@ def test_an_address_of_another_host_or_kind_is_refused(address: str, says: str) 
         "HTTPS://IMAGES.EXAMPLE.COM:443/a.png",
         "https://images.example.com./a.png",
         "https://other.example.com:8443/a.png",
+        "https://images.example.com/" + "a" * 2021,
     ],
 )
 def test_an_address_of_an_allowed_host_is_taken(address: str) -> None:
     assert check(address, HOSTS, path="data.image") == address
     assert remote.is_address(address)
+    assert remote.is_address("http" + address[5:])
+    assert not remote.is_address(address[7:])
 
 
 def test_an_allowed_host_is_a_name_with_or_without_a_port() -> None:
     assert [host_of(name) for name in ("A.example.com", "a.example.com:443", "a.example.com:8443")] == [
         *("a.example.com", "a.example.com", "a.example.com:8443")
     ]
+    # the longest name that there is
+    longest = ".".join(["a" * 63] * 3 + ["b" * 61])
+    assert host_of(f"{longest}:65535") == f"{longest}:65535"
     for name in (
+        f"{longest}b:65535",
         "localhost",
         "127.0.0.1",
         "[::1]",
@@ -117,10 +127,15 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loopback")
-async def test_files_come_in_the_fields_that_named_them(origin: Origin) -> None:
+async def test_files_come_in_the_fields_that_named_them(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a proxy of the environment would connect to what was never checked
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
     paths = {"data.images[0]": "/a.gif", "data.images[2]": "/moved/a.gif", "data.images[3]": "/untyped"}
     found = await RemoteFiles([origin.host], IMAGES).fetch({at: origin.address(path) for at, path in paths.items()})
     assert found == dict.fromkeys(paths, FILE)
+    most = {"data.image": origin.address("/most.gif")}
+    assert await RemoteFiles([origin.host], IMAGES).fetch(most) == {"data.image": bytes(500)}
     for path in ("/a.pdf", "/b.pdf", "/moved/a.pdf"):
         found = await RemoteFiles([origin.host], PDFS).fetch({"data.pdf": origin.address(path)})
         assert found == {"data.pdf": PDF}
@@ -136,6 +151,7 @@ async def test_files_come_in_the_fields_that_named_them(origin: Origin) -> None:
     [
         (IMAGES, "/page", "answered with text/html, not with an image"),
         (PDFS, "/page", "answered with text/html, not with a PDF"),
+        (IMAGES, "/typed", f"answered with text/{'a' * 75}, not with an image"),
         (IMAGES, "/a.pdf", "answered with application/pdf, not with an image"),
         (PDFS, "/a.gif", "answered with image/gif, not with a PDF"),
         (PDFS, "/gone", "answered 404"),
@@ -185,6 +201,13 @@ async def test_all_files_of_a_request_share_its_time_and_its_bytes(origin: Origi
     assert await RemoteFiles([origin.host], PDFS).fetch(one, before=1000 - len(PDF)) == {"data.documents[0].pdf": PDF}
     with pytest.raises(InvalidRequest, match=r"exceed 1000 bytes"):
         await RemoteFiles([origin.host], PDFS).fetch(one, before=1001 - len(PDF))
+
+
+@pytest.mark.usefixtures("loopback")
+async def test_eight_files_of_a_request_are_fetched_at_once(origin: Origin) -> None:
+    many = {f"data.images[{position}]": origin.address("/crowd/a.gif") for position in range(20)}
+    assert len(await RemoteFiles([origin.host], images(Limits(body_bytes=20 * len(FILE)))).fetch(many)) == 20
+    assert origin.most_at_once == 8
 
 
 async def test_a_host_that_is_not_public_is_sent_nothing(origin: Origin) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.cli.prepare import _label_sets as from_arguments
-from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
+from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, SourceFileNotFound, Unsupported
 from encoder_plugins.prep.label_sets import LabelSets
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import LabelSetSource, Request
@@ -132,18 +134,28 @@ def test_a_set_is_fetched_from_the_web_up_to_the_limit_and_the_connection_closed
 
     monkeypatch.setattr(WebSource, "close", closing)
     with web_server.running(small.parent) as server:
-        web = sources(f"a={server.address}/small.json@{sha256(small.read_bytes())}")
+        web = sources(*(f"{name}={server.address}/small.json@{sha256(small.read_bytes())}" for name in "ac"))
         sets, staging = of(tmp_path / "key", *web, *sources(f"b={small}"))
         monkeypatch.setattr(label_sets, "MOST_BYTES", size)
         sets.bring(Progress(lines.append))
-        assert {name: len(list(label_sets.read(file))) for name, file in sets.files.items()} == {"a": 2, "b": 2}
+        assert {name: len(list(label_sets.read(file))) for name, file in sets.files.items()} == {"a": 2, "b": 2, "c": 2}
         reported = [(line["phase"], line.get("total"), line["message"]) for line in lines if "message" in line]
         assert ("download", size, "label set a") in reported
-        assert [message for phase, _, message in reported if phase == "listing"] == ["label set a", "label set b"]
+        assert [message for phase, _, message in reported if phase == "listing"] == [
+            f"label set {name}" for name in "acb"
+        ]
+        with monkeypatch.context() as full:
+            full.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=size, f_frsize=1))
+            sets = of(tmp_path / "full", *web)[0]
+            with pytest.raises(InsufficientSpace):
+                sets.bring(Progress(lines.append))
         monkeypatch.setattr(label_sets, "MOST_BYTES", size - 1)
+        lines.clear()
         with pytest.raises(Unsupported, match=f"label set a: {size} bytes; the limit is {size - 1}"):
             of(tmp_path / "other", *web)[0].bring(Progress(lines.append))
-    assert len(closed) == 2
+        # before it is downloaded
+        assert {line["phase"] for line in lines} == {"listing"}
+    assert len(closed) == 4
     # what an earlier attempt left is no set of a preparation without any
     assert label_sets.files(staging.label_sets)
     assert of(tmp_path / "key")[0].files == {}

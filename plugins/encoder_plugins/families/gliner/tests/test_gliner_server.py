@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from encoder_checkpoints.original import original
 from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, TruncationWarning
@@ -78,12 +80,36 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, Path]:
     """The library on a checkpoint, and what the command of the prep image makes of one that has another splitter of words."""
     folder = tmp_path_factory.mktemp(PLUGIN)
     library = built(PLUGIN, folder / "checkpoint", for_prep=True)
+    adapt(library.folder, folder / "adapter", folder / "merged")
     published = shutil.copytree(library.folder, folder / "published")
     change(published, words_splitter_type="stanza")
     output = folder / ("a" * 64)
     command = [sys.executable, "-m", "encoder_plugins", "prepare", PLUGIN, str(published), str(output)]
     subprocess.run([*command, "--parameter", "wordsSplitter=whitespace"], check=True, capture_output=True)
     return library, output
+
+
+def adapt(folder: Path, adapter: Path, merged: Path) -> None:
+    """Write a LoRA adapter of a checkpoint's encoder as PEFT does, and the checkpoint with it merged: gliner itself loads none."""
+    rank, alpha, generator = 4, 8.0, torch.Generator().manual_seed(0)
+    tensors = load_file(shutil.copytree(folder, merged) / "model.safetensors")
+    matrices: dict[str, torch.Tensor] = {}
+    for name, weight in tensors.items():
+        layer = name.removesuffix(".weight")
+        if layer.endswith(("_proj", "intermediate.dense")) and ".encoder.layer." in layer:
+            first = torch.randn(rank, weight.shape[1], generator=generator) * 0.1
+            second = torch.randn(weight.shape[0], rank, generator=generator) * 0.1
+            matrices |= {
+                f"base_model.model.{layer}.lora_A.weight": first,
+                f"base_model.model.{layer}.lora_B.weight": second,
+            }
+            tensors[name] = weight + second @ first * (alpha / rank)
+    save_file(tensors, merged / "model.safetensors")
+    adapter.mkdir()
+    save_file(matrices, adapter / "adapter_model.safetensors")
+    targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in matrices})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": targets, "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +121,7 @@ def server(prepared: tuple[Library, Path]) -> Iterator[Server]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "encoder_plugins", "serve", str(output), "--digest", manifest.read(output).digest]
     command += ["--name", "ner", "--port", str(port), "--accelerator", "cpu"]
+    command += ["--adapter", f"names={library.folder.with_name('adapter')}"]
     process = subprocess.Popen(command, start_new_session=True)
     try:
         asyncio.run(healthy(f"http://127.0.0.1:{port}/health", process))
@@ -123,6 +150,21 @@ def assert_same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Non
     for mine, other in zip(ours, theirs, strict=True):
         assert mine["score"] == pytest.approx(other["score"], abs=SCORE)
         assert mine.get("class_probs", {}) == pytest.approx(other.get("class_probs", {}), abs=SCORE)
+
+
+def test_a_request_that_names_an_adapter_gets_what_the_library_answers_with_it_merged(server: Server) -> None:
+    merged, found = Library(server.library.folder.with_name("merged")), 0
+    for text in TEXTS:
+        data = {"text": text, "labels": LABELS, "threshold": 0.3}
+        body = {"model": "ner", "lora": "names", "data": data}
+        response = httpx.post(f"{server.url}/pooling", json=body, timeout=120)
+        assert response.status_code == 200, response.text
+        entities = response.json()["data"]["entities"]
+        assert_same(entities, merged.entities(text, LABELS, threshold=0.3))
+        # an adapter that changes nothing would show nothing
+        assert not entities or entities != server.answer(**data)["entities"]
+        found += len(entities)
+    assert found > 20
 
 
 @pytest.mark.parametrize("flat_ner", [True, False])

@@ -90,4 +90,7 @@ def test_slices_hold_labels_of_like_length_and_each_label_once() -> None:
     assert np.array_equal(lengths[np.concatenate(found)], np.sort(lengths))
     assert [numbers.tolist() for numbers in set_requests.slices(np.array([9, 3, 600]), 512)] == [[1, 0], [2]]
     assert [numbers.tolist() for numbers in set_requests.slices(np.array([600, 9, 700]), 8)] == [[1], [0], [2]]
+    # each slice may be full
+    full = set_requests.slices(np.full(6, 4), 8)
+    assert [numbers.tolist() for numbers in full] == [[0, 1], [2, 3], [4, 5]]
     assert list(set_requests.slices(lengths[:0])) == []

@@ -11,7 +11,7 @@ import pytest
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.gliner2 import schema as schemas
-from encoder_plugins.families.gliner2.request import Request
+from encoder_plugins.families.gliner2.request import Gliner2Limits, Request
 from encoder_plugins.families.gliner2.tasks import Schema
 from encoder_plugins.families.gliner2.tests import library
 from encoder_plugins.inputs import body as bodies
@@ -19,8 +19,12 @@ from encoder_plugins.inputs.body import Envelope
 
 
 def read(**data: Any) -> Schema:
+    return read_with(library.LIMITS, **data)
+
+
+def read_with(limits: Gliner2Limits, **data: Any) -> Schema:
     envelope = bodies.decode(json.dumps({"data": {"text": "x", **data}}).encode(), Envelope[Request])
-    (found,) = schemas.schemas_of(envelope.data, 1, library.LIMITS)
+    (found,) = schemas.schemas_of(envelope.data, 1, limits)
     return found
 
 
@@ -171,6 +175,41 @@ def test_what_the_library_would_confuse_or_drop_is_refused(data: dict[str, Any],
     with pytest.raises(InvalidRequest, match=why) as caught:
         read(schema=data)
     assert caught.value.param == path
+
+
+FULL: dict[str, Any] = {
+    "structures": structure(
+        {"name": "field", "choices": ["x", "y"], "validators": [{"pattern": "a.c"}, {"pattern": "b"}]},
+        {"name": "g", "choices": ["z"], "description": "what it is"},
+    ),
+    "entities": {"p": {"validators": [{"pattern": "[a]+"}]}, "place": "where something is"},
+    "entity_attributes": {"size": {"labels": ["large", "small", "middle"]}},
+    "relations": ["in"],
+    "classifications": [
+        {"task": "t", "labels": ["a", "b"]},
+        {"task": "u", "labels": {"c": "1", "d": "2", "e": "3"}, "prompt": "which one"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "path"),
+    [
+        ("tasks", 5, ""),
+        ("fields", 9, ""),
+        ("labels", 5, ""),
+        ("choices", 3, ""),
+        ("patterns", 3, ""),
+        ("label_characters", len("middle"), ".entity_attributes.size.labels[2]"),
+        ("description_characters", len("where something is"), ".entities.place"),
+        ("pattern_characters", len("[a]+"), ".entities.p.validators[0].pattern"),
+    ],
+)
+def test_a_schema_is_taken_up_to_each_limit(limit: str, most: int, path: str) -> None:
+    assert read_with(replace(library.LIMITS, **{limit: most}), schema=FULL)
+    with pytest.raises(InvalidRequest, match=f": {most} .*; the limit is {most - 1}$") as caught:
+        read_with(replace(library.LIMITS, **{limit: most - 1}), schema=FULL)
+    assert caught.value.param == f"data.schema{path}"
 
 
 @pytest.mark.parametrize(

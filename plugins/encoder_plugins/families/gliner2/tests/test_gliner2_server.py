@@ -27,6 +27,7 @@ from encoder_plugins.serving.tests.servers import Server
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 LIBRARY = "encoder_plugins.families.gliner2.tests.library_model"
+ADAPTERS = "encoder_plugins.families.gliner2.tests.library_adapters"
 # sums over other batches end in other bits
 SCORE = 2.5e-5
 TEXTS = [
@@ -67,7 +68,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(published: Path) -> Iterator[Server]:
     artifact = servers.prepare("deberta_gliner2", published, published.parent / ("a" * 64))
-    with servers.running(artifact, name="extract") as started:
+    adapter = published.with_name("adapter")
+    original("gliner2").call(f"{ADAPTERS}:save", published, adapter, 0, rank=8, targets=["encoder"], spread=0.05)
+    with servers.running(artifact, "--adapter", f"invoices={adapter}", name="extract") as started:
         yield started
 
 
@@ -133,6 +136,18 @@ def test_answers_are_those_of_the_library(server: Server, published: Path, polic
     assert sum(len(scores(result)) for result in results) > 20
     alone = server.answer(text=TEXTS[0], schema=SCHEMA, overlap_policy=policy)
     assert_same(alone, expected(published, TEXTS[0], SCHEMA, overlap_policy=policy), SCHEMA)
+
+
+def test_a_request_that_names_an_adapter_gets_what_the_library_answers_with_it(server: Server, published: Path) -> None:
+    cases = [{"text": text, "schema": SCHEMA} for text in TEXTS if text.endswith((".", "!", "?"))]
+    theirs = original("gliner2").call(f"{ADAPTERS}:answers", published, published.with_name("adapter"), cases)
+    for case, wanted in zip(cases, theirs, strict=True):
+        body = {"model": "extract", "lora": "invoices", "data": case}
+        response = httpx.post(f"{server.url}/pooling", json=body, timeout=120)
+        assert response.status_code == 200, response.text
+        assert_same(response.json()["data"], library.answer_of(library.read(SCHEMA), wanted), SCHEMA)
+        # an adapter that changes nothing would show nothing
+        assert scores(response.json()["data"]) != scores(server.answer(**case))
 
 
 def test_long_texts_are_read_in_chunks_as_by_the_library(server: Server, published: Path) -> None:

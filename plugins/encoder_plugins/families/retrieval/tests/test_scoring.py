@@ -13,9 +13,10 @@ from safetensors.numpy import save
 
 from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.reference import Array
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, quantization, rerank, scoring
-from encoder_plugins.families.retrieval.scoring import Scoring, Texts
+from encoder_plugins.families.retrieval.scoring import Origin, Scoring, Texts
 from encoder_plugins.families.retrieval.tokens import TokenisedText
 from encoder_plugins.inputs import encodings
 
@@ -75,6 +76,18 @@ def test_an_answer_to_a_request_for_scores_has_vllms_fields() -> None:
     assert [(one["index"], one["score"]) for one in first["data"]] == [(0, 1.0), (1, 3.0), (2, 3.0)]
 
 
+def test_a_page_is_found_by_the_position_of_its_pdf_and_its_number() -> None:
+    origins = [Origin(0), Origin(1, page=2), Origin(1, page=5)]
+    request = Scoring(queries=QUERIES, documents=DOCUMENTS, shape="rerank", origins=origins)
+    results = json.loads(rerank.answer(request, SCORES[1:], tokens=1, name="colbert"))["results"]
+    assert results == [
+        {"index": 1, "page": 5, "relevance_score": 4.0},
+        {"index": 0, "relevance_score": 2.0},
+        {"index": 1, "page": 2, "relevance_score": 0.5},
+    ]
+    assert scoring.rankings(SCORES[1:], 2, origins) == [{"indices": [1, 0], "scores": [4.0, 2.0], "pages": [5, None]}]
+
+
 def test_the_rows_of_queries_travel_unchanged() -> None:
     rows = [np.arange(8, dtype=np.float32).reshape(2, 4), np.full((1, 4), -0.1, np.float32)]
     packed = payload.pack_queries(rows)
@@ -85,6 +98,10 @@ def test_the_rows_of_queries_travel_unchanged() -> None:
     assert found[1].tolist() == [2, 1]
     np.testing.assert_array_equal(payload.unpack_rows(found[0], 4), np.concatenate(rows))
     assert payload.kept_tokens(extra, 9).tolist() == [0, 2, 4, 6, 8]
+    marks = token_marks.decode(extra, 9)
+    assert marks is not None
+    # the last two only query
+    assert (marks.tokens.tolist(), marks.keys.tolist()) == ([9], [7])
     assert payload.encode(TokenisedText([5] * 9, 9, None)) is None
 
 
@@ -102,6 +119,11 @@ def test_the_rows_of_queries_travel_unchanged() -> None:
 )
 def test_rows_of_queries_that_do_not_fit_are_none(rows: object, counts: object) -> None:
     assert payload.queries_of({payload.QUERIES: rows, payload.QUERY_COUNTS: counts}, 4) is None
+
+
+@pytest.mark.parametrize("kept", [None, "text", b"", b"\0", b"\0\0\0"])
+def test_a_request_whose_kept_tokens_do_not_fit_has_a_row_for_each_token(kept: object) -> None:
+    assert payload.kept_tokens({payload.KEPT: kept}, 9).tolist() == list(range(9))
 
 
 def test_ranges_are_those_of_what_the_request_wants(tmp_path: Path) -> None:
@@ -122,7 +144,8 @@ def test_ranges_are_those_of_what_the_request_wants(tmp_path: Path) -> None:
         assert found is not None
         np.testing.assert_array_equal(found, encodings.ranges_of(vectors[:, :2]))
     assert calls == [20]
-    # a client that requests ever other sizes does not fill the memory
+    # a client that requests ever other sizes does not fill the memory: 64 times two rows of float32
+    assert quantization.MOST_KEPT * 2 * 4 * 4096 <= 2 << 20
     for key in range(quantization.MOST_KEPT):
         ranges.of("int8", key, cut)
     assert len(ranges._found) <= quantization.MOST_KEPT
@@ -135,5 +158,8 @@ def test_rows_that_are_cut_have_length_1_again_only_where_all_have() -> None:
     rows = np.array([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]], np.float32)
     np.testing.assert_allclose(quantization.cut(rows, 2, normalize=True), [[0.6, 0.8], [0.0, 0.0]])
     np.testing.assert_array_equal(quantization.cut(rows, 2, normalize=False), rows[:, :2])
+    # what is short is not zero
+    tiny = np.array([[3e-12, 4e-12, 1.0]], np.float32)
+    np.testing.assert_allclose(quantization.cut(tiny, 2, normalize=True), [[0.6, 0.8]], rtol=1e-5)
     for dimensions in (None, 3):
         assert quantization.cut(rows, dimensions, normalize=True) is rows

@@ -126,7 +126,7 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         ({"queries": [], "documents": ["b"]}, "data.queries", "empty"),
         ({**SCORED, "top_k": 0}, "data.top_k", ">= 1"),
         ({**SCORED, "top_k": 1.5}, "data.top_k", "int"),
-        ({**SCORED, "text": "a"}, "data.text", "both there"),
+        ({**SCORED, "text": "a"}, "data.text", "text and query are both there"),
         ({**SCORED, "input_type": "query"}, "data.input_type", "both there"),
         ({**SCORED, "encoding": "base64"}, "data.encoding", "has only query, queries"),
         ({"text": "a", "prompt_name": "fact"}, "data.input_type", "required beside the prompt 'fact'"),
@@ -155,6 +155,11 @@ def test_a_bad_request_is_refused_by_field_and_limit(data: dict[str, Any], param
         small.parse(POOLING, bodies.encode(data))
     assert caught.value.param == param
     assert re.search(says, caught.value.message)
+
+
+def test_rows_of_queries_are_taken_up_to_the_limit(model: Path) -> None:
+    data = {"queries": ["a", "b"], "documents": ["c", "d", "e"]}
+    assert served(model, score_bytes=24_576).parse(POOLING, bodies.encode(data)).further == []
 
 
 def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position(model: Path) -> None:
@@ -223,7 +228,7 @@ def test_rows_come_back_in_the_order_of_the_texts_with_their_number(encoding: st
     else:
         data = json.loads(response.body)["data"]
         assert (data["rows"], data["dimensions"], data["encoding"]) == ([2, 3], 32, encoding)
-        assert data["usage"] == {"prompt_tokens": 64}
+        assert (data["usage"], "tokens" in data) == ({"prompt_tokens": 64}, False)
         decode = encodings.decode_base64 if encoding == "base64" else np.array
         found = [decode(text).reshape(count, 32) for text, count in zip(data["embeddings"], data["rows"], strict=True)]
     for got, expected in zip(found, pooled, strict=True):
@@ -316,6 +321,18 @@ def test_the_tokens_of_the_rows_are_returned(model: Path) -> None:
     assert len(found["ids"]) == len(found["tokens"]) == text.rows < len(text.ids)
     assert "," not in found["tokens"]
     assert of._tokenizer.strings(found["ids"]) == found["tokens"]
+    # each token of a query has one
+    request = of.parse(POOLING, bodies.encode({"text": "bread, water!", "is_query": True, "return_tokens": True}))
+    response, _ = answered(of, request, [torch.zeros(32, 32)])
+    assert json.loads(response.body)["data"]["tokens"][0]["ids"] == request.texts[0].ids
+
+
+def test_a_text_of_which_the_skiplist_leaves_nothing_is_refused_in_its_position(model: Path) -> None:
+    of = served(model)
+    of._tokenizer._has_row[of._tokenizer(["bread"], "document")[0].ids] = False
+    with pytest.raises(InvalidRequest, match="the text has no rows") as caught:
+        of.parse(POOLING, bodies.encode({"texts": ["water", "bread"], "is_query": False}))
+    assert caught.value.param == "data.texts[1]"
 
 
 class PartsEngine(ManualEngine):
@@ -332,6 +349,41 @@ class PartsEngine(ManualEngine):
 
     async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[torch.Tensor]:
         return [row for part in parts for row in await self.encode(part.make(), lora=lora)]
+
+
+class SizesEngine(PartsEngine):
+    """An engine that notes how long each piece of work is said to take, in microseconds."""
+
+    def __init__(self) -> None:
+        super().__init__(concurrent=True)
+        self.sizes: list[int] = []
+
+    async def compute(self, function: Any, *arguments: Any, size: int, threads: Any = None) -> Any:
+        self.sizes.append(size)
+        return function(*arguments)
+
+    async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[torch.Tensor]:
+        self.sizes += [part.size for part in parts]
+        return await super().encode_parts(parts, lora=lora)
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes"),
+    [
+        # 10 for each prompt; two texts of 32 rows of 32 numbers, 16 of which are written in a microsecond
+        ({"texts": ["a", "b"], "is_query": True}, [20, 128]),
+        ({"text": "word " * 90, "is_query": False, "pool_factor": 2}, [10, 128 + token_pooling.microseconds(64)]),
+        # a query and its rows; a part that is tokenised, two that will be, 2 characters in a microsecond; three scores
+        ({"query": "a", "documents": ["b" * 150, "c" * 200, "d"]}, [10, 64 + 10, 10, 100 + 10, 10, 3 * 2 + 3]),
+    ],
+)
+async def test_how_long_work_takes_is_known_before(
+    data: dict[str, Any], sizes: list[int], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.processor.PART_CHARACTERS", 150)
+    of, engine = served(model), SizesEngine()
+    await of.run(of.parse(POOLING, bodies.encode(data)), engine)
+    assert engine.sizes == sizes
 
 
 # in parts of one to four
@@ -437,6 +489,7 @@ def test_a_bad_request_for_scores_is_refused_by_field(body: dict[str, Any], para
 def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) -> None:
     of = served(model)
     body = {**RERANKED, "model": "colbert", "top_n": 2, "return_documents": True, "max_tokens_per_doc": 64}
+    body |= {"max_chunks_per_doc": 1, "truncation": True}
     request = of.parse(RERANK, json.dumps(body).encode())
     rows, scores = [torch.ones(32, 32)], [torch.tensor([value]) for value in (1.5, 3.5, 1.5)]
     answer = json.loads(answered(of, request, rows, scores)[0].body)
@@ -456,7 +509,7 @@ def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) ->
 
 def test_pairs_travel_with_their_own_query(model: Path) -> None:
     of = served(model, queries=1)
-    request = of.parse(SCORE, json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"]}).encode())
+    request = of.parse(SCORE, json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"], "priority": 0}).encode())
     rows = [torch.full((32, 32), 0.5), torch.ones(32, 32)]
     response, (_, second) = answered(of, request, rows, [torch.tensor([2.0]), torch.tensor([1.0])])
     for prompt, own in zip(second.prompts, rows, strict=True):
