@@ -335,11 +335,11 @@ def enlarge_blocks() -> None:
     from encoder_kernels.relative_bias_attention import kernel as relative
 
     def enlarged(config: Mapping[str, int]) -> dict[str, int]:
-        return {name: 128 if name.startswith("BLOCK_") else value for name, value in config.items()}
+        return {name: 128 if name.startswith("BLOCK") else value for name, value in config.items()}
 
-    position_and_attention, attention = disentangled.settings, relative.settings
-    disentangled.settings = lambda *arguments: tuple(map(enlarged, position_and_attention(*arguments)))
-    relative.settings = lambda *arguments: enlarged(attention(*arguments))
+    with_positions, with_bias = disentangled.settings, relative.settings
+    disentangled.settings = lambda *arguments: enlarged(with_positions(*arguments))
+    relative.settings = lambda *arguments: enlarged(with_bias(*arguments))
 
 
 def place_patches_by_torch() -> None:
