@@ -1,14 +1,18 @@
-"""The examples in Python that pages have, run against a real server."""
+"""The examples that pages have, in Python and for a shell, run against a real server."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import gc
 import re
+import subprocess
 import warnings
 from inspect import CO_COROUTINE
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
@@ -16,6 +20,13 @@ PAGES = [
     *sorted(ROOT.glob("plugins/encoder_plugins/models/*/README.md")),
 ]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# what a block shows behind a command is its answer, shortened
+_COMMANDS = re.compile(r"^```\n((?:curl|printf) .*?)^(?:\{.*?)?```", re.MULTILINE | re.DOTALL)
+# an answer other than 2xx is a failure
+_SHELL = """
+set -euo pipefail
+curl() { command curl --silent --show-error --fail-with-body "$@"; }
+"""
 
 
 def examples(host: str) -> list[tuple[Path, str, str]]:
@@ -29,12 +40,18 @@ def examples(host: str) -> list[tuple[Path, str, str]]:
     ]
 
 
-async def run(host: str, url: str) -> dict[str, Any]:
-    """Run the examples that call a server of this name, with the address of another one; return their variables.
+async def run(host: str, url: str, page: Path) -> dict[str, Any]:
+    """Run the examples that call a server of this name, with the address of another one; return the variables of those in Python.
+
+    Args:
+        host: The name of the server in the examples.
+        url: The address of the server that is there.
+        page: The page of its plugin, whose commands are typed into a shell, too. Files are those of the working directory.
 
     Raises:
-        AssertionError: There are none.
+        AssertionError: There are none, or a command fails.
     """
+    await asyncio.to_thread(_type, host, url, page)
     found = examples(host)
     assert found, f"no page has an example for {host}"
     variables: dict[str, Any] = {}
@@ -50,3 +67,15 @@ async def run(host: str, url: str) -> dict[str, Any]:
         variables.pop("client", None)
         gc.collect()
     return variables
+
+
+def _type(host: str, url: str, page: Path) -> None:
+    """Type a page's commands into a shell."""
+    served = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+    address = re.compile(rf"http://{host}\.(?:demo|search)\.svc")
+    found = [block for block in _COMMANDS.findall(page.read_text("utf-8")) if address.search(block)]
+    assert found, f"{page} has no command for {host}"
+    for block in found:
+        named = block.replace(f'"model": "{host}"', f'"model": "{served}"')
+        done = subprocess.run(["bash", "-c", _SHELL + address.sub(url, named)], capture_output=True, text=True)
+        assert done.returncode == 0, f"{page}: {block}{done.stderr}{done.stdout[:2000]}"

@@ -33,6 +33,7 @@ from encoder_plugins.serving.tests import in_process
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+README = Path(__file__).parents[1] / "README.md"
 PLUGIN = "deberta_gliner"
 START_SECONDS = 300
 LABELS = ["person", "company", "city", "date of birth", "sports team", "country", "river"]
@@ -275,7 +276,7 @@ def test_the_python_client_sends_fewer_texts_where_the_entities_are_too_many(ser
 
 
 async def test_the_examples_of_the_pages_run(server: Server) -> None:
-    await documented.run("ner", server.url)
+    await documented.run("ner", server.url, README)
 
 
 def test_an_answer_that_is_too_large_is_refused_by_number(server: Server) -> None:

@@ -19,6 +19,7 @@ from encoder_checkpoints import gliner2 as builder
 from encoder_checkpoints.original import original
 from encoder_client import GLiNER2
 from encoder_client.tests import documented
+from encoder_plugins import models
 from encoder_plugins.families.gliner2.request import Result
 from encoder_plugins.families.gliner2.tests import library
 from encoder_plugins.serving.tests import servers
@@ -26,6 +27,7 @@ from encoder_plugins.serving.tests.servers import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+README = Path(models.__path__[0]) / "deberta_gliner2" / "README.md"
 LIBRARY = "encoder_plugins.families.gliner2.tests.library_model"
 ADAPTERS = "encoder_plugins.families.gliner2.tests.library_adapters"
 # sums over other batches end in other bits
@@ -239,7 +241,7 @@ def test_validators_that_take_too_long_are_refused_and_the_server_goes_on(server
 
 
 async def test_the_examples_of_the_pages_run(server: Server) -> None:
-    variables = await documented.run("extract", server.url)
+    variables = await documented.run("extract", server.url, README)
     assert len(variables["found"]) == 10
 
 

@@ -32,6 +32,8 @@ from encoder_plugins.serving.tests.servers import Server
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 # a name that no resolver has (RFC 2606)
+README = Path(__file__).parents[1] / "README.md"
+EXAMPLE = Path(__file__).parents[5] / "examples/pages"
 HOST = "files.invalid"
 QUERY = "Which page has a table of prices?"
 PAGE, WIDE, SMALL = picture(413, 585, 1), picture(900, 50, 2), picture(30, 40, 3)
@@ -255,14 +257,16 @@ def test_the_python_client_returns_what_the_library_returns(server: Server, publ
             model.encode_document(b"a" * (20 << 20 | 1))
 
 
-async def test_the_examples_of_the_pages_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[5] / "examples/pages")
-    variables = await documented.run("pages", server.url)
+async def test_the_examples_of_the_pages_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, ours in {"sizes.pdf": "sizes.pdf", "report.pdf": "operation.pdf", "page.png": "sizes_1.png"}.items():
+        (tmp_path / name).symlink_to(EXAMPLE / ours)
+    monkeypatch.chdir(tmp_path)
+    variables = await documented.run("pages", server.url, README)
     assert (len(variables["pages"]), variables["scores"].shape, len(variables["rows"])) == (3, (1, 3), 3)
 
 
 def test_the_example_finds_pages_with_the_scores_of_the_server(server: Server, tmp_path: Path) -> None:
-    folder = Path(__file__).parents[5] / "examples/pages"
+    folder = EXAMPLE
 
     def run(script: str, *arguments: str) -> str:
         command = ["uv", "run", "--quiet", "--frozen", "--script", str(folder / script), *arguments]

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 PLUGIN = "modernbert_gliner_rerank"
 LINKER = "deberta_gliner_linker"
+README = Path(__file__).parents[1] / "README.md"
 EXAMPLE = Path(__file__).parents[5] / "examples" / "catalogue"
 # a label set that the plugin's page names
 NAMES = """\
@@ -126,7 +127,7 @@ def test_the_python_client_has_candidates_and_groups_of_labels(served: Served) -
 
 
 async def test_the_example_of_the_page_runs(served: Served) -> None:
-    await documented.run("rerank", served.server.url)
+    await documented.run("rerank", served.server.url, README)
 
 
 def test_refusals_name_the_field(served: Served) -> None:
@@ -148,7 +149,7 @@ def test_the_example_links_sentences_to_a_catalogue(served: Served, tmp_path: Pa
     artifact = servers.prepare(LINKER, library.folder, tmp_path / ("b" * 64), *sets)
     with servers.running(artifact, name="linker") as linker:
         # those of the plugin's page
-        asyncio.run(documented.run("linker", linker.url))
+        asyncio.run(documented.run("linker", linker.url, README.parents[1] / LINKER / "README.md"))
         command = [sys.executable, str(EXAMPLE / "link.py"), linker.url, served.server.url, str(catalogue)]
         printed = subprocess.run([*command, str(sentences)], check=True, capture_output=True, text=True, timeout=300)
     records = [json.loads(line) for line in printed.stdout.splitlines()]

@@ -15,60 +15,22 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.retrieval import payload, token_pooling
 from encoder_plugins.families.retrieval.parity import PARITY
-from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
-from encoder_plugins.models.moderncolbert.checkpoint import CHECKPOINT
-from encoder_plugins.models.moderncolbert.tests import tiny
+from encoder_plugins.models.moderncolbert.tests.processing import POOLING, RERANK, SCORE, answered, served
 from encoder_plugins.parity import plan as plans
-from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import Part, Prompt, Response, ServingContext
-from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Round, Running, advance
+from encoder_plugins.serving.processor import Part, Prompt
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 Rows = NDArray[np.float32]
-PLUGIN = catalog.get("moderncolbert")
-POOLING, RERANK, *_, SCORE = PLUGIN.routes
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build("pylate", tmp_path_factory.mktemp("published"))
-
-
-@pytest.fixture(scope="module")
-def model(published: Path) -> Path:
-    folder = published.parent / "model"
-    folder.mkdir()
-    CHECKPOINT.convert(published, {}, folder)
-    return folder
-
-
-def served(model: Path, most_tokens: int = 64, **changed: int) -> MultiVectorProcessor:
-    values = limits.defaults(PLUGIN) | changed
-    return MultiVectorProcessor(
-        ServingContext(model=model, max_model_len=most_tokens, names=("colbert",), limits=values)
-    )
-
-
-def answered(of: MultiVectorProcessor, request: Parsed, *rounds: list[torch.Tensor]) -> tuple[Response, list[Round]]:
-    """Return the answer where the engine pools to the given tensors, and what it was given."""
-    running: Running = of.run(request, ENGINE)
-    found, sent = advance(running), []
-    for pooled in rounds:
-        assert isinstance(found, Round)
-        sent.append(found)
-        found = advance(running, pooled)
-    assert isinstance(found, Response)
-    return found, sent
 
 
 SCORED = {"query": "a", "documents": ["b", "c"]}
@@ -352,7 +314,7 @@ class PartsEngine(ManualEngine):
 
 
 class SizesEngine(PartsEngine):
-    """An engine that notes how long each piece of work is said to take, in microseconds."""
+    """An engine that notes how long each piece of work is reported to take, in microseconds."""
 
     def __init__(self) -> None:
         super().__init__(concurrent=True)
@@ -428,100 +390,6 @@ def test_a_thousand_documents_of_512_tokens_are_within_the_limits(model: Path) -
     assert len(request.texts) + sum(len(part.texts) for part in request.further) == 1_000
     # a part has a batch's work for a GPU
     assert len(request.further) > 30
-
-
-RERANKED: dict[str, Any] = {"query": "a", "documents": ["b", {"text": "c"}, "d"]}
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({}, "query", "required"),
-        ({"query": "a"}, "documents", "required"),
-        ({**RERANKED, "documents": []}, "documents", "empty"),
-        ({**RERANKED, "documents": "b"}, "documents", "array"),
-        ({**RERANKED, "documents": ["b", 3]}, "documents[1]", "str"),
-        ({**RERANKED, "documents": ["b", {"title": "c"}]}, "documents[1].title", "no such field"),
-        ({**RERANKED, "documents": ["b", {"text": ""}]}, "documents[1]", "empty"),
-        ({**RERANKED, "documents": ["b"] * 1001}, "documents", "the limit is 1000"),
-        ({**RERANKED, "query": ["a"]}, "query", "str"),
-        ({**RERANKED, "query": ""}, "query", "empty"),
-        ({**RERANKED, "top_n": 0}, "top_n", ">= 1"),
-        ({**RERANKED, "top_n": -1}, "top_n", ">= 1"),
-        ({**RERANKED, "max_tokens_per_doc": 63}, "max_tokens_per_doc", "after 64 tokens"),
-        ({**RERANKED, "rank_fields": ["title"]}, "rank_fields[0]", "'text'"),
-        ({**RERANKED, "max_chunks_per_doc": 2}, "max_chunks_per_doc", "1"),
-        ({**RERANKED, "truncation": False}, "truncation", "cut"),
-        ({**RERANKED, "other": 1}, "other", "no such field"),
-    ],
-)
-def test_a_bad_reranking_is_refused_by_field(body: dict[str, Any], param: str, says: str, model: Path) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        served(model).parse(RERANK, json.dumps(body).encode())
-    assert caught.value.param == param
-    assert re.search(says, caught.value.message)
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({}, "text_1", "neither"),
-        ({"text_1": "a"}, "text_2", "neither"),
-        ({"text_1": "a", "queries": "b", "text_2": "c"}, "queries", "both"),
-        ({"text_1": "a", "documents": "c"}, "documents", "do not belong together"),
-        ({"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "2 texts, and 1 in text_2"),
-        ({"text_1": ["a", "b"], "text_2": "c"}, "text_1", "2 texts, and 1 in text_2"),
-        ({"queries": [], "documents": ["c"]}, "queries", "0 texts"),
-        ({"text_1": "a", "text_2": []}, "text_2", "empty"),
-        ({"text_1": ["a"], "text_2": ["b", ""]}, "text_2[1]", "empty"),
-        ({"text_1": 3, "text_2": "b"}, "text_1", "str"),
-        ({"text_1": "a", "text_2": ["b"] * 1001}, "text_2", "the limit is 1000"),
-        ({"text_1": "a", "text_2": "b", "priority": 1}, "priority", "0"),
-    ],
-)
-def test_a_bad_request_for_scores_is_refused_by_field(body: dict[str, Any], param: str, says: str, model: Path) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        served(model).parse(SCORE, json.dumps(body).encode())
-    assert caught.value.param == param
-    assert re.search(says, caught.value.message)
-
-
-def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) -> None:
-    of = served(model)
-    body = {**RERANKED, "model": "colbert", "top_n": 2, "return_documents": True, "max_tokens_per_doc": 64}
-    body |= {"max_chunks_per_doc": 1, "truncation": True}
-    request = of.parse(RERANK, json.dumps(body).encode())
-    rows, scores = [torch.ones(32, 32)], [torch.tensor([value]) for value in (1.5, 3.5, 1.5)]
-    answer = json.loads(answered(of, request, rows, scores)[0].body)
-    assert answer["results"] == [
-        {"index": 1, "relevance_score": 3.5, "document": {"text": "c"}},
-        {"index": 0, "relevance_score": 1.5, "document": {"text": "b"}},
-    ]
-    tokens = request.prompt_tokens
-    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
-    assert answer["meta"] == {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
-    assert (answer["model"], len(answer["id"])) == ("colbert", 32)
-    plain = of.parse(RERANK, json.dumps({**RERANKED, "documents": ["b"]}).encode())
-    assert json.loads(answered(of, plain, rows, scores[:1])[0].body)["results"] == [
-        {"index": 0, "relevance_score": 1.5}
-    ]
-
-
-def test_pairs_travel_with_their_own_query(model: Path) -> None:
-    of = served(model, queries=1)
-    request = of.parse(SCORE, json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"], "priority": 0}).encode())
-    rows = [torch.full((32, 32), 0.5), torch.ones(32, 32)]
-    response, (_, second) = answered(of, request, rows, [torch.tensor([2.0]), torch.tensor([1.0])])
-    for prompt, own in zip(second.prompts, rows, strict=True):
-        packed = payload.queries_of(prompt.parameters, 32)
-        assert packed is not None
-        np.testing.assert_array_equal(payload.unpack_rows(packed[0], 32), own.numpy())
-    answer = json.loads(response.body)
-    assert answer["object"] == "list"
-    assert answer["data"] == [
-        {"index": 0, "object": "score", "score": 2.0},
-        {"index": 1, "object": "score", "score": 1.0},
-    ]
 
 
 def test_every_request_of_the_parity_check_is_accepted(published: Path, model: Path) -> None:

@@ -28,6 +28,7 @@ from encoder_plugins.serving.tests.servers import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+README = Path(__file__).parents[1] / "README.md"
 ORACLE = "encoder_plugins.families.retrieval.tests.oracle"
 QUERIES = ["Which animal runs fast?", "bread"]
 WORDS = [
@@ -209,7 +210,7 @@ async def test_the_python_client_returns_what_the_library_returns(server: Server
 
 
 async def test_the_examples_of_the_pages_run(server: Server) -> None:
-    await documented.run("colbert", server.url)
+    await documented.run("colbert", server.url, README)
 
 
 def test_large_bodies_and_other_paths_are_refused(server: Server) -> None:

@@ -34,6 +34,7 @@ from encoder_plugins.serving.tests.servers import Server, minilm, running
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 DTYPES: tuple[EmbeddingDtype, ...] = get_args(EmbeddingDtype)
+README = Path(__file__).parents[1] / "README.md"
 TEXTS = [f"sentence {number} about {'boats ' * (number % 9)}and bread" for number in range(64)]
 
 
@@ -261,7 +262,7 @@ def test_the_python_client_splits_lists_at_the_limits_of_the_server(server: Serv
 
 
 async def test_the_examples_of_the_pages_run(server: Server) -> None:
-    await documented.run("minilm", server.url)
+    await documented.run("minilm", server.url, README)
 
 
 def test_the_client_that_vllm_documents_is_understood(server: Server) -> None:

@@ -1,0 +1,35 @@
+"""The plugin's processor in front of an engine whose answers a test makes up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from encoder_plugins import catalog
+from encoder_plugins.families.retrieval.processor import MultiVectorProcessor, Parsed
+from encoder_plugins.serving import limits
+from encoder_plugins.serving.processor import Response, ServingContext
+from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
+
+PLUGIN = catalog.get("moderncolbert")
+POOLING, RERANK, *_, SCORE = PLUGIN.routes
+
+
+def served(model: Path, most_tokens: int = 64, **changed: int) -> MultiVectorProcessor:
+    values = limits.defaults(PLUGIN) | changed
+    return MultiVectorProcessor(
+        ServingContext(model=model, max_model_len=most_tokens, names=("colbert",), limits=values)
+    )
+
+
+def answered(of: MultiVectorProcessor, request: Parsed, *rounds: list[torch.Tensor]) -> tuple[Response, list[Round]]:
+    """Return the answer where the engine pools to the given tensors, and what it was given."""
+    running: Running = of.run(request, ENGINE)
+    found, sent = advance(running), []
+    for pooled in rounds:
+        assert isinstance(found, Round)
+        sent.append(found)
+        found = advance(running, pooled)
+    assert isinstance(found, Response)
+    return found, sent
