@@ -258,7 +258,9 @@ def test_the_python_client_returns_what_the_library_returns(server: Server, publ
 
 
 async def test_the_examples_of_the_pages_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, ours in {"sizes.pdf": "sizes.pdf", "report.pdf": "operation.pdf", "page.png": "sizes_1.png"}.items():
+    # those of the example, and under the names that the page has
+    names = {file.name: file.name for file in EXAMPLE.iterdir()}
+    for name, ours in (names | {"report.pdf": "operation.pdf", "page.png": "sizes_1.png"}).items():
         (tmp_path / name).symlink_to(EXAMPLE / ours)
     monkeypatch.chdir(tmp_path)
     variables = await documented.run("pages", server.url, README)
