@@ -74,7 +74,7 @@ EXTRAS = {
     ),
 }
 
-# only `make soak` and `make pictures` run them, and their thousand packages take minutes
+# only `make soak` and `make dashboard` run them, and their thousand packages take minutes
 SOAK_ONLY = frozenset({"prometheus", "traefik"})
 
 

@@ -1,4 +1,4 @@
-"""What the dashboard of the chart shows of a cluster under load, and a rollout that fails, as numbers for `make pictures`.
+"""What the dashboard of the chart shows of a cluster under load, and a rollout that fails, as numbers for `make dashboard`.
 
 `python -m encoder_platform.dashboard RECORD.json` brings up the cluster of the demo with two models, has a real Prometheus read it for some
 minutes while clients send requests, and stores what the dashboard's own queries answer.

@@ -6,7 +6,9 @@ import ast
 import asyncio
 import gc
 import re
+import shlex
 import subprocess
+import sys
 import warnings
 from inspect import CO_COROUTINE
 from pathlib import Path
@@ -22,16 +24,20 @@ PAGES = [
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # what a block shows behind a command is its answer, shortened
 _COMMANDS = re.compile(r"^```\n((?:curl|printf) .*?)^(?:\{.*?)?```", re.MULTILINE | re.DOTALL)
-# an answer other than 2xx is a failure
-_SHELL = """
+# `curl` is this interpreter, so that no test needs a program that Python does not bring
+_SHELL = f"""
 set -euo pipefail
-curl() { command curl --silent --show-error --fail-with-body "$@"; }
+curl() {{ {shlex.quote(sys.executable)} -m encoder_client.tests.posting "$@"; }}
 """
+
+
+def _address(host: str) -> re.Pattern[str]:
+    return re.compile(rf"http://{host}\.(?:demo|search)\.svc")
 
 
 def examples(host: str) -> list[tuple[Path, str, str]]:
     """Return the examples that call a server of this name: page, source, and the address that is called."""
-    address = re.compile(rf"http://{host}\.(?:demo|search)\.svc")
+    address = _address(host)
     return [
         (page, block, found[0])
         for page in PAGES
@@ -58,9 +64,9 @@ async def run(host: str, url: str, page: Path) -> dict[str, Any]:
     with warnings.catch_warnings():
         # what fits on a page leaves its connections to the garbage collector
         warnings.simplefilter("ignore", ResourceWarning)
-        for page, block, address in found:
+        for file, block, address in found:
             source = block.replace(address, url)
-            code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            code = compile(source, str(file), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             pending = eval(code, variables)
             if code.co_flags & CO_COROUTINE:
                 await pending
@@ -72,7 +78,7 @@ async def run(host: str, url: str, page: Path) -> dict[str, Any]:
 def _type(host: str, url: str, page: Path) -> None:
     """Type a page's commands into a shell."""
     served = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-    address = re.compile(rf"http://{host}\.(?:demo|search)\.svc")
+    address = _address(host)
     found = [block for block in _COMMANDS.findall(page.read_text("utf-8")) if address.search(block)]
     assert found, f"{page} has no command for {host}"
     for block in found:

@@ -26,14 +26,17 @@ class Origin:
         files: Type and content by path.
         host: As an allowed host.
         requests: What it was sent.
-        most_at_once: The largest number of requests to ``/crowd`` at the same time.
+        crowd: So many requests to ``/crowd`` wait for each other.
+        most_at_once: The largest number of them at the same time.
     """
 
     files: Mapping[str, tuple[str, bytes]]
     host: str = ""
     requests: list[web.BaseRequest] = field(default_factory=list)
+    crowd: int = 1
     most_at_once: int = 0
     _now: int = 0
+    _crowded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def address(self, path: str) -> str:
         """Return the address of a path."""
@@ -63,7 +66,11 @@ class Origin:
             case "crowd":
                 self._now += 1
                 self.most_at_once = max(self.most_at_once, self._now)
-                await asyncio.sleep(0.1)
+                if self._now == self.crowd:
+                    # one more than should come has time to come
+                    await asyncio.sleep(0.1)
+                    self._crowded.set()
+                await asyncio.wait_for(self._crowded.wait(), 20)
                 self._now -= 1
                 return web.Response(body=content, headers=headers)
             case "moved":

@@ -205,6 +205,7 @@ async def test_all_files_of_a_request_share_its_time_and_its_bytes(origin: Origi
 
 @pytest.mark.usefixtures("loopback")
 async def test_eight_files_of_a_request_are_fetched_at_once(origin: Origin) -> None:
+    origin.crowd = 8
     many = {f"data.images[{position}]": origin.address("/crowd/a.gif") for position in range(20)}
     assert len(await RemoteFiles([origin.host], images(Limits(body_bytes=20 * len(FILE)))).fetch(many)) == 20
     assert origin.most_at_once == 8
