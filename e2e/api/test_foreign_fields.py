@@ -72,6 +72,7 @@ def metric(operator: OperatorProcess, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
 
+@pytest.mark.soak
 def test_a_client_that_undoes_every_write_cannot_keep_the_operator_busy(
     served: Scene, operator: OperatorProcess
 ) -> None:

@@ -38,6 +38,7 @@ def served(space: Space) -> Space:
     return space
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.fault(
     "the only node that can mount the model's volume is drained",

@@ -94,7 +94,8 @@ def hub(image: str) -> list[Manifest]:
     container = {
         "name": "hub",
         "ports": [{"containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"path": "/api", "port": 8080}, "periodSeconds": 1},
+        # on a busy node an answer takes longer than the default second, and a hub without an endpoint fails every prep
+        "readinessProbe": {"httpGet": {"path": "/api", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 30},
         # without a share of its own it is silent for seconds while preps compute, which they take for a stall
         "resources": {"requests": {"cpu": "200m"}},
     }

@@ -290,7 +290,7 @@ def test_the_artifact_does_not_contain_the_identity(bucket: Requested, progress:
     "`Preparing`",
     "nothing half-made is visible; the next try makes the same artifact and leaves nothing else",
 )
-@pytest.mark.parametrize("fault", ["kill", "full"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("full", marks=pytest.mark.soak)])
 def test_a_prep_from_a_bucket_meets_a_fault_at_any_write(
     memory: Path, store: ObjectStore, client: Any, fault: str
 ) -> None:
