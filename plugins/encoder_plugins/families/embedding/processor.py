@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import numpy as np
 
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding import vectors
 from encoder_plugins.families.embedding.format import EmbeddingCheckpoint
@@ -35,6 +37,7 @@ from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import check_texts, texts_of
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
+from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema, ServingContext
 
 if TYPE_CHECKING:
@@ -79,11 +82,13 @@ class EmbeddingProcessor:
 
     Attributes:
         checkpoint: The plugin's format.
+        packs_texts: Whether the engine takes several texts in one prompt: whether the model knows token marks.
         schemas: Request and response types by the name that a route gives; the requests are subclasses of those here.
         vector_fields: Fields of ``/pooling`` that a request for scores does not have.
     """
 
     checkpoint: ClassVar[EmbeddingCheckpoint]
+    packs_texts: ClassVar[bool] = False
 
     schemas: ClassVar[Mapping[str, Schema]] = {
         "pooling": Schema(Envelope[Request], Answer, ScoresAnswer, binary=True),
@@ -205,20 +210,27 @@ class EmbeddingProcessor:
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Answer with the embeddings in the order of the texts, or with the scores of the documents."""
-        # the engine pools as the last module before Normalize does
-        prompts = [Prompt(token_ids=ids, use_activation=False) for ids in request.token_ids]
-        pooled = await engine.encode(prompts, lora=request.lora)
-        size = sum(row.numel() for row in pooled) // NUMBERS_PER_MICROSECOND
+        pooled = await engine.encode(self._shared_prompts(request.token_ids), lora=request.lora)
+        size = sum(vectors.numel() for vectors in pooled) // NUMBERS_PER_MICROSECOND
         if request.scoring is not None:
             times = 1 if request.scoring.pairs else len(request.scoring.queries.texts)
             size = size * (1 + times) + rerank.microseconds(request.scoring)
             return await engine.compute(self._scores_response, request, pooled, size=size)
         return await engine.compute(self._response, request, pooled, size=size)
 
+    def _shared_prompts(self, texts: Sequence[list[int]]) -> list[Prompt]:
+        """Return prompts of the token ids of texts: of one each, or of as many as fit."""
+        if not self.packs_texts:
+            return [_prompt([ids]) for ids in texts]
+        packs = pack(list(map(len, texts)), min(MOST_TOKENS, self._context.max_model_len))
+        return [_prompt(some) for some in grouped(texts, packs)]
+
     def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
         found = request.scoring
         assert found is not None
-        queries, documents = np.split(vectors.unit(_stacked(pooled)), [len(found.queries.texts)])
+        queries, documents = np.split(
+            vectors.unit(_stacked(pooled, len(request.token_ids))), [len(found.queries.texts)]
+        )
         # each pair by itself, so that a score does not depend on the other documents
         if found.pairs:
             scores = np.einsum("nd,nd->n", queries, documents)[None]
@@ -229,7 +241,7 @@ class EmbeddingProcessor:
         return Response(body=body, prompt_tokens=tokens)
 
     def _response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
-        found = self._finished(request, _stacked(pooled))
+        found = self._finished(request, _stacked(pooled, len(request.token_ids)))
         key = (request.dimensions, request.normalize)
         ranges = self._ranges.of(request.dtype, key, lambda raw: self._finished(request, raw))
         tokens = request.prompt_tokens
@@ -266,6 +278,21 @@ class EmbeddingProcessor:
         )
 
 
-def _stacked(pooled: Sequence[Tensor]) -> vectors.Vectors:
-    """Return `[texts, width]`."""
-    return np.stack([row.float().numpy() for row in pooled])
+def _prompt(texts: Sequence[list[int]]) -> Prompt:
+    """Return a prompt of texts, which the engine pools as the last module before Normalize does."""
+    if len(texts) == 1:
+        return Prompt(token_ids=texts[0], use_activation=False)
+    marks = token_marks.encode(list(map(len, texts)))
+    return Prompt(token_ids=[*chain.from_iterable(texts)], parameters=marks, use_activation=False)
+
+
+def _stacked(pooled: Sequence[Tensor], texts: int) -> vectors.Vectors:
+    """Return `[texts, width]`: each prompt's vector, or the vectors of its texts.
+
+    Raises:
+        RuntimeError: The engine answered with another number of vectors.
+    """
+    found: vectors.Vectors = np.concatenate([np.atleast_2d(each.float().numpy()) for each in pooled])
+    if len(found) != texts:
+        raise RuntimeError(f"the engine answered {len(found)} vectors of {texts}")
+    return found

@@ -48,6 +48,7 @@ from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import texts_of
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
+from encoder_plugins.serving.packing import grouped, pack
 from encoder_plugins.serving.processor import Engine, Prompt, Response, Schema, ServingContext
 
 # transformers writes "no limit" as a number beyond this one, and other libraries as one beyond what any text has
@@ -205,9 +206,9 @@ class GlinerProcessor:
                         f"the texts up to this one are read in more than {self.limits.prompts} parts, the limit",
                         param=request.text_path(data, position),
                     )
-        packs = pack(parts, self._engine_limit)
-        left = iter(parts)
-        prompts = [_prompt(list(islice(left, count))) for count in packs]
+        # parts of one prompt share the number of classes that come along
+        packs = pack([len(part.tokens) for part in parts], self._engine_limit, [part.item.classes for part in parts])
+        prompts = [_prompt(some) for some in grouped(parts, packs)]
         return Parsed(data, lora, prepared_texts, readings, parts, packs, prompts)
 
     def _scored(self, words: int) -> int:
@@ -414,29 +415,10 @@ def _shared_runs(items: list[Item]) -> tuple[list[Item], tuple[bytes, ...]]:
     return shared, tuple(numbers)
 
 
-def pack(parts: Sequence[Part], most_tokens: int) -> list[int]:
-    """Return the number of parts of each prompt: as many as fit, in order.
-
-    An engine request costs its scheduler and its runner the same whether it holds one text or thirty. Nothing of a text
-    depends on the others of its prompt. Parts of one prompt share the number of classes that come along.
-    """
-    packs: list[int] = []
-    tokens = classes = 0
-    for part in parts:
-        tokens += len(part.tokens)
-        if packs and tokens <= most_tokens and part.item.classes == classes:
-            packs[-1] += 1
-        else:
-            packs.append(1)
-            tokens, classes = len(part.tokens), part.item.classes
-    return packs
-
-
 def unpack(tables: Sequence[torch.Tensor], parsed: Parsed) -> Iterator[torch.Tensor]:
     """Yield the candidates of each part, counted in its own words, from those of each prompt."""
-    left = iter(parsed.parts)
-    for table, count in zip(tables, parsed.packs, strict=True):
-        words = [len(part.item.words) for part in islice(left, count)]
+    for table, parts in zip(tables, grouped(parsed.parts, parsed.packs), strict=True):
+        words, count = [len(part.item.words) for part in parts], len(parts)
         if count == 1 or not table.numel():
             yield from [table] * count
             continue

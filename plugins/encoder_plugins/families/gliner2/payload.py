@@ -1,7 +1,7 @@
 """What crosses the process border: where words, tasks and labels are, to the pooler; counts, candidates and logits, from it.
 
 Positions are packed into bytes, because vLLM copies a request's parameters deeply and bytes cost nothing there. The pooler answers each
-prompt with one table of float32, because vLLM sends one tensor for each.
+prompt with one tensor of float32, because vLLM sends one for each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from encoder_plugins.backbones import token_marks
+
 COUNTS = 20
 """Classes of the head that predicts counts: 0 to 19."""
 
@@ -23,6 +25,8 @@ COLUMNS = 6
 
 _POSITION = np.dtype("<i4")
 _NUMBER = np.dtype("<f4")
+# the keys of a text's arrays, whose numbers have four bytes each
+_ARRAYS = ("words", "tasks", "thresholds", "classes")
 
 Positions = NDArray[np.int32]
 
@@ -105,16 +109,47 @@ def encode(item: Item) -> dict[str, Any]:
     }
 
 
-def decode(extra: Mapping[str, Any] | None) -> Item | None:
-    """Return the text behind ``extra_kwargs``; None where there is none, as in vLLM's own profile runs.
+def encode_texts(items: Sequence[Item], tokens: Sequence[int]) -> dict[str, Any]:
+    """Return the ``extra_kwargs`` of the PoolingParams of a prompt that holds texts, one behind the other.
+
+    Args:
+        items: Positions count from each text's own first token.
+        tokens: Tokens of each text.
+    """
+    each = [encode(item) for item in items]
+    if len(each) == 1:
+        return each[0]
+    sizes = [[len(one[name]) // _POSITION.itemsize for name in _ARRAYS] for one in each]
+    return {
+        **{name: b"".join(one[name] for one in each) for name in _ARRAYS},
+        "sizes": np.array(sizes, _POSITION).tobytes(),
+        **token_marks.encode(tokens),
+    }
+
+
+def decode(extra: Mapping[str, Any] | None) -> list[Item] | None:
+    """Return the texts behind ``extra_kwargs``; None where there are none, as in vLLM's own profile runs.
 
     Raises:
-        KeyError, TypeError, ValueError: They are not what ``encode`` wrote.
+        KeyError, TypeError, ValueError: They are not what ``encode`` or ``encode_texts`` wrote.
     """
     if not extra or "words" not in extra:
         return None
-    words, tasks, labels = (np.frombuffer(extra[name], _POSITION) for name in ("words", "tasks", "classes"))
-    thresholds = np.frombuffer(extra["thresholds"], _NUMBER)
+    arrays: list[NDArray[Any]] = [
+        np.frombuffer(extra[name], _NUMBER if name == "thresholds" else _POSITION) for name in _ARRAYS
+    ]
+    if "sizes" not in extra:
+        return [_item(arrays)]
+    sizes = np.frombuffer(extra["sizes"], _POSITION).reshape(-1, len(_ARRAYS))
+    if (sizes < 0).any() or sizes.sum(0).tolist() != list(map(len, arrays)):
+        raise ValueError(f"{[len(array) for array in arrays]} values there, {sizes.sum(0).tolist()} announced")
+    each = [np.split(array, np.cumsum(own)[:-1]) for array, own in zip(arrays, sizes.T, strict=True)]
+    return [_item(own) for own in zip(*each, strict=True)]
+
+
+def _item(arrays: Sequence[NDArray[Any]]) -> Item:
+    """Return the text whose ``_ARRAYS`` are given; raises ValueError where they do not fit together."""
+    words, tasks, thresholds, labels = arrays
     spans, classes = [], []
     while tasks.size:
         part, single, attributes, count = tasks[:4].tolist()
@@ -151,6 +186,31 @@ def encode_output(
     columns = COLUMNS + attributes
     padded = torch.nn.functional.pad(head, (0, -head.numel() % columns))
     return torch.cat([padded.reshape(-1, columns), candidates.float()]).contiguous()
+
+
+def join(tables: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return what a prompt is answered with: the table of its text, or `[numbers]`: how many each text has, then those of all tables."""
+    if len(tables) == 1:
+        return tables[0]
+    sizes = torch.tensor([float(table.numel()) for table in tables])
+    return torch.cat([sizes, *(table.flatten() for table in tables)])
+
+
+def split(answer: torch.Tensor, items: Sequence[Item]) -> list[torch.Tensor]:
+    """Return the table of each text of a prompt; ``items`` are what was sent.
+
+    Raises:
+        RuntimeError: The answer is not of so many texts.
+    """
+    if len(items) == 1:
+        return [answer]
+    sizes = answer[: len(items)].long().tolist() if answer.dim() == 1 else []
+    if len(items) + sum(sizes) != answer.numel():
+        raise RuntimeError(
+            f"the engine answered {answer.numel()} numbers, which are not the tables of {len(items)} texts"
+        )
+    tables = torch.split(answer[len(items) :], sizes)
+    return [table.reshape(-1, COLUMNS + item.attributes) for table, item in zip(tables, items, strict=True)]
 
 
 def decode_output(table: torch.Tensor, item: Item) -> Output:

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import ClassVar
 
 import msgspec
@@ -45,6 +45,7 @@ from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.inputs.text import texts_of
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
+from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 from encoder_plugins.serving.processor import Engine, Prompt, Response, ServingContext
 from encoder_plugins.serving.processor import Schema as RouteSchema
 
@@ -85,15 +86,15 @@ class Parsed:
         policy: Which of overlapping values are kept.
         lora: The adapter; None for none.
         texts: How each text is read.
-        items: Of each prompt, what its pooler gets.
-        prompts: One for each part of each text, in order.
+        items: What the pooler gets of each part of each text, by prompt.
+        prompts: Each holds as many parts as the engine takes in one, in order.
     """
 
     data: Request
     policy: Policy
     lora: str | None
     texts: Sequence[PreparedText]
-    items: Sequence[Item]
+    items: Sequence[Sequence[Item]]
     prompts: Sequence[Prompt]
 
     @property
@@ -144,7 +145,10 @@ class Gliner2Processor:
                 zip(texts, schemas.schemas_of(data, len(texts), self.limits), strict=True)
             )
         ]
-        return Parsed(data, policy, lora, prepared, reader.items, reader.prompts)
+        packs = pack(list(map(len, reader.tokens)), min(MOST_TOKENS, self._context.max_model_len))
+        items, tokens = grouped(reader.items, packs), grouped(reader.tokens, packs)
+        prompts = [_prompt(*of_prompt) for of_prompt in zip(items, tokens, strict=True)]
+        return Parsed(data, policy, lora, prepared, items, prompts)
 
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Answer with what was found in each text, in the order of the texts."""
@@ -167,7 +171,11 @@ class Gliner2Processor:
         """
         results: list[Result] = []
         count = 0
-        found = (found_of(table, item) for table, item in zip(tables, parsed.items, strict=True))
+        found = (
+            found_of(table, item)
+            for answer, items in zip(tables, parsed.items, strict=True)
+            for table, item in zip(payload.split(answer, items), items, strict=True)
+        )
         for text in parsed.texts:
             result = result_of(text, list(islice(found, len(text.parts))), parsed, checker)
             if (count := count + decode.values(result)) > self.limits.values:
@@ -187,31 +195,41 @@ class Gliner2Processor:
 def _decoding(request: Parsed, tables: Sequence[torch.Tensor]) -> int:
     """Return how many microseconds it takes to decode the tables of a request."""
     return (
-        len(tables) * MICROSECONDS_PER_TEXT
+        sum(len(text.parts) for text in request.texts) * MICROSECONDS_PER_TEXT
         + sum(text.schema.queries * len(text.parts) for text in request.texts) * MICROSECONDS_PER_GROUP
-        + sum(len(table) for table in tables) * MICROSECONDS_PER_CANDIDATE
+        + sum(table.numel() for table in tables) // payload.COLUMNS * MICROSECONDS_PER_CANDIDATE
     )
 
 
+def _prompt(items: Sequence[Item], tokens: Sequence[list[int]]) -> Prompt:
+    parameters = payload.encode_texts(items, list(map(len, tokens)))
+    return Prompt(token_ids=[*chain.from_iterable(tokens)], parameters=parameters)
+
+
 class _Reader:
-    """Reads the texts of one request, in order."""
+    """Reads the texts of one request, in order.
+
+    Attributes:
+        items: What the pooler gets of each part of each text.
+        tokens: The token ids of each part.
+    """
 
     def __init__(
         self, data: Request, builder: PromptBuilder, most_tokens: int, max_width: int, limits: Gliner2Limits
     ) -> None:
         self.items: list[Item] = []
-        self.prompts: list[Prompt] = []
+        self.tokens: list[list[int]] = []
         self._data = data
         self._builder = builder
         self._most_tokens = most_tokens
         self._max_width = max_width
         self._limits = limits
         self._known: tuple[Schema, SchemaPrompt] | None = None  # of the text before
-        self._tokens = 0
+        self._total = 0
         self._pairs = 0
 
     def read(self, position: int, text: str, schema: Schema) -> PreparedText:
-        """Make the prompts of a text."""
+        """Make the parts of a text."""
         path = request.text_path(self._data, position)
         if self._known is None or self._known[0] is not schema:
             self._known = (schema, self._builder.schema(schema))
@@ -236,7 +254,7 @@ class _Reader:
         return PreparedText(schema, [part], sent, kept if self._data.overflow == "truncate" else None)
 
     def _add(self, part: Part, schema: Schema, prompt: SchemaPrompt, path: str) -> Part:
-        """Make the prompt of a part, and return the part with the words that are in it."""
+        """Make the tokens of a part, and return the part with the words that are in it."""
         pieces = self._builder.pieces(part.words.tokens)
         tokens, positions = self._builder.build(prompt, pieces)
         if len(tokens) > self._most_tokens:
@@ -253,18 +271,18 @@ class _Reader:
         self._check(len(tokens), len(positions), schema, path)
         item = item_of(schema, prompt, positions, self._data.threshold)
         self.items.append(item)
-        self.prompts.append(Prompt(token_ids=tokens, parameters=payload.encode(item)))
+        self.tokens.append(tokens)
         return part
 
     def _check(self, tokens: int, words: int, schema: Schema, path: str) -> None:
         """Count what the request has become, and refuse more than the limits."""
-        self._tokens += tokens
+        self._total += tokens
         limits = self._limits
-        if len(self.prompts) == limits.prompts:
+        if len(self.tokens) == limits.prompts:
             raise InvalidRequest(
                 f"the texts up to this one are read in more than {limits.prompts} parts, the limit", param=path
             )
-        if self._tokens > limits.prompt_tokens:
+        if self._total > limits.prompt_tokens:
             raise InvalidRequest(
                 f"the texts up to this one are more than {limits.prompt_tokens} tokens with their schemas, the limit",
                 param=path,

@@ -1,4 +1,4 @@
-"""What crosses the process border with a text: which tokens have rows, and the rows of queries to score a document by.
+"""What crosses the process border with the texts of a prompt: which tokens have rows, and the rows of queries to score documents by.
 
 Everything is packed into bytes, because vLLM copies a request's parameters deeply and bytes cost nothing there. Numpy only.
 """
@@ -41,18 +41,19 @@ def pack_queries(rows: Sequence[Rows]) -> Queries:
     return Queries(np.concatenate(rows).astype(_ROWS).tobytes(), counts.tobytes())
 
 
-def encode(text: TokenisedText, queries: Queries | None = None) -> dict[str, Any] | None:
-    """Return the ``extra_kwargs`` of the PoolingParams of a text; None where it needs none.
+def encode(texts: Sequence[TokenisedText], queries: Queries | None = None) -> dict[str, Any] | None:
+    """Return the ``extra_kwargs`` of the PoolingParams of a prompt; None where it needs none.
 
     Args:
-        text: The text.
-        queries: What the text is scored by; None where its rows are wanted.
+        texts: The texts of the prompt, one behind the other.
+        queries: What each text is scored by; None where their rows are wanted.
     """
     found: dict[str, Any] = {}
-    if text.keys < len(text.ids):
-        found |= token_marks.encode([len(text.ids)], keys=[text.keys])
-    if text.kept is not None:
-        found[KEPT] = np.packbits(text.kept).tobytes()
+    if len(texts) > 1 or any(text.keys < len(text.ids) for text in texts):
+        found |= token_marks.encode([len(text.ids) for text in texts], keys=[text.keys for text in texts])
+    if any(text.kept is not None for text in texts):
+        kept = [np.ones(len(text.ids), np.bool_) if text.kept is None else text.kept for text in texts]
+        found[KEPT] = np.packbits(np.concatenate(kept)).tobytes()
     if queries is not None:
         found |= {QUERIES: queries.rows, QUERY_COUNTS: queries.counts}
     return found or None
@@ -68,7 +69,7 @@ def kept_tokens(extra: Mapping[str, Any] | None, tokens: int) -> NDArray[np.int3
 
 
 def queries_of(extra: Mapping[str, Any] | None, dimensions: int) -> tuple[bytes, NDArray[np.int32]] | None:
-    """Return the packed rows that a request's text is scored by, and the rows of each query; None for none. Never raises.
+    """Return the packed rows that a request's texts are scored by, and the rows of each query; None for none. Never raises.
 
     Args:
         extra: The request's ``extra_kwargs``.

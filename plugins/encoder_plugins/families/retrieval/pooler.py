@@ -1,7 +1,7 @@
 """The head of retrievers of one vector per token: rows of a packed batch in, each request's rows or scores out.
 
-Only tokens that have rows are projected. A document that came with the rows of queries is answered with its score for
-each of them; documents of the same queries are scored together, by one matrix product. Nothing is kept between batches.
+Only tokens that have rows are projected. Documents that came with the rows of queries are answered with their scores for
+each of them; those of the same queries are scored together, by one matrix product. Nothing is kept between batches.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from vllm.model_executor.layers.pooler.abstract import Pooler
-from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 from vllm.v1.pool.metadata import PoolingMetadata
 
-from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
+from encoder_plugins.backbones.marked_pooler import MarkedPooler, PooledRequest, requests_of
 from encoder_plugins.families.retrieval import payload
 from encoder_plugins.families.retrieval.config import RetrievalConfig
 from encoder_plugins.families.retrieval.dense_layers import DenseChain
@@ -27,8 +25,10 @@ EPSILON = 1e-12
 PRODUCTS = 1 << 24
 
 
-class RowsPooler(Pooler):  # type: ignore[misc]
-    """Answers each request with float32 rows `[rows, dimensions]`, or with float32 scores `[queries]`."""
+class RowsPooler(MarkedPooler):
+    """Answers each request with the float32 rows `[rows, dimensions]` of its texts, or with float32 scores `[texts, queries]`."""
+
+    task = "token_embed"
 
     def __init__(self, config: RetrievalConfig) -> None:
         super().__init__()
@@ -36,33 +36,23 @@ class RowsPooler(Pooler):  # type: ignore[misc]
         # in the model's dtype: there are as many rows as tokens
         self.projection = DenseChain(config.projection, torch.get_default_dtype())
 
-    def get_supported_tasks(self) -> set[str]:
-        """Return the one task."""
-        return {"token_embed"}
-
-    def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
-        """Return what brings the marks of a request's tokens into the encoder."""
-        del task
-        return TokenMarksUpdate()
-
     @torch.inference_mode()
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
         """Return one tensor for each request; one without rows for a request that is not whole. Never raises for a request."""
-        cursor = pooling_metadata.get_pooling_cursor()
-        lengths = cursor.num_scheduled_tokens_cpu.tolist()
-        prompts = cursor.prompt_lens_cpu.tolist()
-        extras = [params.extra_kwargs for params in pooling_metadata.pooling_params]
+        requests = requests_of(pooling_metadata)
         kept = [
-            payload.kept_tokens(extra, length) if length == prompt else np.zeros(0, np.int32)
-            for extra, length, prompt in zip(extras, lengths, prompts, strict=True)
+            payload.kept_tokens(request.extra, request.tokens) if request.whole else np.zeros(0, np.int32)
+            for request in requests
         ]
+        rows = self.rows(_selected(hidden_states, kept, [request.tokens for request in requests]))
         counts = [len(positions) for positions in kept]
-        rows = self.rows(_selected(hidden_states, kept, lengths))
         found = list(torch.split(rows, counts))
-        for key, members in _by_queries(extras, self.config.dimensions).items():
-            scores = self.scores(rows, counts, members, *key)
-            # each of stride 1, without which vLLM cannot send it to another process
-            each = torch.split(scores.t().flatten(), len(scores))
+        firsts = np.cumsum([0, *counts])
+        for key, members in _by_queries(requests, self.config.dimensions).items():
+            documents = [_documents(requests[member], kept[member], int(firsts[member])) for member in members]
+            scores = self.scores(rows, np.concatenate(documents), *key)
+            # each contiguous, without which vLLM cannot send it to another process
+            each = torch.split(scores.t().contiguous(), [len(own) for own in documents])
             for request, own in zip(members, each, strict=True):
                 found[request] = own
         return found
@@ -75,33 +65,32 @@ class RowsPooler(Pooler):  # type: ignore[misc]
         unit: Tensor = torch.nn.functional.normalize(projected, p=2.0, dim=-1, eps=EPSILON)
         return unit
 
-    def scores(self, rows: Tensor, counts: list[int], members: list[int], packed: bytes, query_counts: bytes) -> Tensor:
+    def scores(self, rows: Tensor, documents: NDArray[np.int64], packed: bytes, query_counts: bytes) -> Tensor:
         """Score the documents of the same queries.
 
         Args:
             rows: `[rows, dimensions]` float32: of all requests of the batch.
-            counts: The rows of each request.
-            members: The requests to score.
+            documents: `[documents, 2]`: the first row of each, and the end of its rows.
             packed: The rows of the queries.
             query_counts: `[queries]` int32: the rows of each.
 
         Returns:
-            `[queries, members]` float32; 0 for a document without rows.
+            `[queries, documents]` float32; 0 for a document without rows.
         """
-        device, firsts = rows.device, np.cumsum([0, *counts])
+        device, count = rows.device, len(documents)
         each = np.frombuffer(query_counts, np.int32)
         query = _to_device(payload.unpack_rows(packed, self.config.dimensions), device)
-        chosen = np.concatenate([np.arange(firsts[member], firsts[member + 1]) for member in members])
-        owners = np.repeat(np.arange(len(members)), [counts[member] for member in members])
-        documents = rows if len(chosen) == len(rows) else rows.index_select(0, _to_device(chosen, device))
-        best = torch.full((len(query), len(members)), -torch.inf, device=device)
+        chosen = np.concatenate([np.arange(first, end) for first, end in documents.tolist()])
+        owners = np.repeat(np.arange(count), documents[:, 1] - documents[:, 0])
+        scored = rows if len(chosen) == len(rows) else rows.index_select(0, _to_device(chosen, device))
+        best = torch.full((len(query), count), -torch.inf, device=device)
         owner = _to_device(owners, device)
         # the products of many queries with a whole batch could take more memory than the profile run saw
         at_once = max(1, PRODUCTS // max(1, len(chosen)))
         for some, into in zip(torch.split(query, at_once), torch.split(best, at_once), strict=True):
-            into.scatter_reduce_(1, owner.expand(len(some), -1), some @ documents.T, "amax")
+            into.scatter_reduce_(1, owner.expand(len(some), -1), some @ scored.T, "amax")
         best = best.masked_fill_(best.isneginf(), 0.0)
-        totals = torch.zeros(len(each), len(members), device=device)
+        totals = torch.zeros(len(each), count, device=device)
         totals.index_add_(0, _to_device(np.repeat(np.arange(len(each)), each), device), best)
         if self.config.similarity == "meanmaxsim":
             totals /= _to_device(each.astype(np.float32), device)[:, None]
@@ -118,15 +107,29 @@ def _selected(hidden: Tensor, kept: list[NDArray[np.int32]], lengths: list[int])
     return hidden.index_select(0, _to_device(np.concatenate(chosen), hidden.device))
 
 
-def _by_queries(extras: list[dict[str, Any] | None], dimensions: int) -> dict[tuple[bytes, bytes], list[int]]:
+def _documents(request: PooledRequest, kept: NDArray[np.int32], first: int) -> NDArray[np.int64]:
+    """Return the first row of each text of a request, and the end of its rows, `[texts, 2]`.
+
+    Args:
+        request: The request.
+        kept: `[rows]`: the positions of its tokens that have rows, in order.
+        first: The first of its rows in the batch.
+    """
+    tokens = np.cumsum(request.texts())
+    ends = first + np.searchsorted(kept, tokens)
+    return np.stack([np.concatenate([[first], ends[:-1]]), ends], axis=1).astype(np.int64)
+
+
+def _by_queries(requests: list[PooledRequest], dimensions: int) -> dict[tuple[bytes, bytes], list[int]]:
     """Return the requests that are scored, by the queries that came with them."""
     groups: dict[tuple[bytes, bytes], list[int]] = {}
     last: tuple[object, object] | None = None
     members: list[int] = []
-    for request, extra in enumerate(extras):
+    for number, request in enumerate(requests):
+        extra = request.extra
         if extra is None or payload.QUERIES not in extra:
             continue
-        # the documents of one request follow each other, and to compare rows takes a tenth of the time of hashing them
+        # the prompts of one HTTP request follow each other, and to compare rows takes a tenth of the time of hashing them
         given = (extra[payload.QUERIES], extra.get(payload.QUERY_COUNTS))
         if given != last:
             last = None
@@ -134,7 +137,7 @@ def _by_queries(extras: list[dict[str, Any] | None], dimensions: int) -> dict[tu
                 continue
             packed, each = queries
             last, members = given, groups.setdefault((packed, each.tobytes()), [])
-        members.append(request)
+        members.append(number)
     return groups
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,7 @@ from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.plugin import Route
 from encoder_plugins.serving import limits
+from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 from encoder_plugins.serving.processor import Engine, Part, Prompt, Response, Schema, ServingContext
 
 if TYPE_CHECKING:
@@ -72,8 +74,13 @@ class Parsed:
 
 
 class MultiVectorProcessor:
-    """Serves one checkpoint of one vector per token."""
+    """Serves one checkpoint of one vector per token.
 
+    Attributes:
+        packs_texts: Whether the engine takes several texts in one prompt: whether the model knows token marks.
+    """
+
+    packs_texts: ClassVar[bool] = True
     schemas: ClassVar[Mapping[str, Schema]] = {
         "pooling": Schema(Envelope[TextRequest], RowsAnswer, ScoresAnswer, binary=True),
         **rerank.SCHEMAS,
@@ -85,6 +92,8 @@ class MultiVectorProcessor:
 
         self.limits = limits.typed(RetrievalLimits, context.limits)
         self._context = context
+        # of a shared prompt
+        self._most_tokens = min(MOST_TOKENS, context.max_model_len) if self.packs_texts else 1
         self._config = read_served(context.model)
         self._tokenizer = self._build_tokenizer(context.model)
         self._ranges = quantization.Ranges(context.model, self._config.dimensions)
@@ -180,9 +189,9 @@ class MultiVectorProcessor:
             nonlocal tokens
             texts = self._tokenised(found)
             tokens += sum(text.tokens for text in texts)
-            return _scored_prompts(texts, queries, found.first)
+            return _scored_prompts(texts, queries, found.first, self._most_tokens)
 
-        first = partial(_scored_prompts, request.texts, queries, 0)
+        first = partial(_scored_prompts, request.texts, queries, 0, self._most_tokens)
         parts = [Part(make=first, size=MICROSECONDS_PER_PROMPT * len(request.texts))]
         parts += [
             Part(make=partial(further, found), size=_microseconds_to_tokenise(found)) for found in request.further
@@ -197,8 +206,10 @@ class MultiVectorProcessor:
         return replace(request, texts=[*request.texts, *further], further=())
 
     async def _encode(self, texts: Sequence[TokenisedText], lora: str | None, engine: Engine) -> list[Tensor]:
-        prompts = await engine.compute(_prompts, texts, size=MICROSECONDS_PER_PROMPT * len(texts))
-        return await engine.encode(prompts, lora=lora)
+        """Return the rows of each text."""
+        packs = pack([text.tokens for text in texts], self._most_tokens)
+        prompts = await engine.compute(_prompts, texts, packs, size=MICROSECONDS_PER_PROMPT * len(texts))
+        return _rows_of_texts(await engine.encode(prompts, lora=lora), grouped(texts, packs))
 
     def _rows_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
         wanted = request.wanted
@@ -242,7 +253,10 @@ class MultiVectorProcessor:
         return {"ids": ids, "tokens": self._tokenizer.strings(ids)}
 
     def _scores_response(self, scoring: Scoring, scored: Sequence[Tensor], tokens: int) -> Response:
-        scores = np.stack([_numpy(each) for each in scored], axis=1)  # [queries, documents], or [1, pairs]
+        scores = np.concatenate([_numpy(each) for each in scored]).T  # [queries, documents], or [1, pairs]
+        documents = len(scoring.documents.texts if scoring.origins is None else scoring.origins)
+        if scores.shape[1] != documents:
+            raise RuntimeError(f"the engine scored {scores.shape[1]} documents of {documents}")
         body = rerank.answer(scoring, scores, tokens=tokens, name=self._context.names[0])
         return Response(body=body, prompt_tokens=tokens)
 
@@ -265,29 +279,54 @@ def _microseconds_to_tokenise(texts: Texts) -> int:
     return sum(map(len, texts.texts)) // CHARACTERS_PER_MICROSECOND + MICROSECONDS_PER_PROMPT * len(texts.texts)
 
 
-def _prompts(texts: Sequence[TokenisedText]) -> list[Prompt]:
-    return [_prompt(text) for text in texts]
+def _prompts(texts: Sequence[TokenisedText], packs: Sequence[int]) -> list[Prompt]:
+    return [_prompt(some) for some in grouped(texts, packs)]
 
 
-def _scored_prompts(texts: Sequence[TokenisedText], queries: Sequence[payload.Queries], first: int) -> list[Prompt]:
-    """Return the prompt of each document with the rows of all queries, or of the query of its own pair.
+def _scored_prompts(
+    texts: Sequence[TokenisedText], queries: Sequence[payload.Queries], first: int, most_tokens: int
+) -> list[Prompt]:
+    """Return prompts of documents with the rows of all queries, or of each document with those of the query of its own pair.
 
     Args:
         texts: The documents.
         queries: One for each pair of the request, or one for all documents.
         first: The position of the first of the documents in the request.
+        most_tokens: Tokens of a shared prompt.
     """
-    own = [queries[0]] * len(texts) if len(queries) == 1 else queries[first : first + len(texts)]
-    return [_prompt(text, each) for text, each in zip(texts, own, strict=True)]
+    if len(queries) > 1:
+        own = queries[first : first + len(texts)]
+        return [_prompt([text], each) for text, each in zip(texts, own, strict=True)]
+    packs = pack([text.tokens for text in texts], most_tokens)
+    return [_prompt(some, queries[0]) for some in grouped(texts, packs)]
 
 
-def _prompt(text: TokenisedText, queries: payload.Queries | None = None) -> Prompt:
+def _prompt(texts: Sequence[TokenisedText], queries: payload.Queries | None = None) -> Prompt:
+    """Return the prompt of some texts; one with an image has no other."""
+    first = texts[0]
     return Prompt(
-        token_ids=text.ids,
-        parameters=payload.encode(text, queries),
-        image=text.image,
-        image_tokens=text.image_tokens,
+        token_ids=first.ids if len(texts) == 1 else [*chain.from_iterable(text.ids for text in texts)],
+        parameters=payload.encode(texts, queries),
+        image=first.image,
+        image_tokens=first.image_tokens,
     )
+
+
+def _rows_of_texts(pooled: Sequence[Tensor], prompts: Sequence[Sequence[TokenisedText]]) -> list[Tensor]:
+    """Return the rows of each text from those of each prompt.
+
+    Raises:
+        RuntimeError: The engine answered with another number of rows.
+    """
+    import torch
+
+    found: list[Tensor] = []
+    for rows, texts in zip(pooled, prompts, strict=True):
+        counts = [text.rows for text in texts]
+        if len(rows) != sum(counts):
+            raise RuntimeError(f"the engine answered {len(rows)} rows of {sum(counts)}")
+        found += torch.split(rows, counts)
+    return found
 
 
 def _pooled(rows: NDArray[np.float32], factor: float) -> NDArray[np.float32]:

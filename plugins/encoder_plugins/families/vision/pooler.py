@@ -13,7 +13,7 @@ from encoder_plugins.families.retrieval.pooler import RowsPooler
 
 
 class VisualRowsPooler(RowsPooler):
-    """Answers each request with float32 rows `[rows, dimensions]`, or with float32 scores `[queries]`."""
+    """Answers each request with float32 rows `[rows, dimensions]`, or with float32 scores `[1, queries]`."""
 
     def __init__(self, config: RetrievalConfig) -> None:
         super().__init__(config)

@@ -90,6 +90,8 @@ class Page(TokenisedText):
 class VisualProcessor(MultiVectorProcessor):
     """Serves one checkpoint of one row per token of a text, or per patch of an image."""
 
+    # the backbone is vLLM's own, and knows no token marks
+    packs_texts = False
     schemas: ClassVar[Mapping[str, Schema]] = {
         "pooling": Schema(Envelope[VisualRequest], VisualRowsAnswer, VisualScoresAnswer, binary=True),
         "rerank": Schema(VisualRerankRequest, VisualRerankResponse),

@@ -32,6 +32,4 @@ def served_layout(config: Any, chain: Sequence[DenseSpec]) -> CheckpointLayout:
         config: The encoder's configuration.
         chain: The Dense modules.
     """
-    return join(
-        encoder_layout(config).under("", "encoder."), dense.layout(chain, DENSE, "pooler.head.projector.layers.")
-    )
+    return join(encoder_layout(config).under("", "encoder."), dense.layout(chain, DENSE, "pooler.projector.layers."))

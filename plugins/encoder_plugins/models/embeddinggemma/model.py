@@ -8,7 +8,7 @@ from vllm.model_executor.models.utils import maybe_prefix
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.encoder_model import EncoderModel
 from encoder_plugins.backbones.gemma3 import Gemma3Encoder
-from encoder_plugins.families.embedding.pooling import mean_pooler
+from encoder_plugins.families.embedding.pooling import MeanPooler
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense_layers import DenseChain
 from encoder_plugins.models.embeddinggemma.layout import KEY, served_layout
@@ -22,7 +22,7 @@ class SentenceGemma3Model(EncoderModel):
         super().__init__(
             vllm_config=vllm_config,
             encoder=Gemma3Encoder(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
-            pooler=mean_pooler(DenseChain(self.chain)),
+            pooler=MeanPooler(DenseChain(self.chain)),
         )
 
     def layout(self) -> CheckpointLayout:

@@ -14,22 +14,29 @@ with warnings.catch_warnings():
     from vllm.pooling_params import PoolingParams
     from vllm.v1.pool.metadata import PoolingMetadata, PoolingStates
 
-    from encoder_plugins.families.embedding.pooling import mean_pooler
+    from encoder_plugins.backbones import token_marks
+    from encoder_plugins.families.embedding.pooling import MeanPooler
     from encoder_plugins.families.retrieval.dense import DenseSpec
     from encoder_plugins.families.retrieval.dense_layers import DenseChain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LENGTHS = [3, 1, 40, 7]
+# the same texts, the middle ones in one request
+REQUESTS = [[3], [1, 40], [7]]
 
 
-def metadata(lengths: list[int], *, use_activation: bool = False) -> PoolingMetadata:
-    """Return what vLLM's model runner gives a pooler for texts of these lengths."""
+def metadata(requests: list[list[int]], *, use_activation: bool = False) -> PoolingMetadata:
+    """Return what vLLM's model runner gives a pooler for requests of texts of these lengths."""
+    lengths = list(map(sum, requests))
+    extras = [token_marks.encode(texts) if len(texts) > 1 else None for texts in requests]
     made = PoolingMetadata(
         prompt_lens=torch.tensor(lengths),
         prompt_token_ids=None,
         prompt_token_ids_cpu=None,
-        pooling_params=[PoolingParams(task="embed", use_activation=use_activation) for _ in lengths],
+        pooling_params=[
+            PoolingParams(task="embed", use_activation=use_activation, extra_kwargs=extra) for extra in extras
+        ],
         pooling_states=[PoolingStates() for _ in lengths],
     )
     made.build_pooling_cursor(np.asarray(lengths), torch.tensor(lengths), torch.device("cpu"))
@@ -41,18 +48,20 @@ def metadata(lengths: list[int], *, use_activation: bool = False) -> PoolingMeta
 def test_a_vector_is_that_of_its_text_alone(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     chain = DenseChain([DenseSpec(inputs=8, outputs=5, bias=True, activation="Tanh")])
-    pooler = mean_pooler(chain)
+    pooler = MeanPooler(chain)
     # rows of padding behind, as a CUDA graph has them
     rows = torch.randn(sum(LENGTHS) + 9, 8).to(dtype)
-    found = pooler(rows, metadata(LENGTHS))
+    answers = pooler(rows, metadata(REQUESTS))
+    assert [tuple(answer.shape) for answer in answers] == [(5,), (2, 5), (5,)]
+    found = torch.cat([answer.reshape(-1, 5) for answer in answers])
     assert found.dtype == torch.float32
     for vector, text in zip(found, torch.split(rows[: sum(LENGTHS)], LENGTHS), strict=True):
         torch.testing.assert_close(vector, chain(text.float().mean(0)))
-        (alone,) = pooler(text, metadata([len(text)]))
+        (alone,) = pooler(text, metadata([[len(text)]]))
         torch.testing.assert_close(vector, alone, rtol=0, atol=1e-6)
-    unit = pooler(rows, metadata(LENGTHS, use_activation=True))
-    torch.testing.assert_close(unit, torch.nn.functional.normalize(found))
+    unit = pooler(rows, metadata(REQUESTS, use_activation=True))
+    torch.testing.assert_close(torch.cat([each.reshape(-1, 5) for each in unit]), torch.nn.functional.normalize(found))
 
 
 def test_the_only_task_is_one_vector_per_text() -> None:
-    assert mean_pooler(DenseChain([])).get_supported_tasks() == {"embed"}
+    assert MeanPooler(DenseChain([])).get_supported_tasks() == {"embed"}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from vllm.v1.pool.metadata import PoolingMetadata
 
+from encoder_plugins.backbones.marked_pooler import PooledRequest
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
 from encoder_plugins.families.gliner.heads.pooler import GlinerPooler
@@ -66,9 +67,9 @@ class GlinerBiPooler(GlinerPooler):
         self._warm = True
         self.labels.reserve(hidden)
 
-    def _texts(self, extra: dict[str, Any] | None, tokens: int) -> list[tuple[Item, int]]:
+    def _texts(self, request: PooledRequest) -> list[tuple[Item, int]]:
         """Return a request's texts with the tokens of each; none for what is not a request of ours."""
-        texts = super()._texts(extra, tokens)
+        texts = super()._texts(request)
         if not texts:
             return texts
         runs = texts[0][0].runs

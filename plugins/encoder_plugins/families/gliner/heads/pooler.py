@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from vllm.model_executor.layers.pooler.abstract import Pooler
-from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 from vllm.v1.pool.metadata import PoolingMetadata
 
-from encoder_plugins.backbones import token_marks
-from encoder_plugins.backbones.mark_channel import TokenMarksUpdate
+from encoder_plugins.backbones.marked_pooler import MarkedPooler, PooledRequest, requests_of
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule
@@ -24,7 +21,7 @@ from encoder_plugins.families.gliner.payload import Item, decode
 _DUMMY_LABELS = 25
 
 
-class GlinerPooler(Pooler):  # type: ignore[misc]
+class GlinerPooler(MarkedPooler):
     """Answers each request with one float32 table on the host. A subclass computes the tables of a batch's texts.
 
     Args:
@@ -36,6 +33,8 @@ class GlinerPooler(Pooler):  # type: ignore[misc]
         label_forms: Numbers of labels that the head's kernels are compiled for.
     """
 
+    # one row per candidate, which no other task of vLLM can carry
+    task = "token_classify"
     columns: ClassVar[int]
     label_forms: ClassVar[tuple[int, ...]]
 
@@ -49,26 +48,12 @@ class GlinerPooler(Pooler):  # type: ignore[misc]
         }
         self._warm = False
 
-    def get_supported_tasks(self) -> set[str]:
-        """Return the one task: one row per candidate, which no other task of vLLM can carry."""
-        return {"token_classify"}
-
-    def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
-        """Return what brings the texts of a request into the encoder."""
-        del task
-        return TokenMarksUpdate()
-
     @torch.inference_mode()
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
         """Return one tensor on the host for each request; empty for one that cannot be answered. Never raises for a request."""
-        cursor = pooling_metadata.get_pooling_cursor()
-        lengths = cursor.num_scheduled_tokens_cpu.tolist()
-        prompts = cursor.prompt_lens_cpu.tolist()
-        requests = [
-            # a request that is not whole has no rows for what comes later
-            self._texts(params.extra_kwargs, length) if length == prompt else []
-            for params, length, prompt in zip(pooling_metadata.pooling_params, lengths, prompts, strict=True)
-        ]
+        sent = requests_of(pooling_metadata)
+        lengths = [request.tokens for request in sent]
+        requests = [self._texts(request) if request.whole else [] for request in sent]
         if hidden_states.is_cuda and not self._warm:
             self.warm_up(hidden_states)
         batch = Batch.plan(requests, lengths, self.rules)
@@ -76,7 +61,7 @@ class GlinerPooler(Pooler):  # type: ignore[misc]
         answers = {
             request: torch.from_numpy(np.concatenate(tables) if len(tables) > 1 else tables[0])
             for request, tables in batch.by_request(found).items()
-            if pooling_metadata.pooling_params[request].extra_kwargs
+            if sent[request].extra
         }
         return [
             answers[request] if request in answers else torch.zeros(0, self.columns) for request in range(len(lengths))
@@ -104,16 +89,15 @@ class GlinerPooler(Pooler):  # type: ignore[misc]
     def _answer(self, hidden: Tensor, batch: Batch) -> list[Rows]:
         """Return the table of each text that is answered; the first column counts the text's words."""
 
-    def _texts(self, extra: dict[str, Any] | None, tokens: int) -> list[tuple[Item, int]]:
+    def _texts(self, request: PooledRequest) -> list[tuple[Item, int]]:
         """Return a request's texts with the tokens of each; none for what is not a request of ours."""
         try:
-            items = decode(extra)
+            items = decode(request.extra)
         except (KeyError, TypeError, ValueError):
             return []
         if items is None:
-            return [] if extra else [(self._dummy(tokens), tokens)]
-        marks = token_marks.decode(extra, tokens)
-        counts = [tokens] if marks is None else marks.tokens.tolist()
+            return [] if request.extra else [(self._dummy(request.tokens), request.tokens)]
+        counts = request.texts().tolist()
         return list(zip(items, counts, strict=True)) if len(items) == len(counts) else []
 
     def _dummy(self, tokens: int) -> Item:

@@ -9,7 +9,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,7 @@ from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.gliner import payload, words
 from encoder_plugins.families.gliner.limits import LIMITS
 from encoder_plugins.families.gliner.payload import Item
-from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed, Part, pack
+from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed
 from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
@@ -376,24 +375,11 @@ def test_each_text_has_its_own_positions(one: Library) -> None:
     assert [tokens for tokens, _ in texts_of(prompt)] == [each[0].token_ids for each in alone]
 
 
-def part(tokens: int, classes: int = 0) -> Part:
-    nowhere = np.zeros(0, np.int32)
-    return Part([1] * tokens, Item(nowhere, nowhere, 0.5, classes))
-
-
-@pytest.mark.parametrize(
-    ("parts", "packs"),
-    [
-        ([], []),
-        ([part(10)], [1]),
-        ([part(4), part(6), part(1)], [2, 1]),
-        ([part(9), part(2), part(8)], [1, 2]),
-        ([part(1, 2), part(1, 2), part(1, 5), part(1, 2)], [2, 1, 1]),
-        ([part(1)] * 25, [10, 10, 5]),
-    ],
-)
-def test_a_prompt_holds_as_many_texts_as_the_engine_takes(parts: list[Part], packs: list[int]) -> None:
-    assert pack(parts, 10) == packs
+def test_texts_of_one_prompt_have_the_same_number_of_classes(one: Library) -> None:
+    labels = [["x", "y"], ["z", "y"], ["x"], ["y"]]
+    found = parsed(processor(one), texts=["a"] * 4, labels_per_text=labels, return_class_probs=True)
+    assert [[item.classes for _, item in texts_of(prompt)] for prompt in found.prompts] == [[2, 2], [1, 1]]
+    assert found.packs == [2, 2]
 
 
 def test_texts_in_few_prompts_are_answered_as_in_many(one: Library) -> None:

@@ -20,18 +20,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from vllm.model_executor.layers.pooler.abstract import Pooler
-from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 from vllm.v1.pool.metadata import PoolingMetadata
 
 from encoder_kernels.span_scores import span_logits, span_scores
+from encoder_plugins.backbones.marked_pooler import MarkedPooler, PooledRequest, requests_of
 from encoder_plugins.families.gliner.heads.batch import cut
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.row_groups import GroupRule, RowPlan, TextRows, plan
 from encoder_plugins.families.gliner.heads.transfers import HostCopies, in_parts, to_device, to_host
 from encoder_plugins.families.gliner2.config import Gliner2Config
 from encoder_plugins.families.gliner2.heads.layers import FieldSteps, Gliner2Head
-from encoder_plugins.families.gliner2.payload import COLUMNS, COUNTS, Item, SpanItem, decode, encode_output
+from encoder_plugins.families.gliner2.payload import COLUMNS, COUNTS, Item, SpanItem, decode, encode_output, join
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -53,14 +52,17 @@ _RULES = {
 }
 
 
-class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
-    """Answers each request with the table of ``gliner2/payload.py``, float32.
+class Gliner2SpanPooler(MarkedPooler):
+    """Answers each request with the tables of its texts as ``gliner2/payload.py`` joins them, float32.
 
     Args:
         size: Width of the encoder's rows.
         config: The checkpoint's own settings.
         capacity: Candidates of a text that come back without a dense pass.
     """
+
+    # rows of a number of their own, which no other task of vLLM can carry
+    task = "token_classify"
 
     def __init__(self, size: int, config: Gliner2Config, *, capacity: int = CAPACITY) -> None:
         super().__init__()
@@ -69,40 +71,25 @@ class Gliner2SpanPooler(Pooler):  # type: ignore[misc]
         self.head = Gliner2Head(size, config)
         self._warm = False
 
-    def get_supported_tasks(self) -> set[str]:
-        """Return the one task: rows of a number of their own, which no other task of vLLM can carry."""
-        return {"token_classify"}
-
-    def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
-        """Return what the pooler wants beside its rows: nothing."""
-        del task
-        return PoolingParamsUpdate()
-
     @torch.inference_mode()
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> list[Tensor]:
         """Return one tensor on the host for each request; empty for one that cannot be answered. Never raises for a request."""
-        cursor = pooling_metadata.get_pooling_cursor()
-        lengths = cursor.num_scheduled_tokens_cpu.tolist()
-        prompts = cursor.prompt_lens_cpu.tolist()
-        extras = [params.extra_kwargs for params in pooling_metadata.pooling_params]
-        # a request that is not whole has no rows for what comes later
-        items = [
-            _item(extra, length) if length == prompt else None
-            for extra, length, prompt in zip(extras, lengths, prompts, strict=True)
-        ]
+        requests = requests_of(pooling_metadata)
+        texts = [_texts(request) for request in requests]
         if hidden_states.is_cuda and not self._warm:
             self.warm_up(hidden_states)
-        answers = [torch.zeros(0, COLUMNS) for _ in lengths]
-        batch = _Batch.plan(items, lengths)
+        batch = _Batch.plan([item for own in texts for item, _ in own], [tokens for own in texts for _, tokens in own])
+        tables: list[list[Tensor]] = [[] for _ in requests]
         if batch.items:
             # a profile run has to need what the largest batch needs
-            steps = None if any(extras) else MOST_STEPS
-            for request, table in zip(
-                batch.rows.texts.tolist(), self._answer(hidden_states, batch, steps), strict=True
-            ):
-                if extras[request]:
-                    answers[request] = table
-        return answers
+            steps = None if any(request.extra for request in requests) else MOST_STEPS
+            owners = np.repeat(np.arange(len(requests)), list(map(len, texts)))[batch.rows.texts]
+            for owner, table in zip(owners.tolist(), self._answer(hidden_states, batch, steps), strict=True):
+                tables[owner].append(table)
+        return [
+            join(found) if request.extra and len(found) == len(own) else torch.zeros(0, COLUMNS)
+            for request, own, found in zip(requests, texts, tables, strict=True)
+        ]
 
     @torch.inference_mode()
     def warm_up(self, hidden: Tensor) -> None:
@@ -434,16 +421,25 @@ class _Queries:
         return places[order], values[order]
 
 
-def _item(extra: dict[str, Any] | None, tokens: int) -> Item | None:
-    """Return what is wanted of a request; None for one that is not of ours."""
+def _texts(request: PooledRequest) -> list[tuple[Item | None, int]]:
+    """Return what is wanted of each text of a request, and its tokens; nothing of a request that is not of ours, or not whole."""
+    nothing: list[tuple[Item | None, int]] = [(None, request.tokens)]
+    if not request.whole:
+        return nothing
     try:
-        item = decode(extra)
+        items = decode(request.extra)
     except (KeyError, TypeError, ValueError):
-        return None
-    if item is None:
-        return None if extra else _dummy(tokens)
-    sound = all(len(span.fields) > span.attributes >= 0 and (span.single or not span.attributes) for span in item.spans)
-    return item if sound else None
+        return nothing
+    if items is None:
+        return nothing if request.extra else [(_dummy(request.tokens), request.tokens)]
+    counts = request.texts().tolist()
+    if len(counts) != len(items) or not all(map(_is_sound, items)):
+        return nothing
+    return list(zip(items, counts, strict=True))
+
+
+def _is_sound(item: Item) -> bool:
+    return all(len(span.fields) > span.attributes >= 0 and (span.single or not span.attributes) for span in item.spans)
 
 
 def _dummy(tokens: int) -> Item:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.families.gliner2 import payload
 from encoder_plugins.families.gliner2.payload import Item, SpanItem
 
@@ -30,9 +31,35 @@ def same(one: Item, other: Item) -> bool:
 
 @pytest.mark.parametrize("item", [ITEM, Item(ITEM.words, (), ITEM.classes), Item(ITEM.words, ITEM.spans, ())])
 def test_a_text_comes_out_as_it_went_in(item: Item) -> None:
-    found = payload.decode(payload.encode(item))
-    assert found is not None
-    assert same(found, item)
+    for items in ([item], [item, ITEM, item]):
+        tokens = list(range(40, 40 + len(items)))
+        extra = payload.encode_texts(items, tokens)
+        found = payload.decode(extra)
+        assert found is not None
+        assert all(same(*pair) for pair in zip(found, items, strict=True))
+        marks = token_marks.decode(extra, sum(tokens))
+        assert marks is None if len(items) == 1 else marks is not None and marks.tokens.tolist() == tokens
+
+
+@pytest.mark.parametrize("name", ["words", "tasks", "classes", "thresholds", "sizes"])
+def test_texts_whose_sizes_are_not_those_of_the_values_are_refused(name: str) -> None:
+    extra = payload.encode_texts([ITEM, ITEM], [40, 40])
+    for wrong in (extra[name][:-4], extra[name] + b"\1\0\0\0", b""):
+        with pytest.raises(ValueError, match=r"announced|reshape"):
+            payload.decode(extra | {name: wrong})
+
+
+def test_the_tables_of_a_prompt_are_told_apart() -> None:
+    plain = Item(ITEM.words, (), ITEM.classes)
+    tables = [torch.rand(4, payload.COLUMNS + 2), torch.zeros(0, payload.COLUMNS), torch.rand(2, payload.COLUMNS)]
+    joined = payload.join(tables)
+    found = payload.split(joined, [ITEM, plain, plain])
+    assert all(torch.equal(*pair) for pair in zip(found, tables, strict=True))
+    assert payload.split(payload.join(tables[:1]), [ITEM])[0] is tables[0]
+    # what is not whole is never cut
+    for answer in (joined[:-1], torch.zeros(0, payload.COLUMNS), joined[:2]):
+        with pytest.raises(RuntimeError, match="not the tables of 3 texts"):
+            payload.split(answer, [ITEM, plain, plain])
 
 
 def test_a_profile_run_has_no_text() -> None:

@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     from encoder_plugins.families.gliner2.heads import pooler as pooler_module
     from encoder_plugins.families.gliner2.heads.pooler import Gliner2SpanPooler
     from encoder_plugins.families.gliner2.payload import Item, Output, SpanItem
+    from encoder_plugins.serving.packing import grouped
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -56,9 +57,12 @@ def send(pooler: Gliner2SpanPooler, items: Sequence[Item], device: str = "cpu") 
     ]
     rows = torch.cat([torch.randn(length, SIZE, generator=torch.Generator().manual_seed(length)) for length in lengths])
     (sent,) = to_device(torch.device(device), rows.numpy())
-    tables: Any = pooler(
-        sent.to(pooler.head.marker_in.weight.dtype), metadata(lengths, [payload.encode(one) for one in items])
-    )
+    # the first three in one request, the others in one each
+    packs = [min(3, len(items)), *[1] * (len(items) - 3)]
+    requests, tokens = grouped(items, packs), grouped(lengths, packs)
+    extras = [payload.encode_texts(*request) for request in zip(requests, tokens, strict=True)]
+    answers: Any = pooler(sent.to(pooler.head.marker_in.weight.dtype), metadata(list(map(sum, tokens)), extras))
+    tables = [table for answer, own in zip(answers, requests, strict=True) for table in payload.split(answer, own)]
     return [payload.decode_output(table, one) for table, one in zip(tables, items, strict=True)]
 
 
@@ -158,6 +162,28 @@ def test_entities_are_the_same_with_and_without_a_wait_for_counts(count: int) ->
     assert bool(len(alone.places)) == bool(count)
     assert set(alone.places[:, 1]) <= {0}
     assert set(records.places[:, 1]) == set(range(count))
+
+
+def test_a_text_that_shares_a_request_is_answered_as_alone() -> None:
+    pooler = make(count=2)
+    items = [item(30, task(3, 0.3)), item(12, task(2, 0.3, single=True, attributes=1), classes=3), item(5, classes=2)]
+    for one, shared in zip(items, send(pooler, items), strict=True):
+        (alone,) = send(pooler, [one])
+        assert shared.places.tolist() == alone.places.tolist()
+        for name in ("count_logits", "logits", "attributes"):
+            torch.testing.assert_close(getattr(shared, name), getattr(alone, name), atol=1e-3, rtol=1e-4)
+        for ours, other in zip(shared.classes, alone.classes, strict=True):
+            torch.testing.assert_close(ours, other, atol=1e-3, rtol=1e-4)
+
+
+def test_a_request_whose_texts_are_not_those_of_its_marks_is_not_answered() -> None:
+    pooler, items = make(count=2), [item(8, classes=2), item(8, classes=2)]
+    hidden = torch.randn(32, SIZE)
+    sound = payload.encode_texts(items, [8, 8])
+    for wrong in (payload.encode_texts([*items, items[0]], [4, 8, 4]), sound | {"sizes": b"\0"}):
+        first, second = pooler(hidden, metadata([16, 16], [wrong | {"token_marks": sound["token_marks"]}, sound]))
+        assert first.shape == (0, payload.COLUMNS)
+        assert len(payload.split(second, items)) == 2
 
 
 def test_attributes_without_any_candidate_are_a_table_without_rows() -> None:

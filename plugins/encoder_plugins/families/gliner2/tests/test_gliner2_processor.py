@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.gliner2 import config, overlaps, payload, words
 from encoder_plugins.families.gliner2.config import Gliner2Config
@@ -80,9 +81,12 @@ def answered(served: Gliner2Processor, request: Parsed, plans: Sequence[Plan]) -
     running = served.run(request, ENGINE)
     found = advance(running)
     assert isinstance(found, Round)
-    items = [payload.decode(prompt.parameters) for prompt in found.prompts]
-    tables = [table_of(item, plan) for item, plan in zip(items, plans, strict=True) if item is not None]
-    response = advance(running, tables)
+    left, answers = iter(plans), []
+    for prompt in found.prompts:
+        items = payload.decode(prompt.parameters) or []
+        answers.append(payload.join([table_of(item, next(left)) for item in items]))
+    assert next(left, None) is None
+    response = advance(running, answers)
     assert isinstance(response, Response)
     answer: dict[str, Any] = json.loads(response.body)["data"]
     assert (
@@ -303,9 +307,12 @@ def assert_sound(served: Gliner2Processor, body: bytes, numbers: np.random.Gener
         return False
     assert all(0 < len(prompt.token_ids) <= 512 for prompt in request.prompts)
     plans = [library.plant(numbers, text.schema, part) for text in request.texts for part in text.parts]
-    for item, prompt in zip(request.items, request.prompts, strict=True):
-        places = [item.words, *(span.fields for span in item.spans), *item.classes]
-        assert all((place >= 0).all() and (place < len(prompt.token_ids)).all() for place in places)
+    for items, prompt in zip(request.items, request.prompts, strict=True):
+        marks = token_marks.decode(prompt.parameters, len(prompt.token_ids))
+        tokens = [len(prompt.token_ids)] if marks is None else marks.tokens.tolist()
+        for item, count in zip(items, tokens, strict=True):
+            places = [item.words, *(span.fields for span in item.spans), *item.classes]
+            assert all((place >= 0).all() and (place < count).all() for place in places)
     answer = answered(served, request, plans)
     sent = request.data.texts or [request.data.text or ""]
     for text, result in zip(sent, answer.get("results", [answer]), strict=True):

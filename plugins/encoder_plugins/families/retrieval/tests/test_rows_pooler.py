@@ -65,38 +65,43 @@ def metadata(lengths: list[int], extras: list[Any], prompts: list[int] | None = 
 
 
 @pytest.mark.parametrize(("similarity", "products"), [("maxsim", 1 << 24), ("maxsim", 40), ("meanmaxsim", 1)])
-def test_each_request_gets_what_it_gets_alone(
+def test_each_text_gets_what_it_gets_alone(
     similarity: Similarity, products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("encoder_plugins.families.retrieval.pooler.PRODUCTS", products)
     of, generator = pooler(similarity), np.random.default_rng(0)
-    lengths = [7, 1, 12, 9, 5, 3]
+    # requests of several texts and of one; two have the same queries, two another one each, the others want rows
+    requests = [[7, 2, 4], [1], [12], [3, 6], [5, 1], [3], [2, 2]]
+    lengths = [sum(request) for request in requests]
     hidden = generator.normal(size=(sum(lengths) + 4, WIDTH)).astype(np.float32)
-    texts = np.split(hidden[: sum(lengths)], np.cumsum(lengths)[:-1])
-    masks = [generator.random(length) < 0.6 if number % 2 else None for number, length in enumerate(lengths)]
-    masks[1] = None
     queries = [generator.normal(size=(count, DIMENSIONS)).astype(np.float32) for count in (4, 2, 6)]
     from vllm.v1.utils import tensor_data
 
-    # requests 0 and 4 have the same queries, 2 and 3 another one each; 1 and 5 want rows
-    sets = [queries[:2], None, queries[2:], queries, queries[:2], None]
+    sets = [queries[:2], None, queries[2:], queries, queries[:2], None, None]
+    texts = [
+        [
+            TokenisedText([0] * length, length, generator.random(length) < 0.6 if length > 3 else None)
+            for length in request
+        ]
+        for request in requests
+    ]
     extras = [
-        payload.encode(
-            TokenisedText([0] * length, length, mask), None if chosen is None else payload.pack_queries(chosen)
-        )
-        for length, mask, chosen in zip(lengths, masks, sets, strict=True)
+        payload.encode(of_request, None if chosen is None else payload.pack_queries(chosen))
+        for of_request, chosen in zip(texts, sets, strict=True)
     ]
     # behind the batch come rows of padding
     found = of(torch.from_numpy(hidden), metadata(lengths, extras))
-    for got, text, mask, chosen in zip(found, texts, masks, sets, strict=True):
+    each = iter(np.split(hidden[: sum(lengths)], np.cumsum([text for request in requests for text in request])[:-1]))
+    for got, of_request, chosen in zip(found, texts, sets, strict=True):
         # a request whose tensor vLLM cannot send to another process is never answered
         assert len(tensor_data(got)) == got.nbytes
-        rows = expected_rows(of, text if mask is None else text[mask])
+        vectors = [next(each) if text.kept is None else next(each)[text.kept] for text in of_request]
+        rows = [expected_rows(of, own) for own in vectors]
         if chosen is None:
-            np.testing.assert_allclose(got.numpy(), rows, atol=2e-6)
+            np.testing.assert_allclose(got.numpy(), np.concatenate(rows), atol=2e-6)
             continue
-        best = [(query @ rows.T).max(1) for query in chosen]
-        scores = [each.mean() if similarity == "meanmaxsim" else each.sum() for each in best]
+        best = [[(query @ own.T).max(1) for query in chosen] for own in rows]
+        scores = [[one.mean() if similarity == "meanmaxsim" else one.sum() for one in own] for own in best]
         np.testing.assert_allclose(got.numpy(), scores, rtol=1e-5)
 
 
@@ -118,9 +123,9 @@ def test_no_request_raises() -> None:
         hidden[:8],
         metadata(
             [4, 4],
-            [None, payload.encode(TokenisedText([0] * 4, 4, np.zeros(4, bool)), packed)],
+            [None, payload.encode([TokenisedText([0] * 4, 4, np.zeros(4, bool))], packed)],
             prompts=[9, 4],
         ),
     )
     assert part.shape == (0, DIMENSIONS)
-    assert none.tolist() == [0.0]
+    assert none.tolist() == [[0.0]]

@@ -91,18 +91,25 @@ def test_a_page_is_found_by_the_position_of_its_pdf_and_its_number() -> None:
 def test_the_rows_of_queries_travel_unchanged() -> None:
     rows = [np.arange(8, dtype=np.float32).reshape(2, 4), np.full((1, 4), -0.1, np.float32)]
     packed = payload.pack_queries(rows)
-    text = TokenisedText([5] * 9, 7, np.arange(9) % 2 == 0)
-    extra = payload.encode(text, packed)
+    texts = [TokenisedText([5] * 9, 7, np.arange(9) % 2 == 0), TokenisedText([5] * 3, 3, None)]
+    extra = payload.encode(texts, packed)
     found = payload.queries_of(extra, 4)
     assert found is not None
     assert found[1].tolist() == [2, 1]
     np.testing.assert_array_equal(payload.unpack_rows(found[0], 4), np.concatenate(rows))
-    assert payload.kept_tokens(extra, 9).tolist() == [0, 2, 4, 6, 8]
-    marks = token_marks.decode(extra, 9)
+    # all of the second text's tokens have rows
+    assert payload.kept_tokens(extra, 12).tolist() == [0, 2, 4, 6, 8, 9, 10, 11]
+    marks = token_marks.decode(extra, 12)
     assert marks is not None
-    # the last two only query
-    assert (marks.tokens.tolist(), marks.keys.tolist()) == ([9], [7])
-    assert payload.encode(TokenisedText([5] * 9, 9, None)) is None
+    # the last two of the first text only query
+    assert (marks.tokens.tolist(), marks.keys.tolist()) == ([9, 3], [7, 3])
+
+
+def test_a_text_of_keys_with_rows_alone_needs_no_parameters() -> None:
+    assert payload.encode([TokenisedText([5] * 9, 9, None)]) is None
+    both = payload.encode([TokenisedText([5] * 9, 9, None)] * 2)
+    assert both is not None
+    assert set(both) == {token_marks.KEY}
 
 
 @pytest.mark.parametrize(

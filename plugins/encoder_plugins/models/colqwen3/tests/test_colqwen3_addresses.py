@@ -43,7 +43,7 @@ class Brightness(ManualEngine):
     def _pooled(self, prompt: Prompt) -> torch.Tensor:
         value = 1.0 if prompt.image is None else float(np.asarray(prompt.image).mean())
         scored = "queries" in (prompt.parameters or {})
-        return torch.full((1,) if scored else (prompt.tokens, tiny.DIMENSIONS), value)
+        return torch.full((1, 1) if scored else (prompt.tokens, tiny.DIMENSIONS), value)
 
 
 async def _vllm(scope: Scope, receive: Receive, send: Send) -> None:

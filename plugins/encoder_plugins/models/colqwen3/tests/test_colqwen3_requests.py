@@ -297,7 +297,7 @@ class Rows(ManualEngine):
         # a document to score carries the rows of the query
         scored = ["queries" in (prompt.parameters or {}) for prompt in prompts]
         return [
-            torch.ones(1) if score else torch.ones(prompt.tokens, tiny.DIMENSIONS)
+            torch.ones(1, 1) if score else torch.ones(prompt.tokens, tiny.DIMENSIONS)
             for prompt, score in zip(prompts, scored, strict=True)
         ]
 
@@ -380,7 +380,7 @@ def test_documents_that_are_images_are_scored(model: Path) -> None:
     documents = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in queries.prompts])
     assert isinstance(documents, Round)
     assert [prompt.image is not None for prompt in documents.prompts] == [True, False]
-    answer = advance(running, [torch.tensor([1.0, 4.0]), torch.tensor([2.0, 3.0])])
+    answer = advance(running, [torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0, 3.0]])])
     assert isinstance(answer, Response)
     results = json.loads(answer.body)["data"]["results"]
     assert results == [{"indices": [1], "scores": [2.0]}, {"indices": [0], "scores": [4.0]}]
@@ -402,7 +402,7 @@ def scored(of: VisualProcessor, route: Route, body: Any) -> Any:
     assert (sizes[0], sizes[2], sizes[5]) == ((256, 256), None, (256, 256))
     assert len(sizes) == len(set(map(id, documents.prompts))) == 6
     values = torch.tensor([[5.0, 1, 2, 3, 4, 5], [0.0, 1, 2, 3, 4, 5]])
-    answer = advance(running, list(values[: len(queries.prompts)].T))
+    answer = advance(running, [*values[: len(queries.prompts)].T[:, None]])
     assert isinstance(answer, Response)
     found = json.loads(answer.body)
     assert answer.prompt_tokens == queries.tokens + documents.tokens
@@ -476,7 +476,7 @@ def test_texts_and_images_are_reranked(model: Path) -> None:
     documents = advance(running, [torch.ones(prompt.tokens, tiny.DIMENSIONS) for prompt in queries.prompts])
     assert isinstance(documents, Round)
     assert [prompt.image is not None for prompt in documents.prompts] == [False, False, True]
-    answer = advance(running, [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])])
+    answer = advance(running, [torch.tensor([[1.0]]), torch.tensor([[2.0]]), torch.tensor([[3.0]])])
     assert isinstance(answer, Response)
     results = json.loads(answer.body)["results"]
     assert results == [{"index": 2, "relevance_score": 3.0}, {"index": 1, "relevance_score": 2.0}]

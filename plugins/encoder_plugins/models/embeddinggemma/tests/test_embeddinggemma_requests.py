@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, Unsupported
 from encoder_plugins.families.embedding.processor import Parsed
 from encoder_plugins.inputs import body as bodies
@@ -21,7 +23,7 @@ from encoder_plugins.models.embeddinggemma.processor import EmbeddingGemmaProces
 from encoder_plugins.models.embeddinggemma.tests import tiny
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving import limits
-from encoder_plugins.serving.processor import ServingContext
+from encoder_plugins.serving.processor import Response, ServingContext
 from encoder_plugins.serving.rounds import ENGINE, Round, Running, advance
 
 # transformers and torch warn about themselves
@@ -155,8 +157,6 @@ def _prompt(case: Mapping[str, Any]) -> str:
 def test_a_vector_that_is_cut_has_length_1_unless_the_request_says_otherwise(
     processor: EmbeddingGemmaProcessor,
 ) -> None:
-    import torch
-
     pooled = torch.arange(1.0, 161.0)
     expected = pooled[:128] / pooled[:128].norm()
 
@@ -176,6 +176,30 @@ def test_a_vector_that_is_cut_has_length_1_unless_the_request_says_otherwise(
     np.testing.assert_array_equal(answer(raw), pooled[:128])
     whole = processor.parse(POOLING, bodies.encode({"text": "a"}))
     np.testing.assert_allclose(answer(whole), pooled / pooled.norm(), rtol=1e-6)
+
+
+def test_texts_share_prompts_and_get_their_own_vectors(model: Path) -> None:
+    of = served(model)
+    half = "word " * (tiny.MAX_TOKENS // 4)
+    request = of.parse(POOLING, bodies.encode({"texts": ["a", half, half], "normalize": False}))
+    one, two, three = map(len, request.token_ids)
+    assert one + two <= tiny.MAX_TOKENS < one + two + three
+    running: Running = of.run(request, ENGINE)
+    sent = advance(running)
+    assert isinstance(sent, Round)
+    first, second = sent.prompts
+    assert first.token_ids == [*request.token_ids[0], *request.token_ids[1]]
+    marks = token_marks.decode(first.parameters, one + two)
+    assert marks is not None
+    assert (marks.tokens.tolist(), second.parameters) == ([one, two], None)
+    vectors = torch.arange(3.0)[:, None].repeat(1, tiny.WIDTH)
+    response = advance(running, [vectors[:2], vectors[2]])
+    assert isinstance(response, Response)
+    assert json.loads(response.body)["data"]["embeddings"] == vectors.tolist()
+    unanswered: Running = of.run(request, ENGINE)
+    advance(unanswered)
+    with pytest.raises(RuntimeError, match="2 vectors of 3"):
+        advance(unanswered, [vectors[0], vectors[2]])
 
 
 def test_every_request_of_the_parity_check_is_accepted(model: Path) -> None:

@@ -22,7 +22,7 @@ from encoder_plugins.families.retrieval.parity import PARITY
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
-from encoder_plugins.models.moderncolbert.tests.processing import POOLING, RERANK, SCORE, answered, served
+from encoder_plugins.models.moderncolbert.tests.processing import POOLING, RERANK, SCORE, answered, served, texts_of
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving.processor import Part, Prompt
 from encoder_plugins.serving.rounds import ENGINE, ManualEngine
@@ -141,7 +141,7 @@ def test_queries_are_expanded_and_the_added_tokens_only_query(query: dict[str, A
     assert text.keys < 10
     document = served(model).parse(POOLING, bodies.encode({"text": "bread", "is_query": False})).texts[0]
     assert len(document.ids) == document.keys == text.keys
-    assert payload.encode(document) is None
+    assert payload.encode([document]) is None
 
 
 def test_a_prompt_is_put_before_the_texts_and_its_name_says_what_they_are(model: Path) -> None:
@@ -181,7 +181,7 @@ def test_an_artifact_of_an_earlier_version_has_no_prompts_by_name(model: Path, t
 def test_rows_come_back_in_the_order_of_the_texts_with_their_number(encoding: str, model: Path) -> None:
     of = served(model)
     request = of.parse(POOLING, bodies.encode({"texts": ["a", "b c"], "is_query": True, "encoding": encoding}))
-    pooled = [torch.arange(64.0).reshape(2, 32), torch.arange(96.0).reshape(3, 32) / 7]
+    pooled = [torch.arange(1024.0).reshape(32, 32), torch.arange(1024.0).reshape(32, 32) / 7]
     response, _ = answered(of, request, pooled)
     if encoding == "bytes":
         rows = encodings.decode_bytes(response.body, response.headers)
@@ -189,7 +189,7 @@ def test_rows_come_back_in_the_order_of_the_texts_with_their_number(encoding: st
         found = np.split(rows, np.cumsum(counts)[:-1])
     else:
         data = json.loads(response.body)["data"]
-        assert (data["rows"], data["dimensions"], data["encoding"]) == ([2, 3], 32, encoding)
+        assert (data["rows"], data["dimensions"], data["encoding"]) == ([32, 32], 32, encoding)
         assert (data["usage"], "tokens" in data) == ({"prompt_tokens": 64}, False)
         decode = encodings.decode_base64 if encoding == "base64" else np.array
         found = [decode(text).reshape(count, 32) for text, count in zip(data["embeddings"], data["rows"], strict=True)]
@@ -201,9 +201,10 @@ def test_documents_are_scored_by_the_rows_of_the_queries(model: Path) -> None:
     of = served(model)
     data = {"queries": ["a", "b"], "documents": ["c", "d", "e"], "top_k": 2}
     rows = [torch.full((32, 32), 0.5), torch.ones(32, 32)]
-    scores = [torch.tensor([1.0, 5.0]), torch.tensor([3.0, 5.0]), torch.tensor([2.0, 7.0])]
+    scores = [torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 5.0]]), torch.tensor([[2.0, 7.0]])]
     response, (first, second) = answered(of, of.parse(POOLING, bodies.encode(data)), rows, scores)
-    assert (len(first.prompts), len(second.prompts)) == (2, 3)
+    # two queries of 32 tokens in one prompt of up to 64, and so are the documents
+    assert (len(first.prompts), len(second.prompts)) == (1, 1)
     for prompt in second.prompts:
         packed = payload.queries_of(prompt.parameters, 32)
         assert packed is not None
@@ -214,6 +215,36 @@ def test_documents_are_scored_by_the_rows_of_the_queries(model: Path) -> None:
         {"indices": [1, 2], "scores": [3.0, 2.0]},
         {"indices": [2, 0], "scores": [7.0, 5.0]},
     ]
+
+
+# documents of 4, 13, 23, 63, 4 and 4 tokens, for an engine of 64 a request
+SHARING = ["bread " * words for words in (1, 10, 20, 60, 1, 1)]
+SHARED = [[4, 13, 23], [63], [4, 4]]
+
+
+def test_texts_share_prompts_up_to_what_the_engine_takes(model: Path) -> None:
+    of = served(model)
+    request = of.parse(POOLING, bodies.encode({"texts": SHARING, "is_query": False}))
+    pooled = [torch.full((text.rows, 32), number / 8) for number, text in enumerate(request.texts)]
+    response, (sent,) = answered(of, request, pooled)
+    assert [texts_of(prompt) for prompt in sent.prompts] == SHARED
+    assert [id_ for prompt in sent.prompts for id_ in prompt.token_ids] == [
+        id_ for text in request.texts for id_ in text.ids
+    ]
+    data = json.loads(response.body)["data"]
+    assert data["rows"] == [len(rows) for rows in pooled]
+    for rows, expected in zip(data["embeddings"], pooled, strict=True):
+        np.testing.assert_array_equal(rows, expected.numpy())
+
+
+def test_an_answer_of_the_engine_that_is_not_whole_is_an_error(model: Path) -> None:
+    of = served(model)
+    request = of.parse(POOLING, bodies.encode({"texts": SHARING[:2], "is_query": False}))
+    with pytest.raises(RuntimeError, match="answered 16 rows of 17"):
+        answered(of, request, [torch.ones(3, 32), torch.ones(13, 32)])
+    scored = of.parse(POOLING, bodies.encode({"query": "a", "documents": SHARING[:3]}))
+    with pytest.raises(RuntimeError, match="scored 2 documents of 3"):
+        answered(of, scored, [torch.ones(32, 32)], [torch.ones(1, 1), torch.ones(0, 1), torch.ones(1, 1)])
 
 
 def test_nan_is_refused(model: Path) -> None:
@@ -239,7 +270,7 @@ def test_rows_are_cut_merged_and_quantised_in_this_order(
 ) -> None:
     folder, vectors = calibrated(model, tmp_path)
     of = served(folder)
-    data = {"texts": ["a", "b c"], "is_query": False, "dimensions": 16, "pool_factor": 2.5}
+    data = {"texts": ["bread " * 8, "bread"], "is_query": False, "dimensions": 16, "pool_factor": 2.5}
     generator = np.random.default_rng(0)
     pooled = [torch.from_numpy(generator.normal(size=(rows, 32)).astype(np.float32)) for rows in (11, 4)]
     pooled = [torch.nn.functional.normalize(rows) for rows in pooled]
@@ -298,7 +329,7 @@ def test_a_text_of_which_the_skiplist_leaves_nothing_is_refused_in_its_position(
 
 
 class PartsEngine(ManualEngine):
-    """An engine that pools to the number of a prompt's tokens, and notes the prompts of each call."""
+    """An engine that scores a document by the number of its tokens, and notes the prompts of each call."""
 
     def __init__(self, *, concurrent: bool) -> None:
         self.concurrent = concurrent
@@ -307,7 +338,10 @@ class PartsEngine(ManualEngine):
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
         self.calls.append(list(prompts))
         ones = len(self.calls) == 1
-        return [torch.ones(prompt.tokens, 32) if ones else torch.tensor([float(prompt.tokens)]) for prompt in prompts]
+        return [
+            torch.ones(prompt.tokens, 32) if ones else torch.tensor([[float(text)] for text in texts_of(prompt)])
+            for prompt in prompts
+        ]
 
     async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[torch.Tensor]:
         return [row for part in parts for row in await self.encode(part.make(), lora=lora)]

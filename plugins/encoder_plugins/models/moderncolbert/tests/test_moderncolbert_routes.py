@@ -79,7 +79,7 @@ def test_a_reranking_has_the_fields_of_coheres_and_jinas_answers(model: Path) ->
     body = {**RERANKED, "model": "colbert", "top_n": 2, "return_documents": True, "max_tokens_per_doc": 64}
     body |= {"max_chunks_per_doc": 1, "truncation": True}
     request = of.parse(RERANK, json.dumps(body).encode())
-    rows, scores = [torch.ones(32, 32)], [torch.tensor([value]) for value in (1.5, 3.5, 1.5)]
+    rows, scores = [torch.ones(32, 32)], [torch.tensor([[value]]) for value in (1.5, 3.5, 1.5)]
     answer = json.loads(answered(of, request, rows, scores)[0].body)
     assert answer["results"] == [
         {"index": 1, "relevance_score": 3.5, "document": {"text": "c"}},
@@ -99,7 +99,7 @@ def test_pairs_travel_with_their_own_query(model: Path) -> None:
     of = served(model, queries=1)
     request = of.parse(SCORE, json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"], "priority": 0}).encode())
     rows = [torch.full((32, 32), 0.5), torch.ones(32, 32)]
-    response, (_, second) = answered(of, request, rows, [torch.tensor([2.0]), torch.tensor([1.0])])
+    response, (_, second) = answered(of, request, rows, [torch.tensor([[2.0]]), torch.tensor([[1.0]])])
     for prompt, own in zip(second.prompts, rows, strict=True):
         packed = payload.queries_of(prompt.parameters, 32)
         assert packed is not None
