@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 from pydantic import ValidationError
@@ -40,10 +42,20 @@ def main(argv: list[str] | None = None) -> int:
         return _render(parsed, settings)
     logs.configure(settings.log_level)
     try:
-        return asyncio.run(_with_cluster(parsed, settings))
+        code = asyncio.run(_with_cluster(parsed, settings))
     except NotConfigured as error:
         sys.stderr.write(f"{error}\n")
         return 78
+    if parsed.command == "run":
+        _exit_at_once(code)
+    return code
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """End the process without taking the interpreter apart, which takes a busy machine seconds of the time for a shutdown."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _with_cluster(parsed: argparse.Namespace, settings: Settings) -> int:
