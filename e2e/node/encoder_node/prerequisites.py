@@ -149,7 +149,8 @@ def ensure(missing: Sequence[Missing], *, install: bool) -> None:
 def apt_install(packages: Sequence[str]) -> None:
     """Installs Debian packages; refreshes the lists only when the packages are not found without that."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    # another installation on this machine is waited for
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", *packages]
     result = None
     for command in (install, ["apt-get", "update", "-q"], install):
         result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
