@@ -163,7 +163,9 @@ class Kube:
 
     def environment(self) -> Mapping[str, str]:
         """The environment in which kubectl and helm find this cluster."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        # by websockets, an API server that is busy may close the connection before it has read a ping of kubectl's; the reset then
+        # takes what the command has printed
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
 
     def rolled_out(self, name: str, namespace: str, *, seconds: float = 180) -> None:
         """Wait until every replica of a Deployment is available and of its newest template."""
