@@ -163,8 +163,8 @@ class Kube:
 
     def environment(self) -> Mapping[str, str]:
         """The environment in which kubectl and helm find this cluster."""
-        # by websockets, an API server that is busy may close the connection before it has read a ping of kubectl's; the reset then
-        # takes what the command has printed
+        # by websockets, a busy API server may close the connection before it has read a ping of kubectl, and the reset takes what the
+        # command has printed: 5 of 80 commands that took 5 seconds, beside 20 busy processes; of 80 without websockets none
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
 
     def rolled_out(self, name: str, namespace: str, *, seconds: float = 180) -> None:
