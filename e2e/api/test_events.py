@@ -24,11 +24,11 @@ def events(scene: Scene) -> Counter[tuple[str, str]]:
 def flap(scene: Scene, stand_in: StandIn, pod: Body) -> None:
     """One crash, and the container ready again."""
     stand_in.restart_container(pod, waiting="CrashLoopBackOff")
-    scene.wait_condition("Degraded", "CrashLoop", seconds=20)
+    scene.wait_condition("Degraded", "CrashLoop", seconds=60)
     live = scene.kube.get(("v1", "Pod"), pod["metadata"]["name"], scene.name)
     assert live is not None
     stand_in.restart_container(live)
-    scene.wait_condition("Degraded", "AsExpected", seconds=20)
+    scene.wait_condition("Degraded", "AsExpected", seconds=60)
 
 
 def test_each_event_is_posted_once(scene: Scene, stand_in: StandIn, operator: OperatorProcess) -> None:
@@ -37,7 +37,7 @@ def test_each_event_is_posted_once(scene: Scene, stand_in: StandIn, operator: Op
     (pod,) = scene.pods()
     flap(scene, stand_in, pod)
     wait_for(
-        "the event of the crash", lambda: [reason for reason, _ in events(scene) if reason == "CrashLoop"], seconds=10
+        "the event of the crash", lambda: [reason for reason, _ in events(scene) if reason == "CrashLoop"], seconds=60
     )
     first = events(scene)
     for _ in range(2):

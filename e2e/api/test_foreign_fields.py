@@ -96,4 +96,4 @@ def test_a_client_that_undoes_every_write_cannot_keep_the_operator_busy(
     finally:
         stop.set()
         thread.join()
-    wait_for("the last word", lambda: not (served.deployment() or {})["spec"].get("paused"), seconds=10)
+    wait_for("the last word", lambda: not (served.deployment() or {})["spec"].get("paused"), seconds=60)

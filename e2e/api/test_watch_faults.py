@@ -51,12 +51,12 @@ def test_all_permissions_taken_away_and_given_back(
     since = len(proxy.requests)
     proxy.cut()
     scene.patch_serving({"replicas": 2})
-    wait_for("every watch refused", lambda: resources(proxy, "WATCH", 403, since) == WATCHED, seconds=20)
+    wait_for("every watch refused", lambda: resources(proxy, "WATCH", 403, since) == WATCHED, seconds=60)
     time.sleep(seconds)
     assert replicas(scene) == 1
     assert not behind.dead
     proxy.fault = healthy
-    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=20)
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=60)
     scene.wait_current("Ready", seconds=60)
     assert behind.get("healthz")[0] == 200
     assert untraced(behind) == []
@@ -70,10 +70,10 @@ def test_a_watch_that_is_too_old_lists_again(
     since = len(proxy.requests)
     expired = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old"}
     proxy.send({"type": "ERROR", "object": expired})
-    wait_for("everything listed", lambda: resources(proxy, "GET", 200, since) == WATCHED, seconds=20)
-    wait_for("everything watched", lambda: resources(proxy, "WATCH", 200, since) == WATCHED, seconds=20)
+    wait_for("everything listed", lambda: resources(proxy, "GET", 200, since) == WATCHED, seconds=60)
+    wait_for("everything watched", lambda: resources(proxy, "WATCH", 200, since) == WATCHED, seconds=60)
     scene.patch_serving({"replicas": 2})
-    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=10)
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=60)
     assert untraced(behind) == []
 
 
@@ -96,7 +96,7 @@ def test_a_list_that_expires_between_two_pages_is_read_whole(
     assert resources(proxy, "PAGE", 410, 0) >= {"encodermodels"}
     # watches begin where the whole list ended
     scene.patch_serving({"replicas": 2}, names[-1])
-    wait_for("the edit done", lambda: (scene.deployment(names[-1]) or {})["spec"]["replicas"] == 2, seconds=20)
+    wait_for("the edit done", lambda: (scene.deployment(names[-1]) or {})["spec"]["replicas"] == 2, seconds=60)
     assert not behind.dead
     assert untraced(behind) == []
 
@@ -146,6 +146,6 @@ def test_it_ends_in_time_while_the_api_server_does_not_answer(
     proxy.fault = lambda method, path: None if method == "WATCH" else Fault(until=lambda: behind.dead)
     scene.patch_serving({"replicas": 2})
     # any request of a reconcile: one that was under way may have been caught in its middle
-    wait_for("a reconcile that waits", lambda: any("leases" not in path for _, path in proxy.held), seconds=10)
+    wait_for("a reconcile that waits", lambda: any("leases" not in path for _, path in proxy.held), seconds=60)
     assert behind.stop(5) == 0
     assert untraced(behind) == []

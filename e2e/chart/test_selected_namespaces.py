@@ -51,7 +51,7 @@ def reconciles(operator: OperatorProcess) -> float:
 
 
 def wait_logged(operator: OperatorProcess, words: str) -> None:
-    wait_for(words, lambda: [line for line in operator.lines() if words in str(line.get("event"))], seconds=20)
+    wait_for(words, lambda: [line for line in operator.lines() if words in str(line.get("event"))], seconds=60)
 
 
 def test_a_namespace_is_served_while_it_has_the_label(installed: Kube, tmp_path: Path) -> None:
