@@ -49,7 +49,7 @@ def test_texts_whose_sizes_are_not_those_of_the_values_are_refused(name: str) ->
             payload.decode(extra | {name: wrong})
 
 
-def test_the_tables_of_a_prompt_are_told_apart() -> None:
+def test_the_tables_of_a_prompt_are_separated() -> None:
     plain = Item(ITEM.words, (), ITEM.classes)
     tables = [torch.rand(4, payload.COLUMNS + 2), torch.zeros(0, payload.COLUMNS), torch.rand(2, payload.COLUMNS)]
     joined = payload.join(tables)
