@@ -120,7 +120,7 @@ e2e-node: prerequisites setup ## the half of it that runs pods
 	$(PYTEST) e2e/node -m "cluster and not soak" --timeout 1200
 	$(TOGETHER) $(PROCESSES) --dist loadfile e2e/cases -m "not soak" --timeout 1200
 
-# each process has API servers of its own. Beside the other half two of them keep both cores busy; a third only makes all wait longer
+# each process has API servers of its own. Beside the other half two of them keep both cores busy
 e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 server, or Helm
 	$(TOGETHER) $(PROCESSES) --dist worksteal e2e/api e2e/chart plugins/encoder_plugins/prep/tests/test_prepare_from_bucket.py -m "not soak" --timeout 1200
 
