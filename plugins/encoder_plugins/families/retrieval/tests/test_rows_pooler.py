@@ -22,7 +22,7 @@ WIDTH, DIMENSIONS = 12, 5
 Rows = NDArray[np.float32]
 
 
-def pooler(similarity: Similarity = "maxsim") -> Any:
+def pooler(similarity: Similarity = "maxsim", *, normalize: bool = True) -> Any:
     from encoder_plugins.families.retrieval.pooler import RowsPooler
 
     side = Side(prompt="", most_tokens=64, skips=True)
@@ -38,7 +38,7 @@ def pooler(similarity: Similarity = "maxsim") -> Any:
             expansion=None,
             skiplist=(),
             projection=tuple(dense),
-            normalize=True,
+            normalize=normalize,
             similarity=similarity,
         )
     )
@@ -114,10 +114,12 @@ def test_no_request_raises() -> None:
         {"kept": b""},
         {"queries": b"123", "query_counts": packed.counts},
         {"queries": packed.rows, "query_counts": b"1"},
-        None,
     ]
-    found = of(hidden, metadata([4] * 5, broken))
-    assert [tuple(rows.shape) for rows in found] == [(4, DIMENSIONS)] * 5
+    sound = payload.encode([TokenisedText([0] * 4, 4, None)], packed)
+    found = of(hidden, metadata([4] * 5, [*broken, sound]))
+    # what is wrong with a request concerns no other
+    assert [tuple(rows.shape) for rows in found] == [*[(4, DIMENSIONS)] * 4, (1, 1)]
+    assert of(hidden[:4], metadata([4], [None]))[0].shape == (4, DIMENSIONS)
     # a part of a request has no rows, and a document without rows no score but 0
     part, none = of(
         hidden[:8],
@@ -129,3 +131,32 @@ def test_no_request_raises() -> None:
     )
     assert part.shape == (0, DIMENSIONS)
     assert none.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("length", [1.0, 1e-9, 3e-13, 0.0])
+def test_rows_have_length_1_unless_they_are_nothing_or_wanted_as_they_are(length: float) -> None:
+    vector = np.zeros((1, DIMENSIONS), np.float32)
+    vector[0, :2] = 0.6 * length, 0.8 * length
+    for normalize in (True, False):
+        of = pooler(normalize=normalize)
+        of.projection = torch.nn.Identity()
+        # torch's own normalize divides by 1e-12 at least
+        expected = vector / max(length, 1e-12) if normalize else vector
+        np.testing.assert_allclose(of.rows(torch.from_numpy(vector)).numpy(), expected, rtol=1e-5)
+
+
+def test_the_products_that_are_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("encoder_plugins.families.retrieval.pooler.PRODUCTS", 50)
+    of, held = pooler(), list[int]()
+    plain = torch.Tensor.scatter_reduce_
+
+    def counted(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str) -> torch.Tensor:
+        held.append(source.numel())
+        return plain(self, dim, index, source, reduce)
+
+    monkeypatch.setattr(torch.Tensor, "scatter_reduce_", counted)
+    queries = payload.pack_queries([np.ones((7, DIMENSIONS), np.float32)])
+    document = payload.encode([TokenisedText([0] * 20, 20, None)], queries)
+    of(torch.randn(20, WIDTH), metadata([20], [document]))
+    # two rows of the query times twenty of the document
+    assert held == [40, 40, 40, 20]
