@@ -211,7 +211,7 @@ class EmbeddingProcessor:
     async def run(self, request: Parsed, engine: Engine) -> Response:
         """Answer with the embeddings in the order of the texts, or with the scores of the documents."""
         pooled = await engine.encode(self._shared_prompts(request.token_ids), lora=request.lora)
-        size = sum(vectors.numel() for vectors in pooled) // NUMBERS_PER_MICROSECOND
+        size = sum(each.numel() for each in pooled) // NUMBERS_PER_MICROSECOND
         if request.scoring is not None:
             times = 1 if request.scoring.pairs else len(request.scoring.queries.texts)
             size = size * (1 + times) + rerank.microseconds(request.scoring)
@@ -219,11 +219,9 @@ class EmbeddingProcessor:
         return await engine.compute(self._response, request, pooled, size=size)
 
     def _shared_prompts(self, texts: Sequence[list[int]]) -> list[Prompt]:
-        """Return prompts of the token ids of texts: of one each, or of as many as fit."""
-        if not self.packs_texts:
-            return [_prompt([ids]) for ids in texts]
-        packs = pack(list(map(len, texts)), min(MOST_TOKENS, self._context.max_model_len))
-        return [_prompt(some) for some in grouped(texts, packs)]
+        """Return the prompts of texts, given as token ids: one for each text, or shared ones."""
+        most_tokens = min(MOST_TOKENS, self._context.max_model_len) if self.packs_texts else 1
+        return [_prompt(some) for some in grouped(texts, pack(list(map(len, texts)), most_tokens))]
 
     def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
         found = request.scoring

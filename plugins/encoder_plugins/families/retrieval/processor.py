@@ -92,7 +92,7 @@ class MultiVectorProcessor:
 
         self.limits = limits.typed(RetrievalLimits, context.limits)
         self._context = context
-        # of a shared prompt
+        # tokens of a shared prompt; with 1, each text has a prompt of its own
         self._most_tokens = min(MOST_TOKENS, context.max_model_len) if self.packs_texts else 1
         self._config = read_served(context.model)
         self._tokenizer = self._build_tokenizer(context.model)

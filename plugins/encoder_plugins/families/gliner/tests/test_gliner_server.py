@@ -201,7 +201,7 @@ def test_the_parity_check_passes_with_the_splitter_of_the_preparation(
 async def test_clients_get_their_own_answers(server: Server) -> None:
     requests: list[dict[str, Any]] = []
     for number in range(64):
-        # with other labels, one of these texts has two candidates whose logits differ by 1e-5, which a batch's noise turns round
+        # with other labels, one of these texts has two candidates whose logits differ by 1e-5, whose order depends on rounding in the batch
         labels = LABELS[number % 3 : number % 3 + 1 + number % 3]
         text = TEXTS[number % 5] if number % 7 else f"{number} {TEXTS[0]}"
         requests.append({"text": text, "labels": labels, "threshold": 0.2, "multi_label": bool(number % 2)})
