@@ -14,16 +14,29 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
 
+@dataclass(frozen=True, slots=True)
+class ByHead:
+    """Several fused parts in one tensor, which has the rows of each head together: `[heads, parts, head_size, …]`, flat.
+
+    Attributes:
+        heads: Their number.
+        parts: The parts of each head, in order, as the parameter's layer calls them.
+    """
+
+    heads: int
+    parts: tuple[int | str, ...]
+
+
 class ParameterSlot(NamedTuple):
     """The parameter that a tensor fills, or the part of one.
 
     Attributes:
         parameter: The parameter's name in the model.
-        part: Which of the parameter's fused parts the tensor is, as the parameter's layer calls them; None for all of it.
+        part: Which of the parameter's fused parts the tensor is, as the parameter's layer calls them, or has; None for all of it.
     """
 
     parameter: str
-    part: int | str | None = None
+    part: int | str | ByHead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +49,14 @@ class CheckpointLayout:
         aliases: Other names that published checkpoints use for a tensor of ``shapes``. A checkpoint may hold the same tensor
             under both names if the two are equal.
         ignored: Names that published checkpoints hold and that nothing is computed from, with the reason.
+        zeros: Slots that no tensor fills and that are zero, and the shape of each.
     """
 
     shapes: Shapes
     slot: Callable[[str], ParameterSlot]
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
+    zeros: Mapping[ParameterSlot, Shape] = field(default_factory=dict)
 
     def under(self, prefix: str, parameter_prefix: str) -> CheckpointLayout:
         """Return this layout as a part of a larger one.
@@ -51,15 +66,15 @@ class CheckpointLayout:
             parameter_prefix: What precedes the parameters' names in the larger model.
         """
 
-        def slot(name: str) -> ParameterSlot:
-            parameter, part = self.slot(name.removeprefix(prefix))
-            return ParameterSlot(parameter_prefix + parameter, part)
+        def placed(slot: ParameterSlot) -> ParameterSlot:
+            return slot._replace(parameter=parameter_prefix + slot.parameter)
 
         return CheckpointLayout(
             shapes={prefix + name: shape for name, shape in self.shapes.items()},
-            slot=slot,
+            slot=lambda name: placed(self.slot(name.removeprefix(prefix))),
             aliases={prefix + alias: prefix + name for alias, name in self.aliases.items()},
             ignored={prefix + name: reason for name, reason in self.ignored.items()},
+            zeros={placed(slot): shape for slot, shape in self.zeros.items()},
         )
 
 
@@ -71,6 +86,7 @@ def join(*layouts: CheckpointLayout) -> CheckpointLayout:
         slot=lambda name: owner[name].slot(name),
         aliases={alias: name for layout in layouts for alias, name in layout.aliases.items()},
         ignored={name: reason for layout in layouts for name, reason in layout.ignored.items()},
+        zeros={slot: shape for layout in layouts for slot, shape in layout.zeros.items()},
     )
 
 

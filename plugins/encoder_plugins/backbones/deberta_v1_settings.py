@@ -12,11 +12,8 @@ from typing import Any
 
 from encoder_plugins.backbones import deberta_v2_settings
 from encoder_plugins.backbones.activations import ACTIVATIONS
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, Shape, linear, norm
+from encoder_plugins.backbones.checkpoint_layout import ByHead, CheckpointLayout, ParameterSlot, Shape, linear, norm
 from encoder_plugins.backbones.config_checks import ConfigFields
-
-# the part of the matrix for queries, keys and values that is all of it, with the rows of each head together
-BY_HEAD = "by head"
 
 # what transformers' DebertaConfig assumes
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -85,8 +82,13 @@ class Settings(deberta_v2_settings.Settings):
 def layout(config: Any) -> CheckpointLayout:
     """Return the tensors of transformers' ``DebertaModel``; raises UnsupportedConfig as ``Settings.read`` does."""
     settings = Settings.read(config)
+    # a checkpoint has no bias of keys
+    keys = [ParameterSlot(f"layers.{index}.{_BIAS}", "k") for index in range(settings.layers)]
     return CheckpointLayout(
-        shapes=_shapes(settings), slot=slot, ignored=deberta_v2_settings.ignored_embeddings(settings)
+        shapes=_shapes(settings),
+        slot=lambda name: slot(name, settings.heads),
+        ignored=deberta_v2_settings.ignored_embeddings(settings),
+        zeros=dict.fromkeys(keys, (settings.hidden_size,)),
     )
 
 
@@ -110,21 +112,25 @@ def _shapes(settings: Settings) -> dict[str, Shape]:
     return shapes
 
 
+_BIAS = "attention.qkv_proj.bias"
+# all of it, with the rows of each head together
+_MATRIX = "attention.self.in_proj.weight"
 # tensors below "encoder.layer.N." that v2 has under another name, or not at all
 _LAYER = {
-    "attention.self.q_bias": ParameterSlot("attention.qkv_proj.bias", "q"),
-    "attention.self.v_bias": ParameterSlot("attention.qkv_proj.bias", "v"),
-    "attention.self.in_proj.weight": ParameterSlot("attention.qkv_proj.weight", BY_HEAD),
+    "attention.self.q_bias": ParameterSlot(_BIAS, "q"),
+    "attention.self.v_bias": ParameterSlot(_BIAS, "v"),
     "attention.self.pos_proj.weight": ParameterSlot("attention.pos_key_proj.weight"),
     "attention.self.pos_q_proj.weight": ParameterSlot("attention.pos_query_proj.weight"),
     "attention.self.pos_q_proj.bias": ParameterSlot("attention.pos_query_proj.bias"),
 }
 
 
-def slot(name: str) -> ParameterSlot:
-    """Return the slot of the tensor ``name`` of transformers' ``DebertaModel``."""
+def slot(name: str, heads: int) -> ParameterSlot:
+    """Return the slot of the tensor ``name`` of transformers' ``DebertaModel`` with so many heads."""
     if name.startswith("encoder.layer."):
         _, _, index, rest = name.split(".", 3)
+        if rest == _MATRIX:
+            return ParameterSlot(f"layers.{index}.attention.qkv_proj.weight", ByHead(heads, ("q", "k", "v")))
         if own := _LAYER.get(rest):
             return ParameterSlot(f"layers.{index}.{own.parameter}", own.part)
     return deberta_v2_settings.slot(name)

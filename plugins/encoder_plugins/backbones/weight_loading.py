@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot
+from encoder_plugins.backbones.checkpoint_layout import ByHead, CheckpointLayout, ParameterSlot
 
 # an error lists this many tensors of a kind and counts the rest: a wrong prefix makes all of them wrong
 NAMED = 8
@@ -43,6 +43,9 @@ def load(model: nn.Module, weights: Iterable[tuple[str, Tensor]], layout: Checkp
     twice: list[str] = []
     misshaped: list[str] = []
     homeless: list[str] = []
+    for (parameter, part), shape in layout.zeros.items():
+        # by its loader: a layer that quantises what it loads waits until all of it has come
+        _copy(parameters[parameter], torch.zeros(shape), part)
     for given, tensor in weights:
         if given in layout.ignored:
             continue
@@ -104,9 +107,14 @@ def report(
     raise WeightsError("the checkpoint's tensors do not match its configuration; " + "; ".join(lines))
 
 
-def _copy(parameter: nn.Parameter, tensor: Tensor, part: int | str | None) -> None:
+def _copy(parameter: nn.Parameter, tensor: Tensor, part: int | str | ByHead | None) -> None:
     loader = getattr(parameter, "weight_loader", default_weight_loader)
     if part is None:
         loader(parameter, tensor)
+    elif isinstance(part, ByHead):
+        # [heads, parts, head_size, …]
+        rows = tensor.unflatten(0, (part.heads, len(part.parts), -1))
+        for place, name in enumerate(part.parts):
+            loader(parameter, rows[:, place].flatten(0, 1), name)
     else:
         loader(parameter, tensor, part)

@@ -15,6 +15,8 @@ with warnings.catch_warnings():
     # vLLM and transformers warn of themselves when they are imported
     warnings.simplefilter("ignore")
     from transformers import DebertaConfig, DebertaModel
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.model_loader.reload import layerwise
 
     from encoder_plugins.backbones import deberta_v1, deberta_v1_settings
 
@@ -86,6 +88,22 @@ def test_texts_longer_than_the_position_table_are_as_in_transformers(
     # transformers counts on from its buffer's end, and adds nothing of it
     reference.embeddings.position_ids = torch.zeros(1, LONGEST, dtype=torch.int64)
     assert compare(encoder, reference, batches(3, LONGEST, VOCABULARY)) <= 2e-5
+
+
+def test_layers_that_wait_until_all_of_them_has_come_are_loaded_whole(
+    build: Any, draw: Any, batches: Any, compare: Any
+) -> None:
+    # as layers do that vLLM quantises while it loads: each keeps what comes, and is filled with all of it at once
+    reference = draw(DebertaModel(config()))
+    encoder = build(deberta_v1.DebertaV1Encoder, reference.config)
+    layers = [module for module in encoder.module.modules() if isinstance(module, LinearBase)]
+    for layer in layers:
+        for parameter in layer.parameters(recurse=False):
+            parameter.data.fill_(torch.nan)
+        layerwise.initialize_online_processing(layer)
+    encoder.load(reference.state_dict(), deberta_v1_settings.layout(reference.config))
+    assert [layerwise.get_layerwise_info(layer).can_load() for layer in layers] == [False] * len(layers)
+    assert compare(encoder, reference, batches(5, LONGEST, VOCABULARY)) <= 2e-5
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES.keys())

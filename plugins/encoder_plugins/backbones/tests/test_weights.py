@@ -12,7 +12,7 @@ import torch
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
     warnings.simplefilter("ignore")
-    from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, join
+    from encoder_plugins.backbones.checkpoint_layout import ByHead, CheckpointLayout, ParameterSlot, join
     from encoder_plugins.backbones.weight_loading import NAMED, WeightsError, load
 
 
@@ -51,6 +51,24 @@ def test_every_tensor_fills_its_slot() -> None:
     assert load(model, GOOD.items(), LAYOUT) == {"whole", "halves"}
     assert model.whole.tolist() == [1, 1, 1]
     assert model.halves.tolist() == [2, 2, 3, 3]
+
+
+def test_a_tensor_with_the_rows_of_each_head_together_fills_its_parts() -> None:
+    model = Model()
+    # two heads of one row; the layer's parts are 0 and 1
+    layout = CheckpointLayout(shapes={"rows": (4,)}, slot=lambda name: ParameterSlot("halves", ByHead(2, (0, 1))))
+    load(model, [("rows", torch.tensor([1.0, 2.0, 3.0, 4.0]))], layout)
+    assert model.halves.tolist() == [1, 3, 2, 4]
+
+
+def test_what_no_tensor_fills_is_zero_in_a_larger_model_too() -> None:
+    model = Model()
+    model.halves.data.fill_(7)
+    part = CheckpointLayout(
+        shapes={"left": (2,)}, slot=SLOTS.__getitem__, zeros={ParameterSlot("halves", 1): (2,)}
+    )
+    load(torch.nn.ModuleDict({"inner": model}), [("left", torch.ones(2))], join(part.under("", "inner.")))
+    assert model.halves.tolist() == [1, 1, 0, 0]
 
 
 def test_ignored_tensors_may_be_there() -> None:
