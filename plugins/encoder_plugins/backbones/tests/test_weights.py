@@ -64,9 +64,7 @@ def test_a_tensor_with_the_rows_of_each_head_together_fills_its_parts() -> None:
 def test_what_no_tensor_fills_is_zero_in_a_larger_model_too() -> None:
     model = Model()
     model.halves.data.fill_(7)
-    part = CheckpointLayout(
-        shapes={"left": (2,)}, slot=SLOTS.__getitem__, zeros={ParameterSlot("halves", 1): (2,)}
-    )
+    part = CheckpointLayout(shapes={"left": (2,)}, slot=SLOTS.__getitem__, zeros={ParameterSlot("halves", 1): (2,)})
     load(torch.nn.ModuleDict({"inner": model}), [("left", torch.ones(2))], join(part.under("", "inner.")))
     assert model.halves.tolist() == [1, 1, 0, 0]
 

@@ -124,6 +124,32 @@ def test_records_are_compared_with_those_that_they_are_like() -> None:
         assert len(found.samples["error"]) == 5 + measured
 
 
+def test_relations_at_one_place_are_compared_with_those_of_the_nearest_scores() -> None:
+    def relations(form: str, *scores: float) -> list[dict[str, Any]]:
+        ada = {"text": "Ada", "start": 0, "end": 3}
+        return [{"head": {**ada, form: 0.9}, "tail": {**ada, form: score}} for score in scores]
+
+    got, expected, rounded = served(), library(), library()
+    expected["relation_extraction"]["met"] = relations("confidence", 0.8, 0.5, 0.7)
+    # rounding took the second one below the threshold on both sides
+    rounded["relation_extraction"]["met"] = relations("confidence", 0.81, 0.69)
+    got["relations"]["met"] = relations("score", 0.8, 0.72)
+    case = {**cases.scores("a", TEXT, SCHEMA), "answer": expected, "answer_bfloat16": rounded}
+    found = PARITY.compare(case, got, {"count_logits": COUNTS, "count_logits_bfloat16": COUNTS})
+    assert found.metrics["score_max"] == pytest.approx(0.02)
+    assert found.samples["noise"].max() == pytest.approx(0.01)
+    assert len(found.notes) == 2
+    counts = {"count_logits": COUNTS, "count_logits_bfloat16": COUNTS}
+    assert PARITY.compare(case | {"measures": "answer"}, got, counts).metrics == {
+        "score_max": found.metrics["score_max"],
+        "answers": 1.0,
+    }
+    # one that moves by more than its neighbours are apart is not excused by them
+    got["relations"]["met"] = relations("score", 0.8, 0.5, 0.3)
+    found = PARITY.compare(case, got, {"count_logits": COUNTS, "count_logits_bfloat16": COUNTS})
+    assert found.metrics["score_max"] == pytest.approx(0.4)
+
+
 def test_entities_in_another_order_are_another_answer() -> None:
     got = served()
     got["entities"]["person"].reverse()
