@@ -26,10 +26,19 @@ def statement(source: str, line: int) -> range:
     return found
 
 
+def within_function(source: str, line: int) -> bool:
+    """Return whether a line is in the body of a function, and so is executed by those who call it; every other one is by an import."""
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return any(node.body[0].lineno <= line <= (node.end_lineno or 0) for node in functions)
+
+
 def tests(source: str, line: int, traces: Mapping[str, Trace]) -> list[str]:
     """Return the tests to run for a mutant at a line: the fastest first, and after them those that start processes.
 
-    A line that every process executes when it imports the module concerns all tests. Where the list is empty, no test executes the line.
+    A line that is executed when the module is imported concerns all tests, whichever of them imported it first. Where the list is
+    empty, no test executes the line.
 
     Args:
         source: The module without the mutant.
@@ -38,7 +47,7 @@ def tests(source: str, line: int, traces: Mapping[str, Trace]) -> list[str]:
     """
     lines = set(statement(source, line))
     ordered = sorted((test for test in traces if test), key=lambda test: traces[test].seconds)
-    if lines & set(traces[""].lines if "" in traces else ()):
+    if not within_function(source, line) and any(lines & set(trace.lines) for trace in traces.values()):
         return by_files(ordered)
     direct = [test for test in ordered if lines & set(traces[test].lines)]
     indirect = [test for test in ordered if traces[test].processes and test not in set(direct)]

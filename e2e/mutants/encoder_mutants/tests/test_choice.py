@@ -56,6 +56,13 @@ def test_tests_of_a_line_are_the_fastest_first_and_processes_last(line: int, tes
     assert choice.tests(SOURCE, line, TRACES) == tests
 
 
+def test_what_an_import_executes_concerns_all_tests_whichever_of_them_imports_first() -> None:
+    late = {**TRACES, "": Trace(0.0, [], False), "a::slow": Trace(2.0, [1, 3, 6, 9], False)}
+    every = ["a::fast", "b::other", "b::process", "a::slow"]
+    # the constant, and the head of the function; not the line that the first call executes
+    assert [choice.tests(SOURCE, line, late) for line in (1, 4, 10)] == [every, every, ["a::slow", "b::process"]]
+
+
 def test_a_line_that_no_test_executes_has_none() -> None:
     traces = {test: trace for test, trace in TRACES.items() if not trace.processes}
     assert choice.tests(SOURCE, 15, traces) == []
