@@ -24,7 +24,7 @@ from encoder_node.waiting import wait_for
 from encoder_platform import install, manifests
 from encoder_platform.chart import RELEASE, Helm
 from encoder_platform.install import OPERATOR_NAMESPACE, Platform
-from encoder_platform.kube import DEPLOYMENT, POD, Body, Kube
+from encoder_platform.kube import DEPLOYMENT, POD, Body, Kube, condition
 from encoder_platform.space import Space
 from encoder_platform.terminal import Block, Terminal, blocks
 from encoder_release import build
@@ -36,6 +36,7 @@ PAGE = targets.ROOT / "docs" / "get-started.md"
 NAMESPACE = "search"
 PLUGIN = "sentence_transformer"
 VERSION = targets.project_version((targets.ROOT / "pyproject.toml").read_text())
+OPERATOR = f"app.kubernetes.io/name={RELEASE}"
 # what the page installs first, so that there is something to upgrade from
 CANDIDATE = f"{VERSION}-rc.1"
 # what the page upgrades to
@@ -102,12 +103,14 @@ class Visitor:
 
     Attributes:
         terminal: The shell; `kubectl` and `helm` find the cluster.
-        published: What is in the registry.
+        candidate: What is in the registry of the version that the page installs.
+        published: What is there of the one that it upgrades to: other images, since each says its version.
         images: Names of the images that are in the registry.
         words: What the page says, and what it is here.
     """
 
     terminal: Terminal
+    candidate: Published
     published: Published
     images: tuple[str, ...]
     words: Mapping[str, str]
@@ -169,8 +172,7 @@ def visitor(platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) 
         ]
         built = flattened(platform, node, tmp_path, names)
         source = checkout("https://git.example.org/encoders", "")
-        for release in releases:
-            published = publish(release, built, source, started=now())
+        candidate, published = (publish(release, built, source, started=now()) for release in releases)
         # gigabytes, which the registry has now
         shutil.rmtree(built.layout)
         build.wheel(home / "dist" / "release")
@@ -192,25 +194,58 @@ def visitor(platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) 
                 image_registry.running(tmp_path, port=port, around=node.command),
                 Terminal(home, environment) as terminal,
             ):
-                yield Visitor(terminal=terminal, published=published, images=names, words=words)
+                yield Visitor(terminal=terminal, candidate=candidate, published=published, images=names, words=words)
         finally:
             kube.delete(*namespace)
             install.install_chart(kube, platform.images)
             kube.rolled_out("encoder-operator", OPERATOR_NAMESPACE)
-            digests = "|".join(reference.partition("@")[2] for reference in published.images.values())
+            references = [*candidate.images.values(), *published.images.values()]
+            digests = "|".join(reference.partition("@")[2] for reference in references)
             node.run(["bash", "-euo", "pipefail", "-c", FORGET.format(ctr=ctr(node), digests=digests)])
 
 
 def pulled(kube: Kube, namespace: str, selector: str, image: str) -> bool:
     """Whether the pods that a selector finds run an image by its digest, and the node pulled it."""
     containers = [
-        (pod["spec"]["containers"][0]["image"], pod["status"]["containerStatuses"][0]["imageID"].partition("@")[2])
+        (pod["spec"]["containers"][0]["image"], status["imageID"].partition("@")[2])
         for pod in kube.all(POD, namespace, selector)
+        # one that has just been made has none
+        for status in (pod["status"].get("containerStatuses") or [{"imageID": ""}])[:1]
     ]
     events = json.loads(kube.run("-n", namespace, "get", "events", "-o", "json"))["items"]
     return set(containers) == {(image, image.partition("@")[2])} and any(
         f'Successfully pulled image "{image}"' in event["message"] for event in events
     )
+
+
+def replaced(visitor: Visitor, kube: Kube) -> None:
+    """Wait until only the operator of the second version runs, from an image of its own."""
+    operator = visitor.published.images["operator"]
+    assert operator != visitor.candidate.images["operator"]
+    wait_for("only the new operator runs", lambda: pulled(kube, OPERATOR_NAMESPACE, OPERATOR, operator), seconds=120)
+
+
+def adopt(visitor: Visitor, space: Space, answer: str) -> None:
+    """Let the model have the new engine's image, as docs/operations.md says, and ask the pod that runs it."""
+    model, engine = "minilm", visitor.published.images[f"engine-{PLUGIN}-cpu"]
+    wait_for(
+        "the model says that there are newer images",
+        lambda: condition(space.model(), "UpdateAvailable")["status"] == "True",
+        seconds=120,
+    )
+    space.kube.run("-n", NAMESPACE, "annotate", "em", model, "encoders.dev/update=1", "--overwrite")
+    wait_for(
+        "the model is served by the new image alone",
+        lambda: pulled(space.kube, NAMESPACE, "encoders.dev/component=serving", engine),
+        seconds=600,
+    )
+    wait_for("the new image is verified", lambda: space.model()["status"]["parity"]["result"] == "Passed", seconds=300)
+    assert condition(space.model(), "UpdateAvailable")["status"] == "False"
+    # kubectl forwards to the pod that is gone
+    visitor.terminal.run("kill %1; kubectl -n search port-forward service/minilm "
+                         f"{visitor.words['8080']}:80 > /dev/null &", seconds=60)  # fmt: skip
+    visitor.terminal.run(f"until curl -sf localhost:{visitor.words['8080']}/health; do sleep 1; done", seconds=120)
+    assert visitor.terminal.run("venv/bin/python answer.py", seconds=120).endswith(answer)
 
 
 def ageless(text: str) -> list[list[str]]:
@@ -230,21 +265,23 @@ def test_a_new_user_gets_an_answer_by_the_page_alone(visitor: Visitor, space: Sp
         printed = visitor.follow(block, tmp_path / "home")
         sections[block.section] = printed
         if block.section == "Install the operator":
-            operator = visitor.published.images["operator"]
-            assert pulled(kube, OPERATOR_NAMESPACE, f"app.kubernetes.io/name={RELEASE}", operator)
+            assert pulled(kube, OPERATOR_NAMESPACE, OPERATOR, visitor.candidate.images["operator"])
         elif "get em" in block.content:
             assert space.model()["status"]["parity"]["result"] == "Passed"
             serving = {pod["metadata"]["uid"] for pod in space.pods()}
             for name in visitor.images[1:]:
                 component = "prep" if name.startswith("prep") else "serving"
                 selector = f"encoders.dev/component={component}"
-                assert pulled(kube, NAMESPACE, selector, visitor.published.images[name])
+                assert pulled(kube, NAMESPACE, selector, visitor.candidate.images[name])
         elif block.section == "Upgrade the operator":
             # the same answer, from the pod that was there before
             assert printed.endswith(sections["Call it from Python"])
             assert {pod["metadata"]["uid"] for pod in space.pods()} == serving
             (chart,) = json.loads(kube.run("-n", OPERATOR_NAMESPACE, "get", "deploy", "-o", "json"))["items"]
             assert chart["metadata"]["labels"]["helm.sh/chart"] == f"{RELEASE}-{VERSION}"
+            replaced(visitor, kube)
+            if len(visitor.images) > 1:
+                adopt(visitor, space, sections["Call it from Python"])
     assert list(sections)[-1] == "Remove everything"
     assert kube.get(DEPLOYMENT, "encoder-operator", OPERATOR_NAMESPACE) is None
     # Kubernetes needs a minute for the rest

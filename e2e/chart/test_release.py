@@ -48,7 +48,7 @@ class Case:
 
     @property
     def digest(self) -> str:
-        return self.built.digests["operator"]
+        return self.image.partition("@")[2]
 
     @property
     def chart(self) -> str:
@@ -100,6 +100,24 @@ def test_values_of_the_chart_name_the_image_by_its_digest(case: Case, either_hel
     found = yaml.safe_load(either_helm.run("show", "chart", *where))
     assert (found["version"], found["home"]) == (VERSION, SOURCE.url)
     assert found["annotations"]["org.opencontainers.image.revision"] == SOURCE.commit
+
+
+def test_the_image_says_what_it_is(case: Case) -> None:
+    image = layouts.read_image(case.built.layout, case.digest)
+    settings = json.loads(layouts.blob_path(case.built.layout, image.config.digest).read_bytes())["config"]
+    # what it was built with stays
+    assert settings["Cmd"] == ["bash"]
+    assert settings["Labels"] == {
+        f"org.opencontainers.image.{name}": value
+        for name, value in {
+            "title": "encoder-operator/operator",
+            "version": VERSION,
+            "revision": SOURCE.commit,
+            "created": SOURCE.time,
+            "licenses": "Apache-2.0",
+            "source": SOURCE.url,
+        }.items()
+    }
 
 
 def test_image_and_chart_are_described_and_signed(case: Case) -> None:

@@ -161,18 +161,11 @@ def write_layout(
         settings: The image's user, entry point and so on, in place of a shell.
         diff_id: The archive's digest before gzip compressed it; None for one that is not compressed.
     """
-    index = layout / "index.json"
-    others = json.loads(index.read_bytes())["manifests"] if index.exists() else []
     (layout / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     with layer.open("rb") as source:
         digest = f"sha256:{hashlib.file_digest(source, 'sha256').hexdigest()}"
     size = layer.stat().st_size
     shutil.move(layer, blob_path(layout, digest))
-
-    def put(value: object) -> dict[str, Any]:
-        data = canonical(value)
-        blob_path(layout, sha256(data)).write_bytes(data)
-        return {"digest": sha256(data), "size": len(data)}
 
     config = {
         "architecture": "amd64",
@@ -183,14 +176,30 @@ def write_layout(
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": {"mediaType": CONFIG, **put(config)},
+        "config": {"mediaType": CONFIG, **put(layout, config)},
         "layers": [{"mediaType": f"{LAYER}+gzip" if diff_id else LAYER, "digest": digest, "size": size}],
     }
-    entry = {"mediaType": MANIFEST, **put(manifest)}
-    index.write_bytes(canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, entry]}))
+    entry = {"mediaType": MANIFEST, **put(layout, manifest)}
+    add_to_index(layout, entry)
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
     found: str = entry["digest"]
     return found
+
+
+def put(layout: Path, value: object) -> dict[str, Any]:
+    """Writes JSON as a blob of a layout, and returns its digest and size."""
+    data = canonical(value)
+    blob_path(layout, sha256(data)).write_bytes(data)
+    return {"digest": sha256(data), "size": len(data)}
+
+
+def add_to_index(layout: Path, entry: Mapping[str, Any]) -> None:
+    """Lists an image in a layout's index, by its descriptor."""
+    index = layout / "index.json"
+    listed = json.loads(index.read_bytes())["manifests"] if index.exists() else []
+    if entry["digest"] not in {other["digest"] for other in listed}:
+        listed.append(entry)
+    index.write_bytes(canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": listed}))
 
 
 def _entry(name: str, size: int) -> tarfile.TarInfo:

@@ -13,7 +13,7 @@ from pathlib import Path
 from encoder_node import progress
 from encoder_node.errors import CommandFailedError
 from encoder_node.targets import ROOT
-from encoder_release import chart, contents, provenance
+from encoder_release import chart, contents, labels, provenance
 from encoder_release.build import Built
 from encoder_release.plan import CHART, Image, Release, ReleaseError
 from encoder_release.provenance import Source
@@ -67,6 +67,7 @@ def publish(
     """
     registry = Registry(plain_http=release.on_this_machine)
     refuse_released(release, registry)
+    built = labels.add(built, release, source)
     for image in release.images:
         clock = progress.Clock()
         _publish_image(release, image, built, source, registry, started=started, key=key)

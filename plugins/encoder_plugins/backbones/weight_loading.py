@@ -113,7 +113,7 @@ def _copy(parameter: nn.Parameter, tensor: Tensor, part: int | str | ByHead | No
         loader(parameter, tensor)
     elif isinstance(part, ByHead):
         # [heads, parts, head_size, …]
-        rows = tensor.unflatten(0, (part.heads, len(part.parts), -1))
+        rows = tensor.view(part.heads, len(part.parts), -1, *tensor.shape[1:])
         for place, name in enumerate(part.parts):
             loader(parameter, rows[:, place].flatten(0, 1), name)
     else:
