@@ -226,7 +226,7 @@ def replaced(visitor: Visitor, kube: Kube) -> None:
 
 
 def adopt(visitor: Visitor, space: Space, answer: str) -> None:
-    """Let the model have the new engine's image, as docs/operations.md says, and ask the pod that runs it."""
+    """Let the model have the new engine's image, as docs/operations.md says, and call the pod that runs it."""
     model, engine = "minilm", visitor.published.images[f"engine-{PLUGIN}-cpu"]
     wait_for(
         "the model says that there are newer images",
