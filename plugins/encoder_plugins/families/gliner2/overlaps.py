@@ -6,7 +6,7 @@ All policies rank spans by score, then by the lower start, then by the lower end
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from typing import Literal, NamedTuple
 
@@ -28,6 +28,9 @@ POLICIES: Mapping[str, Policy] = {
     "keep_longest": "longest",
 }
 """The library's names; case and the choice of ``-`` or ``_`` have no meaning. Without a name it searches greedily."""
+
+BEST_FIRST: Collection[Policy] = ("greedy", "allow", "nested")
+"""Policies that keep the span which ranks best, whatever the others are."""
 
 
 def policy_of(name: str | None, *, default: Policy) -> Policy | None:

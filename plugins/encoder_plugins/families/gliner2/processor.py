@@ -25,7 +25,7 @@ from encoder_plugins.families.gliner2 import chunks, config, decode, overlaps, p
 from encoder_plugins.families.gliner2 import schema as schemas
 from encoder_plugins.families.gliner2 import words as splitter
 from encoder_plugins.families.gliner2.config import Gliner2Config
-from encoder_plugins.families.gliner2.decode import Candidate, Found, Part
+from encoder_plugins.families.gliner2.decode import Candidates, Found, Part
 from encoder_plugins.families.gliner2.overlaps import Policy
 from encoder_plugins.families.gliner2.payload import Item, SpanItem
 from encoder_plugins.families.gliner2.prompt import PromptBuilder, SchemaPrompt
@@ -55,7 +55,7 @@ _VECTOR = 128
 # what decoding takes: of each text, of each field and step, and of each candidate
 MICROSECONDS_PER_TEXT = 60
 MICROSECONDS_PER_GROUP = 6
-MICROSECONDS_PER_CANDIDATE = 8
+MICROSECONDS_PER_CANDIDATE = 3
 
 _SLOW = round(SECONDS * 1e6)
 
@@ -321,11 +321,8 @@ def item_of(schema: Schema, prompt: SchemaPrompt, words: NDArray[np.int32], thre
 def found_of(table: torch.Tensor, item: Item) -> Found:
     """Return what the pooler found in a part."""
     output = payload.decode_output(table, item)
-    scores = probabilities(output.logits).tolist()
-    more = output.attributes.tolist() if item.attributes else [()] * len(scores)
-    candidates: dict[tuple[int, int, int], list[Candidate]] = {}
-    for (task, step, field, start, width), score, attributes in zip(output.places.tolist(), scores, more, strict=True):
-        candidates.setdefault((task, step, field), []).append(Candidate(start, width, score, attributes))
+    scores = probabilities(output.logits).numpy()
+    candidates = Candidates(output.places, scores, output.attributes.numpy())
     return Found(output.counts.tolist(), candidates, output.classes)
 
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from encoder_checkpoints.original import original
 from encoder_plugins.families.gliner2 import decode, limits, schema, words
-from encoder_plugins.families.gliner2.decode import Candidate, Found, Part
+from encoder_plugins.families.gliner2.decode import Candidates, Found, Part
 from encoder_plugins.families.gliner2.request import Gliner2Limits, Label, Mention, Relation, Request, Result, Value
 from encoder_plugins.families.gliner2.tasks import Schema
 
@@ -175,15 +175,23 @@ def plant(rng: np.random.Generator, found: Schema, part: Part, *, low: float = -
 
 def found_of(found: Schema, plan: dict[str, Any], least: float = 0.0) -> Found:
     """Return what the engine would have found where the library has the scores of ``plan``."""
-    candidates: dict[tuple[int, int, int], list[Candidate]] = {}
+    places, found_scores, labels = [], [], []
+    most = max((len(task.fields) for task in found.spans), default=0)
     for number, (task, logits) in enumerate(zip(found.spans, plan["scores"], strict=True)):
         scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
         attributes = found.types if task.kind == "entities" else len(task.fields)
         for step, field, start, width in np.argwhere((scores >= least) & np.isfinite(logits)).tolist():
             if field < attributes:
-                more = logits[step, attributes:, start, width].tolist()
-                candidate = Candidate(start, width, float(scores[step, field, start, width]), more)
-                candidates.setdefault((number, step, field), []).append(candidate)
+                more = np.zeros(most, np.float32)
+                more[: len(task.fields) - attributes] = logits[step, attributes:, start, width]
+                places.append((number, step, field, start, width))
+                found_scores.append(scores[step, field, start, width])
+                labels.append(more)
+    candidates = Candidates(
+        np.array(places, np.int64).reshape(-1, 5),
+        np.array(found_scores, np.float32),
+        np.array(labels, np.float32).reshape(len(labels), most),
+    )
     return Found(plan["counts"], candidates, [torch.from_numpy(logits) for logits in plan["labels"]])
 
 
