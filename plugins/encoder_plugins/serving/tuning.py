@@ -107,8 +107,6 @@ def _engines(accelerator: Accelerator, host: Host, weights: int) -> int:
 
 
 def _api_servers(accelerator: Accelerator, host: Host, engines: int) -> int:
-    if host.cores < 4:
-        return 1
     if accelerator == "cpu":
         wanted = 1 + host.cores // 4
     elif engines >= 4:

@@ -40,6 +40,9 @@ def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
         (16, 18 * GIB, 3 * GIB, (2, 3)),
         (16, 17 * GIB, 3 * GIB, (1, 4)),
         (64, None, 14 * GIB, (1, 4)),
+        (16, None, tuning.SMALLEST_BYTES, (4, 3)),
+        (16, None, tuning.SMALLEST_BYTES + 1, (2, 3)),
+        (16, None, tuning.SMALL_BYTES, (2, 3)),
     ],
 )
 def test_a_gpu_gets_several_engines_where_they_fit(
@@ -53,6 +56,18 @@ def test_a_gpu_gets_several_engines_where_they_fit(
 def test_what_the_user_sets_is_kept() -> None:
     found = choose("nvidia", Host(cores=2), **SMALL, engines=3, api_servers=4)
     assert (found.engines, found.api_servers, found.memory_share, found.processes) == (3, 4, 0.3, 12)
+
+
+@pytest.mark.parametrize(
+    ("host", "engines", "api_servers"),
+    [(Host(cores=12), 4, 2), (Host(cores=16), 4, 3), (Host(cores=32, memory=14 * GIB), 2, 2), (Host(cores=3), 1, 1)],
+)
+def test_api_servers_share_what_the_engines_leave(host: Host, engines: int, api_servers: int) -> None:
+    assert choose("nvidia", host, **SMALL, engines=engines).api_servers == api_servers
+
+
+def test_engines_share_the_memory_of_a_gpu_in_thousandths() -> None:
+    assert choose("nvidia", Host(cores=64), **SMALL, engines=7).memory_share == 0.129
 
 
 def test_engines_that_share_a_port_have_two_api_servers_at_least() -> None:
@@ -74,7 +89,12 @@ def test_graphs_grow_by_an_eighth_and_end_at_the_largest_batch(most: int) -> Non
     assert all(after <= before * 9 / 8 for before, after in pairwise(sizes) if before >= 512)
 
 
+def test_graphs_of_small_batches_are_close_to_each_other() -> None:
+    assert tuning.graph_sizes(700) == (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700)
+    assert tuning.graph_sizes(512) == (16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512)
+
+
 def test_a_checkpoint_may_set_the_prompts_of_a_batch() -> None:
     for accelerator in ("cpu", "nvidia"):
         assert choose(accelerator, Host(cores=8), **SMALL, sequences=32).batch_sequences == 32
-    assert choose("nvidia", Host(cores=8), **SMALL).batch_sequences == tuning.BATCH_SEQUENCES
+    assert choose("nvidia", Host(cores=8), **SMALL).batch_sequences == 512

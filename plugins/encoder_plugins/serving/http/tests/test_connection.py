@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import uvicorn
@@ -95,6 +95,35 @@ async def test_many_requests_of_one_connection_each_have_their_own_bytes_and_tim
             assert await status(reader) == "200 0"
             # between two requests nothing has to come
             await asyncio.sleep(SECONDS * 0.6)
+
+
+async def test_nothing_has_to_come_behind_an_answer_for_longer_than_headers_may_take() -> None:
+    async with connection() as (reader, writer):
+        for _ in range(2):
+            writer.write(GET)
+            assert await status(reader) == "200 0"
+            await asyncio.sleep(SECONDS * 1.5)
+
+
+async def test_headers_may_be_as_large_as_the_bound() -> None:
+    async with connection() as (reader, writer):
+        start = b"GET / HTTP/1.1\r\nx: "
+        writer.write(start + b"x" * (MOST_HEADER_BYTES - len(start)))
+        # it is read before the end comes
+        await asyncio.sleep(SECONDS / 4)
+        writer.write(b"\r\nhost: x\r\n\r\n")
+        assert await status(reader) == "200 0"
+
+
+async def test_the_answer_to_a_request_is_not_mixed_with_the_refusal_of_the_one_behind_it() -> None:
+    async with connection() as (reader, writer):
+        writer.write(b"GET /?%.1f HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nx: " % (SECONDS * 2) + b"x" * MOST_HEADER_BYTES)
+        received = b""
+        # what the server did not read any more makes a reset of its end
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                received = await reader.read()
+        assert received == b""
 
 
 async def test_a_body_and_an_answer_may_take_longer_than_headers() -> None:
