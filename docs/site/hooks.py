@@ -23,6 +23,7 @@ BESIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "kernels/BENCHMARKS.md": "kernel-benchmarks.md",
+    "examples/models/README.md": "examples/models.md",
     "examples/search/README.md": "examples/search.md",
     "examples/pages/README.md": "examples/pages.md",
     "examples/invoices/README.md": "examples/invoices.md",

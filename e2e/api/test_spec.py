@@ -10,22 +10,37 @@ import yaml
 from kubernetes.client import ApiException
 from pydantic import ValidationError
 
+from encoder_node import targets
 from encoder_node.waiting import wait_for
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Spec
 from encoder_operator.cli import render
 from encoder_operator.client import apply_diff
-from encoder_operator.manager.settings import Settings
+from encoder_operator.manager.settings import Images, Settings
 from encoder_operator.tests.harness import SETTINGS
 from encoder_platform import manifests
 from encoder_platform.kube import DEPLOYMENT, Body, Kube, refusal
 from encoder_platform.operator_process import OperatorProcess
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn
+from encoder_plugins import catalog
 
 GOLDEN = Path(__import__("encoder_operator.resources.tests").resources.tests.__file__).parent / "golden"
 CASES = sorted(path.name.removesuffix(".cr.yaml") for path in GOLDEN.glob("*.cr.yaml"))
-TRUSTING: Settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+EXAMPLES = sorted((targets.ROOT / "examples").glob("**/*.yaml"))
+MANIFESTS = [*(GOLDEN / f"{name}.cr.yaml" for name in CASES), *EXAMPLES]
+TRUSTING: Settings = SETTINGS.model_copy(
+    update={
+        "allow_trust_remote_code": True,
+        "images": Images(
+            operator="operator:1",
+            engine={
+                kind: {name: f"engine-{name}:1-{kind}" for name in catalog.plugins()} for kind in ("cpu", "nvidia")
+            },
+            prep={name: f"prep-{name}:1" for name in catalog.plugins()},
+        ),
+    }
+)
 SERVICE, CLAIM = ("v1", "Service"), ("v1", "PersistentVolumeClaim")
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -289,9 +304,18 @@ def _explained(kube: Kube, path: str) -> str | None:
     return text if "DESCRIPTION:" in text else None
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene: Scene, name: str) -> None:
-    live = yaml.safe_load((GOLDEN / f"{name}.cr.yaml").read_text())
+def test_every_plugin_has_an_example() -> None:
+    found = [yaml.safe_load(path.read_text())["spec"] for path in EXAMPLES]
+    assert {spec["plugin"]: spec["source"]["huggingFace"]["repo"] for spec in found} == {
+        name: plugin.example_model for name, plugin in catalog.plugins().items()
+    }
+    for spec in found:
+        Spec.model_validate(spec)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_what_is_rendered_is_valid_and_its_pods_fit_the_restricted_profile(scene: Scene, path: Path) -> None:
+    live = yaml.safe_load(path.read_text())
     live["metadata"]["namespace"] = scene.name
     children = render.render_children(live, TRUSTING, render.ClusterFacts(one_node=True))
     pods: list[Body] = []
