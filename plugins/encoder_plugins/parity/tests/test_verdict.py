@@ -413,3 +413,24 @@ def test_a_verdict_fits_into_two_kilobytes_whatever_it_says() -> None:
 def test_vectors_of_any_length_are_compared_relative_to_it() -> None:
     found = PARITY.compare({}, np.array([300.003, 400], np.float32), {"vector": np.array([300, 400], np.float32)})
     assert found.metrics["max_abs_error"] == pytest.approx(6e-6, rel=0.1)
+
+
+def test_a_message_is_cut_until_the_verdict_fits_and_no_shorter() -> None:
+    # as JSON, an escaped character takes six bytes
+    for character, size in (("x", 1), ("Δ", 6)):
+        text = Verdict(result="Failed", message=character * 9_000).encode()
+        kept = json.loads(text)["message"]
+        assert len(text) <= 2048 < len(text) + 200
+        assert kept == character * len(kept)
+        assert len(kept) * size > 1_500
+    found = json.loads(Verdict(result="Passed", message="fine").encode())
+    assert (found["cases"], "wrong" in found) == (0, False)
+    with pytest.raises(ValueError, match="binding alone"):
+        Verdict(result="Passed", message="fine", binding={"name": "x" * 3_000}).encode()
+
+
+def test_a_mode_without_a_tolerance_is_named_as_what_it_is() -> None:
+    with pytest.raises(ValueError, match="no tolerance for dtype 'float8'"):
+        verdicts.tolerance_of(PARITY, "float8", {})
+    with pytest.raises(ValueError, match="no tolerance for quantization 'int4'"):
+        verdicts.tolerance_of(PARITY, "bfloat16", {}, quantization="int4")

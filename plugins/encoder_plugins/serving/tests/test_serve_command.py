@@ -193,8 +193,10 @@ def test_several_processes_are_given_time_to_stop() -> None:
 
 
 def test_a_single_server_needs_none_of_that() -> None:
-    command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
-    assert not {"--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization"} & set(command)
+    command = serve.command(service(), PLUGIN, CHECKPOINT, Tuning(engines=1, api_servers=1), "python")
+    several = ("--api-server-count", "--shutdown-timeout", "--gpu-memory-utilization")
+    unset = ("--max-num-batched-tokens", "--max-num-seqs", "--cudagraph-capture-sizes", "--lora-modules")
+    assert not {*several, *unset} & set(command)
 
 
 def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> None:
@@ -227,6 +229,8 @@ def test_a_model_without_a_name_is_called_as_its_folder() -> None:
 
 def test_vllms_own_arguments_are_understood_where_they_matter_here() -> None:
     assert serve.number_in(["--api-server-count", "3"], "--api-server-count") == 3
+    assert serve.number_in(["--port", "8", "--api-server-count", "3", "--seed", "4"], "--api-server-count") == 3
+    assert serve.number_in(["4", "--api-server-count", "x"], "--api-server-count") is None
     assert serve.number_in(["-x", "--api-server-count=4"], "--api-server-count") == 4
     assert serve.number_in(["--api-server-count"], "--api-server-count") is None
     assert serve.number_in([], "--api-server-count") is None
@@ -312,6 +316,7 @@ def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:
     assert value_of(on_gpu, "--max-loras") == "2"
     start = command.index("--lora-modules")
     assert command[start + 1 : start + 3] == ["a=/a", "b=/b"]
+    assert [serve.lora_rank(rank) for rank in (1, 2, 8, 9, 512)] == [1, 8, 8, 16, 512]
     with pytest.raises(NotServable, match="rank 1000"):
         serve.lora_rank(1000)
 

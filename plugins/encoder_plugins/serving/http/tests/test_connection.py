@@ -117,7 +117,9 @@ async def test_headers_may_be_as_large_as_the_bound() -> None:
 
 async def test_the_answer_to_a_request_is_not_mixed_with_the_refusal_of_the_one_behind_it() -> None:
     async with connection() as (reader, writer):
-        writer.write(b"GET /?%.1f HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nx: " % (SECONDS * 2) + b"x" * MOST_HEADER_BYTES)
+        writer.write(
+            b"GET /?%.1f HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nx: " % (SECONDS * 2) + b"x" * MOST_HEADER_BYTES
+        )
         received = b""
         # what the server did not read any more makes a reset of its end
         with suppress(ConnectionResetError):
