@@ -241,10 +241,14 @@ def adopt(visitor: Visitor, space: Space, answer: str) -> None:
     )
     wait_for("the new image is verified", lambda: space.model()["status"]["parity"]["result"] == "Passed", seconds=300)
     assert condition(space.model(), "UpdateAvailable")["status"] == "False"
-    # kubectl forwards to the pod that is gone
-    visitor.terminal.run("kill %1; kubectl -n search port-forward service/minilm "
-                         f"{visitor.words['8080']}:80 > /dev/null &", seconds=60)  # fmt: skip
-    visitor.terminal.run(f"until curl -sf localhost:{visitor.words['8080']}/health; do sleep 1; done", seconds=120)
+    # kubectl forwards to the pod that is gone; what the page ends is its first job
+    port = visitor.words["8080"]
+    visitor.terminal.run(
+        "kill %1; wait %1 || true\n"
+        f"kubectl -n {NAMESPACE} port-forward service/{model} {port}:80 > /dev/null &\n"
+        "until venv/bin/python answer.py > /dev/null 2>&1; do sleep 1; done",
+        seconds=180,
+    )
     assert visitor.terminal.run("venv/bin/python answer.py", seconds=120).endswith(answer)
 
 
