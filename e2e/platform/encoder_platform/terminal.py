@@ -60,6 +60,8 @@ class Terminal:
             environment: Its variables; nothing of this process is inherited.
         """
         self._folder = folder
+        # jobs keep the shell's output open when a command ends it: without this word it would look as if the command went on
+        self._ended = secrets.token_hex(8)
         self._shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
@@ -95,7 +97,7 @@ class Terminal:
             AssertionError: A command failed or took longer; the message has what was printed.
         """
         end, script = secrets.token_hex(8), self._folder / ".commands"
-        script.write_text(f"set -euo pipefail\n{commands}")
+        script.write_text(f"set -euo pipefail\ntrap 'echo {self._ended}' EXIT\n{commands}")
         # commands that read their input would read what is typed next
         assert self._shell.stdin is not None
         self._shell.stdin.write(f"source {script} < /dev/null; echo {end}\n")
@@ -108,6 +110,8 @@ class Terminal:
             for line in self._shell.stdout:
                 if line.strip() == end:
                     return "".join(printed)
+                if line.strip() == self._ended:
+                    break
                 printed.append(line)
         finally:
             timer.cancel()

@@ -32,6 +32,13 @@ def test_a_command_that_fails_ends_the_page_with_what_it_printed(tmp_path: Path)
         terminal.run("echo before\nfalse\necho after", seconds=10)
 
 
+def test_a_failure_is_known_at_once_where_a_job_goes_on(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with Terminal(tmp_path, ENVIRONMENT) as terminal, pytest.raises(AssertionError, match="before"):
+        terminal.run("sleep 60 &\necho before\nfalse", seconds=50)
+    assert time.monotonic() - began < 40
+
+
 def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     with Terminal(tmp_path, ENVIRONMENT) as terminal, pytest.raises(AssertionError, match="longer than 1 s"):
