@@ -90,3 +90,27 @@ def test_render_needs_no_settings(tmp_path: Path, accelerator: str, suffix: str)
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image.startswith("encoder-operator/engine-sentence_transformer:")
     assert image.endswith(f"-{suffix}")
+
+
+STOPPED = """
+import atexit, sys
+from encoder_operator.cli import main
+
+async def run(parsed, settings):
+    sys.stdout.write("flushed ")
+    return 3
+
+main._with_cluster = run
+atexit.register(lambda: print("finalised"))
+print(f"returned {main.main(sys.argv[1:])}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "printed", "code"), [("run", "flushed ", 3), ("doctor", "flushed returned 3\nfinalised\n", 0)]
+)
+def test_the_operator_ends_with_its_work_and_nothing_of_the_interpreter_is_waited_for(
+    command: str, printed: str, code: int
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", STOPPED, command], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.returncode) == (printed, code)
