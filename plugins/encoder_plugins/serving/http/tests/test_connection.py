@@ -31,9 +31,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to a server with bounded headers."""
-    config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=protocol(SECONDS))
+async def connection(seconds: float = SECONDS) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a server whose headers may take so many seconds."""
+    config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=protocol(seconds))
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.create_task(server._serve())
@@ -99,14 +99,17 @@ async def test_many_requests_of_one_connection_each_have_their_own_bytes_and_tim
 
 async def test_nothing_has_to_come_behind_an_answer_for_longer_than_headers_may_take() -> None:
     async with connection() as (reader, writer):
-        for _ in range(2):
-            writer.write(GET)
-            assert await status(reader) == "200 0"
-            await asyncio.sleep(SECONDS * 1.5)
+        writer.write(GET)
+        assert await status(reader) == "200 0"
+        # longer than the limit, which is what is tested
+        await asyncio.sleep(SECONDS * 1.5)
+        writer.write(GET)
+        assert await status(reader) == "200 0"
 
 
 async def test_headers_may_be_as_large_as_the_bound() -> None:
-    async with connection() as (reader, writer):
+    # a busy machine gets time: what is tested is their size
+    async with connection(60) as (reader, writer):
         start = b"GET / HTTP/1.1\r\nx: "
         writer.write(start + b"x" * (MOST_HEADER_BYTES - len(start)))
         # it is read before the end comes
