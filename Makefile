@@ -7,6 +7,15 @@ export UV_PYTHON_PREFERENCE ?= system
 unexport PYTHONDONTWRITEBYTECODE
 EXTRAS := --extra operator --extra serving-cpu --extra words --extra prep --extra client
 BENCH := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/bench
+# uv, where the machine has none, in an environment of its own: a system's Python may lack pip, or refuse to install (PEP 668)
+OWN_UV := $(or $(ENCODER_CACHE),$(HOME)/.cache)/encoder-operator/uv
+export PATH := $(PATH):$(OWN_UV)/bin
+define HAVE_UV
+command -v uv >/dev/null || { \
+  python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+    echo "uv is required, or venv in python3, which installs it; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+  python3 -m venv --clear "$(OWN_UV)"; "$(OWN_UV)/bin/python" -m pip install --quiet uv; }
+endef
 UV := uv
 DRAW := $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/pictures/requirements.lock python
 RUN := .venv/bin/
@@ -25,7 +34,7 @@ help: ## print this list
 setup: .venv/.synced ## make the virtual environment from uv.lock
 
 docs: ## build the documentation as a site in site/; a broken link is an error
-	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@$(HAVE_UV)
 	@NO_MKDOCS_2_WARNING=1 $(UV) run --quiet --no-project --isolated --python 3.11 --with-requirements docs/site/requirements.lock \
 	  mkdocs build --strict --site-dir "$(or $(SITE),site)"
 
@@ -49,12 +58,12 @@ prerequisites: platform
 	@PYTHONPATH=e2e/node python3 -m encoder_node check
 
 .venv/.synced: pyproject.toml uv.lock | platform
-	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@$(HAVE_UV)
 	@$(UV) sync --frozen --quiet $(EXTRAS)
 	@touch $@
 
 lock: ## resolve dependencies again: uv.lock, and requirements.lock of each reference library (LIBRARY=one: of that library only)
-	@command -v uv >/dev/null || python3 -m pip install --quiet --root-user-action=ignore uv
+	@$(HAVE_UV)
 	@$(if $(LIBRARY),,$(UV) lock)
 	@# the operator runs on more platforms than the engines, which uv.lock is for: the same versions, with the files of every platform
 	@if [ -z "$(LIBRARY)" ]; then \

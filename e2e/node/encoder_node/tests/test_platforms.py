@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,17 +18,19 @@ FILES = ("Makefile", "pyproject.toml", "uv.lock")
 README = (ROOT / "README.md").read_text()
 
 
-def make(folder: Path, target: str, **programs: str) -> subprocess.CompletedProcess[str]:
+def make(
+    folder: Path, target: str, environment: Mapping[str, str] = os.environ, **programs: str
+) -> subprocess.CompletedProcess[str]:
     """Run a target of the Makefile in an empty folder, with scripts in place of programs."""
-    (folder / "bin").mkdir()
+    (folder / "bin").mkdir(exist_ok=True)
     for name, script in programs.items():
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / "bin" / name).chmod(0o755)
     for name in FILES:
         (folder / name).write_bytes((ROOT / name).read_bytes())
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    variables = {**environment, "PATH": f"{folder / 'bin'}:{environment['PATH']}"}
     return subprocess.run(
-        ["make", "--no-print-directory", target], cwd=folder, env=environment, capture_output=True, text=True
+        ["make", "--no-print-directory", target], cwd=folder, env=variables, capture_output=True, text=True
     )
 
 
@@ -58,13 +62,31 @@ def test_make_says_in_one_line_what_is_not_supported(
     assert {path.name for path in tmp_path.iterdir()} == {*FILES, "bin"}
 
 
+@pytest.mark.parametrize("target", ["docs", "setup"])
+def test_make_says_in_one_line_that_nothing_can_install_uv(tmp_path: Path, target: str) -> None:
+    # Debian's python3 as it comes: of a supported version, without pip and venv
+    python = 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac'
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "make"):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    environment = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "ENCODER_CACHE": str(tmp_path / "cache")}
+    done = make(
+        tmp_path, target, environment, python3=python, uname="case $1 in -s) echo Linux;; *) echo x86_64;; esac"
+    )
+    lines = [text for text in done.stderr.splitlines() if not text.startswith("make")]
+    assert done.returncode != 0
+    assert len(lines) == 1
+    assert lines[0].endswith("on Debian: apt-get install python3-venv")
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "bin"}
+
+
 def test_the_readme_names_what_is_checked() -> None:
     paragraph = " ".join(README.partition("**What they need.**")[2].partition("\n\n")[0].split())
     lowest, highest = "3.11", "3.13"
     makefile = (ROOT / "Makefile").read_text()
     assert "Linux on x86_64" in paragraph
     assert '"Linux x86_64"' in makefile
-    assert f"Python {lowest} to {highest} as `python3`" in paragraph
+    assert f"Python {lowest} to {highest} as `python3`, and uv or Python's `venv`" in paragraph
     assert "(3, 11) <= sys.version_info < (3, 14)" in makefile
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["requires-python"] == f">={lowest}"
