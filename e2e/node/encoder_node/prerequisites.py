@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -31,12 +32,14 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program on the PATH, or a file that stands for a package without programs."""
+    """A program on the PATH, a shared library, or a file that stands for a package without programs."""
 
     name: str
     package: str
 
 
+ENGINE_LIBRARIES = (Program("libnuma.so.1", "libnuma1"),)
+"""Without them vLLM's operations for CPUs are missing, which an import of vLLM does not say."""
 RUN_PROGRAMS = (
     Program("ip", "iproute2"),
     Program("nft", "nftables"),
@@ -70,6 +73,17 @@ def missing_programs(programs: Iterable[Program]) -> list[Missing]:
             Path(program.name).exists() if program.name.startswith("/") else shutil.which(program.name, path=search)
         )
     ]
+
+
+def missing_libraries() -> list[Missing]:
+    """Returns the shared libraries that vLLM's engines for CPUs load, and that this machine lacks."""
+    found = []
+    for library in ENGINE_LIBRARIES:
+        try:
+            ctypes.CDLL(library.name)
+        except OSError:
+            found.append(Missing(library.name, library.package))
+    return found
 
 
 def missing_system(cache: Path) -> list[Missing]:

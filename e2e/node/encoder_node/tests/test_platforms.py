@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def make(
-    folder: Path, target: str, environment: Mapping[str, str] = os.environ, **programs: str
+    folder: Path, target: str, environment: Mapping[str, str], **programs: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a target of the Makefile in an empty folder, with scripts in place of programs."""
     (folder / "bin").mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ def make(
 def test_make_says_in_one_line_what_is_not_supported(
     tmp_path: Path, target: str, programs: dict[str, str], line: str
 ) -> None:
-    done = make(tmp_path, target, **programs)
+    done = make(tmp_path, target, os.environ, **programs)
     lines = [text for text in done.stderr.splitlines() if not text.startswith("make")]
     assert done.returncode != 0
     assert len(lines) == 1
