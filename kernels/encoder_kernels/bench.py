@@ -1,4 +1,4 @@
-"""Every benchmark in one run, as markdown: ``python -m encoder_kernels.bench [--only OPERATION] [FILE]``."""
+"""Every benchmark in one run, as markdown: ``python -m encoder_kernels.bench [--only OPERATION] [--without-compile] [FILE]``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the kernels on this machine's GPU.")
     parser.add_argument("file", nargs="?", type=Path, help="write the tables to this file, too")
     parser.add_argument("--only", choices=list(EVERY), help="measure one operation")
+    parser.add_argument("--without-compile", action="store_true", help="leave out references through torch.compile")
     arguments = parser.parse_args()
+    measure.compile_references = not arguments.without_compile
     reports = [module.report for name, module in EVERY.items() if arguments.only in (None, name)]
     text = "\n".join([measure.about() + "\n", *(report() for report in reports)])
     print(text)

@@ -12,6 +12,9 @@ import triton
 
 Row = Sequence[str | float | None]
 
+compile_references = True
+"""Whether references are measured through torch.compile, too, which takes minutes for attention; `bench --without-compile` sets it."""
+
 
 def microseconds(call: Callable[[], Any]) -> float:
     """Return the median time of ``call`` on the device, in microseconds, with a cold cache.
@@ -45,9 +48,15 @@ def copy_microseconds(read: int, written: int) -> float:
 
 
 def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``call`` through torch.compile, which may leave out what it cannot trace."""
+    """Return ``call`` through torch.compile, which may leave out what it cannot trace; one that raises where none is wanted."""
+    if not compile_references:
+        return _refuse
     torch._dynamo.reset()
     return torch.compile(call)
+
+
+def _refuse(*_: Any) -> None:
+    raise RuntimeError("references are not compiled in this run")
 
 
 def attempt(call: Callable[[], Any]) -> float | None:
