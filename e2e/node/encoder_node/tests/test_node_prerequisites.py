@@ -51,7 +51,11 @@ def test_programs_and_headers_are_looked_for(tmp_path: Path) -> None:
 def test_a_shared_library_is_looked_for_as_vllm_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     libraries = (Program("libc.so.6", "libc6"), Program("libnothing.so.1", "libnothing1"))
     monkeypatch.setattr(prerequisites, "ENGINE_LIBRARIES", libraries)
-    assert prerequisites.missing_libraries() == [Missing("libnothing.so.1", "libnothing1")]
+    monkeypatch.setattr(prerequisites, "ENGINE_PROGRAMS", (Program("no-such-program-here", "a"),))
+    assert prerequisites.missing_for_engines() == [
+        Missing("no-such-program-here", "a"),
+        Missing("libnothing.so.1", "libnothing1"),
+    ]
 
 
 def test_nothing_missing_is_fine() -> None:
