@@ -79,6 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", nargs="+", type=int, default=list(TOKENS), help="of a text, ascending")
     parser.add_argument("--labels", nargs=3, type=int, default=list(LABELS), help="fewest, some in between, most")
     parser.add_argument("--limit-seconds", type=float, default=110, help="in which all must be done, start included")
+    parser.add_argument("--line-seconds", type=float, default=LONGEST, help="of each line, at most")
+    parser.add_argument(
+        "--memory-share", type=float, help="of a GPU, for each engine; what the server takes is not written down then"
+    )
     parser.add_argument("--settle", type=float, default=4, help="seconds of mixed requests before the first line")
     parser.add_argument("--processes", type=int, default=6, help="of clients")
     parser.add_argument("--engines", type=int, help="by default what `serve` decides")
@@ -107,6 +111,7 @@ def main(given: argparse.Namespace) -> int:
         arguments += ["--engines", str(given.engines)] if given.engines else []
         arguments += ["--api-servers", str(given.api_servers)] if given.api_servers else []
         arguments += ["--limit", "image_cache_bytes=1"] if make is None else []
+        arguments += ["--", "--gpu-memory-utilization", str(given.memory_share)] if given.memory_share else []
         tuning = _tuning(given.artifact, arguments)
         at = stack.enter_context(server.served(given.artifact, given.log or scratch / "server.log", *arguments))
         _say(f"ready after {time.monotonic() - began:.0f} s: {tuning}")
@@ -116,7 +121,7 @@ def main(given: argparse.Namespace) -> int:
         lines: list[Line] = []
         for place, cell in enumerate(cells):
             left = given.limit_seconds - (time.monotonic() - began)
-            seconds = min(LONGEST, left / (len(cells) - place) - LINE_SECONDS)
+            seconds = min(given.line_seconds, left / (len(cells) - place) - LINE_SECONDS)
             if left < SHORTEST + LINE_SECONDS:
                 _say(f"not measured, the time is used up: {len(cells) - place} lines")
                 break
@@ -130,7 +135,7 @@ def main(given: argparse.Namespace) -> int:
                     path.stat().st_size for path in (given.artifact / manifest.MODEL).rglob("*.safetensors")
                 ),
                 gpu=now.name,
-                memory_bytes=None if now.used is None or before.used is None else now.used - before.used,
+                memory_bytes=_taken(given, before, now),
                 setup=_setup(given, tuning, now),
                 lines=lines,
             )
@@ -207,9 +212,16 @@ def gpu(device: str) -> Gpu:
         return Gpu(str(torch.cuda.get_device_name()))
 
 
+def _taken(given: argparse.Namespace, before: Gpu, now: Gpu) -> int | None:
+    """Return the device's memory that the server took, where nothing else was started in the meantime."""
+    if given.memory_share or now.used is None or before.used is None:
+        return None
+    return now.used - before.used
+
+
 def _tuning(artifact: Path, arguments: Sequence[str]) -> Mapping[str, Any]:
     """Return how many processes `serve` decides on."""
-    line = [sys.executable, "-m", "encoder_plugins", "serve", str(artifact), *arguments, "--dry-run", "--json"]
+    line = [sys.executable, "-m", "encoder_plugins", "serve", str(artifact), "--dry-run", "--json", *arguments]
     shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
     tuning = json.loads(shown.splitlines()[-1])["tuning"]
     return {name: tuning[name] for name in ("engines", "api_servers", "batch_tokens", "batch_sequences")}
