@@ -115,6 +115,7 @@ def built(library: str, builder: str, *arguments: Any, **options: Any) -> Path:
 def _sources(builder: str, library: str) -> Iterable[Path]:
     """Return the files that decide what a builder writes."""
     yield from sorted(_HERE.glob("*.py"))
+    yield from sorted(_HERE.glob("learned/*.json"))
     module = builder.partition(":")[0].replace(".", "/") + ".py"
     yield from (path for root in (_PLUGINS, _HERE.parent) if (path := root / module).is_file())
     yield _PLUGINS.parent / "images" / "reference" / library / "requirements.lock"
