@@ -93,7 +93,7 @@ lock: ## resolve dependencies again: uv.lock, and requirements.lock of each refe
 	    --output-file $$folder/requirements.lock $$folder/requirements.in; \
 	done
 
-test: setup ## lint, types, import contracts, unit tests, and the plugins on real vLLM
+test: engines setup ## lint, types, import contracts, unit tests, and the plugins on real vLLM
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint unit
 	@$(MAKE) --no-print-directory engine-tests
 

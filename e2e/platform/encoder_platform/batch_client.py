@@ -1,6 +1,6 @@
-"""Runs inside the client pod: posts each body of a JSON list, from so many threads, and prints the answers in order.
+"""Runs inside the client pod: posts each body of a JSON list, from so many threads, and writes the answers to a file, in order.
 
-usage: python3 - URL CLIENTS < bodies.json, as `python3 -c`  (stand-alone: standard library only)
+usage: python3 - URL CLIENTS FILE < bodies.json, as `python3 -c`  (stand-alone: standard library only)
 """
 
 import json
@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 
 def post(body: object) -> dict[str, object]:
@@ -22,9 +23,10 @@ def post(body: object) -> dict[str, object]:
 
 
 def main() -> None:
-    """Read bodies from standard input, print answers."""
+    """Read bodies from standard input, write answers."""
     with ThreadPoolExecutor(int(sys.argv[2])) as clients:
-        json.dump(list(clients.map(post, json.load(sys.stdin))), sys.stdout)
+        answers = list(clients.map(post, json.load(sys.stdin)))
+    Path(sys.argv[3]).write_text(json.dumps(answers), encoding="utf-8")
 
 
 if __name__ == "__main__":

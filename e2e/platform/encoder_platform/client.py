@@ -2,8 +2,9 @@
 
 import json
 import subprocess
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from encoder_platform.kube import Kube
 
 STOP_FILE = "/tmp/stop"
+READS = 5
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,25 @@ def post(kube: Kube, namespace: str, url: str, body: object, *, seconds: float =
 def post_many(kube: Kube, namespace: str, url: str, bodies: list[object], *, clients: int = 1) -> list[Answer]:
     """POST several bodies from the client pod, `clients` at a time; the answers come in the order of the bodies."""
     script = files("encoder_platform").joinpath("batch_client.py").read_text()
-    output = kube.run(
-        *("-n", namespace, "exec", "-i", "client", "--", "python3", "-c", script, url, str(clients)),
+    path = f"/tmp/answers-{uuid.uuid4().hex}.json"
+    kube.run(
+        *("-n", namespace, "exec", "-i", "client", "--", "python3", "-c", script, url, str(clients), path),
         stdin=json.dumps(bodies),
         seconds=300,
     )
-    return [Answer(a["status"], a["body"]) for a in json.loads(output)]
+    return [Answer(a["status"], a["body"]) for a in read_list(kube, namespace, path)]
+
+
+def read_list(kube: Kube, namespace: str, path: str) -> list[Any]:
+    """Return the list in a JSON file of the client pod.
+
+    Beside busy processes kubectl ends with status 0 before it has printed all that a command wrote; of a list the end is missing then.
+    """
+    for _ in range(READS):
+        with suppress(json.JSONDecodeError):
+            found: list[Any] = json.loads(kube.run("-n", namespace, "exec", "client", "--", "cat", path))
+            return found
+    raise RuntimeError(f"kubectl printed {path} of the client pod {READS} times without its end")
 
 
 @dataclass

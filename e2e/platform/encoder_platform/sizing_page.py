@@ -66,8 +66,8 @@ python -m encoder_bench capacity FOLDER/artifact --shape SHAPE
 make generate
 ```
 
-The second command takes less than two minutes (`--limit-seconds`), prints each line as it is known, and writes a raw table in
-`docs/measurements/capacity`. `make generate` fits the model and writes this page and the package's data.
+The second command prints each line as it is known, and writes a raw table in `docs/measurements/capacity`. It ends after `--limit-seconds` (110), the
+server's start included: four engines took 281 to 381 seconds to start, two or three servers at once, so that the tables here were made with 900. `make generate` fits the model and writes this page and the package's data.
 """
 
 
