@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Program:
 ENGINE_PROGRAMS = (
     # torch.compile's code for CPUs
     Program("g++", "g++"),
+    Program(f"{sysconfig.get_path('include')}/Python.h", "python3-dev"),
     # what tests find processes with
     Program("ps", "procps"),
     Program("pgrep", "procps"),

@@ -1,7 +1,7 @@
 """`python -m encoder_platform.sizing_page [--check]`: fits cost models to the committed measurements, and writes docs/sizing.md.
 
-The tables in docs/measurements/capacity come from `python -m encoder_bench capacity`. With ``--check`` nothing is fitted again, since
-another processor may round another way: the committed models must belong to the committed tables, and their errors must be true.
+The tables in docs/measurements/capacity come from `python -m encoder_bench capacity`. A table whose model is committed is not fitted again,
+since another processor may round another way: remove its entry from the package's capacity.json for that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ make generate
 ```
 
 The second command prints each line as it is known, and writes a raw table in `docs/measurements/capacity`. It ends after `--limit-seconds` (110), the
-server's start included: four engines took 281 to 381 seconds to start, two or three servers at once, so that the tables here were made with 900. `make generate` fits the model and writes this page and the package's data.
+server's start included: four engines took 281 to 381 seconds to start, two or three servers at once, so that the tables here were made
+with 900. `make generate` fits a model to each new table, and writes this page and the package's data.
 """
 
 
@@ -196,13 +197,12 @@ def _by(setup: Mapping[str, Any], source: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write page and data, or say whether the committed ones are right."""
-    given = sys.argv[1:] if arguments is None else arguments
     tables = list(raw(MEASUREMENTS))
-    costs = {(entry.digest, entry.item): entry.cost for entry in capacity.committed()} if "--check" in given else {}
+    costs = {(entry.digest, entry.item): entry.cost for entry in capacity.committed()}
     found = entries(tables, costs)
     return pages.write(
         {PAGE: page(found), DATA: data(found)},
-        given,
+        arguments,
         module="sizing_page",
         about=__doc__,
         by="the measurements say",

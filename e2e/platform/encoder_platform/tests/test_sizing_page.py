@@ -79,3 +79,14 @@ def test_nothing_measured_is_reported_and_tiny_shapes_are_refused(folder: Path) 
     path.write_text(path.read_text().replace('"shape": "small"', '"shape": "tiny"'))
     with pytest.raises(ValueError, match="tiny"):
         list(sizing_page.raw(folder))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check"]], ids=["write", "check"])
+def test_a_table_whose_model_is_committed_is_not_fitted_again(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # it would differ in the last digit on another processor
+    monkeypatch.setattr("encoder_bench.capacity_fit.fit", lambda _: pytest.fail("it is fitted"))
+    before = sizing_page.PAGE.read_bytes(), sizing_page.DATA.read_bytes()
+    assert sizing_page.main(arguments) == 0
+    assert (sizing_page.PAGE.read_bytes(), sizing_page.DATA.read_bytes()) == before
