@@ -18,7 +18,7 @@ from vllm.model_executor.models import registry
 
 # architectures that pooling plugins build on, beside those that vLLM itself lists as embedding models
 ALSO = ("Qwen3ForCausalLM", "Qwen3Model", "Gemma3ForCausalLM", "Lfm2ForCausalLM", "Lfm2Model")
-REQUIRED = ("BertModel", "RobertaModel", "XLMRobertaModel", "ModernBertModel", "Qwen3ForCausalLM", "Gemma3TextModel")
+REQUIRED = ("Qwen3ForCausalLM", "Gemma3TextModel")
 
 Answer = TypeVar("Answer")
 

@@ -17,16 +17,12 @@ from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelLinear, RowParallelLinear
-from vllm.model_executor.layers.pooler import DispatchPooler
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones import post_norm_settings
 from encoder_plugins.backbones.attention import RelativeBiasAttention, WindowAttention
 from encoder_plugins.backbones.bias_table import BiasTable
-from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.elementwise import LayerNorm, activation
-from encoder_plugins.backbones.encoder_model import EncoderModel
 from encoder_plugins.backbones.post_norm_settings import Settings
 
 
@@ -128,7 +124,7 @@ class PostNormEncoder(nn.Module):
 
 
 class BertEncoder(PostNormEncoder):
-    """BERT and XLM-RoBERTa."""
+    """BERT, RoBERTa and XLM-RoBERTa."""
 
     read = staticmethod(post_norm_settings.read_bert)
 
@@ -143,26 +139,3 @@ class MPNetEncoder(PostNormEncoder):
     """MPNet."""
 
     read = staticmethod(post_norm_settings.read_mpnet)
-
-
-class PostNormEmbeddingModel(EncoderModel):
-    """One of the encoders with vLLM's own pooling, for text embeddings. A subclass names the encoder.
-
-    Attributes:
-        encoder_class: The encoder.
-        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
-    """
-
-    encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
-
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        super().__init__(
-            vllm_config=vllm_config,
-            encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
-            pooler=DispatchPooler.for_embedding(vllm_config.model_config.pooler_config),
-        )
-
-    def layout(self) -> CheckpointLayout:
-        """Return what the checkpoint must hold."""
-        return type(self).encoder_layout(self.config).under("", "encoder.")

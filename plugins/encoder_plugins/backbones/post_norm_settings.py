@@ -45,7 +45,7 @@ MPNET_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "relative_attention_num_buckets": 32,
     }
 )
-# what transformers' BertConfig assumes, and its XLMRobertaConfig but for the type
+# what transformers' BertConfig assumes, and its RobertaConfig and XLMRobertaConfig but for type and vocabulary
 BERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "model_type": "bert",
@@ -63,7 +63,7 @@ BERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 # the first position of a text: RoBERTa counts from behind the padding's id, which is 1
-BERT_FIRST_POSITIONS: Mapping[str, int] = MappingProxyType({"bert": 0, "xlm-roberta": 2})
+BERT_FIRST_POSITIONS: Mapping[str, int] = MappingProxyType({"bert": 0, "roberta": 2, "xlm-roberta": 2})
 # transformers' MPNet computes these buckets, whatever its configuration says
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
 # the first position of a text; the rows before are those of padding
@@ -143,7 +143,7 @@ def read_bert(config: Any) -> Settings:
 
 
 class BertSettings(Settings):
-    """A BERT or XLM-RoBERTa configuration."""
+    """A BERT, RoBERTa or XLM-RoBERTa configuration."""
 
     __slots__ = ()
 
@@ -242,7 +242,7 @@ _BESIDE = {
 
 
 def bert_layout(config: Any) -> CheckpointLayout:
-    """Return the tensors of transformers' ``BertModel`` and ``XLMRobertaModel``; raises UnsupportedConfig as ``read_bert`` does."""
+    """Return the tensors of transformers' ``BertModel``, ``RobertaModel`` and ``XLMRobertaModel``; raises UnsupportedConfig as ``read_bert`` does."""
     return CheckpointLayout(shapes=_shapes(read_bert(config), "encoder.layer", _BERT), slot=bert_slot, ignored=_BESIDE)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Accelerator, Plugin, resolve
@@ -80,14 +80,12 @@ class EngineSettings:
             0 where the checkpoint sets no lower bound.
         batch_sequences: Prompts of a scheduler step; None leaves the choice to tuning.
         arguments: Further vLLM arguments.
-        hf_overrides: Fields that vLLM reads differently from config.json.
     """
 
     max_model_len: int | None = None
     batch_tokens: int = 0
     batch_sequences: int | None = None
     arguments: tuple[str, ...] = ()
-    hf_overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Checkpoint(Protocol):

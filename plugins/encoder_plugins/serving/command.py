@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,8 +131,6 @@ def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSetting
     }
     if (longest := service.max_model_len or checkpoint.max_model_len) is not None:
         arguments["--max-model-len"] = str(longest)
-    if checkpoint.hf_overrides:
-        arguments["--hf-overrides"] = json.dumps(dict(checkpoint.hf_overrides))
     return [
         *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
@@ -81,15 +80,10 @@ TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
 
 
 class EmbeddingCheckpoint:
-    """Checkpoints in sentence-transformers format; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for.
-
-    Attributes:
-        hf_overrides: Fields that vLLM reads differently from config.json.
-    """
+    """Checkpoints in sentence-transformers format; ``encoder_plugins.prep.checkpoint.Checkpoint`` says what each part is for."""
 
     # sentence-transformers can be configured to run the code of a checkpoint; the modules that are served stay those above
     runs_code = True
-    hf_overrides: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def read(self, folder: Path) -> EmbeddingConfig:
         """Read and check the configuration of the checkpoint in ``folder``; a subclass checks its encoder first.
@@ -133,6 +127,11 @@ class EmbeddingCheckpoint:
         del auxiliary
         link_files(folder, target)
 
+    def packs_texts(self, folder: Path) -> bool:
+        """Return whether the engine takes several texts in one prompt: whether an artifact's model knows token marks."""
+        del folder
+        return False
+
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.
 
@@ -147,7 +146,6 @@ class EmbeddingCheckpoint:
             max_model_len=longest,
             batch_tokens=longest or 0,
             arguments=("--no-enable-prefix-caching",),
-            hf_overrides=dict(self.hf_overrides),
         )
 
 
@@ -223,6 +221,11 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
     if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
         raise Unsupported(f"{MODULES} is not a list of modules")
     return [_module(entry) for entry in modules]
+
+
+def dense_folders(folder: Path) -> list[str]:
+    """Return the folder of each Dense module, in order; raises Unsupported as ``read_modules`` does."""
+    return [path for kind, path in read_modules(folder) if kind == "Dense"]
 
 
 def _order(dense: int) -> list[str]:

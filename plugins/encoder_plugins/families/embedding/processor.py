@@ -82,13 +82,11 @@ class EmbeddingProcessor:
 
     Attributes:
         checkpoint: The plugin's format.
-        packs_texts: Whether the engine takes several texts in one prompt: whether the model knows token marks.
         schemas: Request and response types by the name that a route gives; the requests are subclasses of those here.
         vector_fields: Fields of ``/pooling`` that a request for scores does not have.
     """
 
     checkpoint: ClassVar[EmbeddingCheckpoint]
-    packs_texts: ClassVar[bool] = False
 
     schemas: ClassVar[Mapping[str, Schema]] = {
         "pooling": Schema(Envelope[Request], Answer, ScoresAnswer, binary=True),
@@ -106,6 +104,8 @@ class EmbeddingProcessor:
         self._tokenizer = exact_tokenizer(AutoTokenizer.from_pretrained(str(context.model)), self._config)
         self._prompts = Prompts(texts=self._config.prompts, default=self._config.default_prompt)
         self._ranges = Ranges(context.model, self._config.dimensions)
+        packs = self.checkpoint.packs_texts(context.model)
+        self._most_tokens = min(MOST_TOKENS, context.max_model_len) if packs else 1
 
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request, put the prompt before its texts, and tokenise them."""
@@ -220,8 +220,7 @@ class EmbeddingProcessor:
 
     def _shared_prompts(self, texts: Sequence[list[int]]) -> list[Prompt]:
         """Return the prompts of texts, given as token ids: one for each text, or shared ones."""
-        most_tokens = min(MOST_TOKENS, self._context.max_model_len) if self.packs_texts else 1
-        return [_prompt(some) for some in grouped(texts, pack(list(map(len, texts)), most_tokens))]
+        return [_prompt(some) for some in grouped(texts, pack(list(map(len, texts)), self._most_tokens))]
 
     def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
         found = request.scoring

@@ -194,7 +194,7 @@ def _write_encoder(spec: EncoderSpec, config: Mapping[str, Any], folder: Path, t
     layout_, prefix = spec.layout(config), spec.prefix(config)
     header = read_header(folder, WEIGHTS, missing="the encoder's weights must be in this file")
     below = any(name.startswith(prefix) for name in header.shapes) and prefix
-    names = {name: _published((below or "") + name, header.shapes) for name in layout_.shapes}
+    names = {name: published_name((below or "") + name, header.shapes) for name in layout_.shapes}
     for name, shape in layout_.shapes.items():
         found, dtype = header.shapes.get(names[name]), header.dtypes.get(names[name])
         if found != tuple(shape):
@@ -210,7 +210,7 @@ def _write_encoder(spec: EncoderSpec, config: Mapping[str, Any], folder: Path, t
     _save({name: stored[given] for name, given in names.items()}, target / WEIGHTS)
 
 
-def _published(name: str, shapes: Mapping[str, object]) -> str:
+def published_name(name: str, shapes: Mapping[str, object]) -> str:
     """Return a tensor's name in the file: BERT's norms may have their first names, which transformers 5.3 writes again."""
     first = name.replace(".LayerNorm.weight", ".LayerNorm.gamma").replace(".LayerNorm.bias", ".LayerNorm.beta")
     return first if name not in shapes and first in shapes else name

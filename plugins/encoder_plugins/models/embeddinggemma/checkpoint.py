@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,18 @@ from typing import Any
 from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
-from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture, read, read_modules
+from encoder_plugins.families.embedding.format import (
+    CONFIG,
+    EmbeddingCheckpoint,
+    architecture,
+    dense_folders,
+    read,
+    read_modules,
+)
+from encoder_plugins.families.embedding.served import served_config
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense import DenseSpec
-from encoder_plugins.models.embeddinggemma.layout import KEY
+from encoder_plugins.models.embeddinggemma.layout import encoder_layout
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 
 PUBLISHED, SERVED = "Gemma3TextModel", "SentenceGemma3Model"
@@ -54,17 +61,23 @@ class EmbeddingGemmaCheckpoint(EmbeddingCheckpoint):
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Give the engine the published files, and beside them the Dense modules' tensors in a file where it finds them."""
         # torch: only where a checkpoint is converted
-        from encoder_plugins.models.embeddinggemma.conversion import write_dense
+        from encoder_plugins.families.embedding.conversion import write_model
 
         super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
-        paths = _dense_paths(folder)
-        served = {
-            **config,
-            "architectures": [SERVED],
-            KEY: [dataclasses.asdict(spec) for spec in read_chain(folder, config)],
-        }
-        write_dense(folder, target, paths, served)
+        write_model(
+            folder,
+            target,
+            layout=encoder_layout(config),
+            prefix="",
+            dense=dense_folders(folder),
+            served=served_config(config, SERVED, self.read(folder), read_chain(folder, config)),
+        )
+
+    def packs_texts(self, folder: Path) -> bool:
+        """Return true: the encoder is ours."""
+        del folder
+        return True
 
 
 CHECKPOINT = EmbeddingGemmaCheckpoint()
@@ -76,8 +89,4 @@ def read_chain(folder: Path, config: Mapping[str, Any]) -> Sequence[DenseSpec]:
     Raises:
         Unsupported: One is not supported, or does not fit the module before it.
     """
-    return dense.read_chain(folder, _dense_paths(folder), Settings.read(config).hidden_size)
-
-
-def _dense_paths(folder: Path) -> Sequence[str]:
-    return [path for kind, path in read_modules(folder) if kind == "Dense"]
+    return dense.read_chain(folder, dense_folders(folder), Settings.read(config).hidden_size)

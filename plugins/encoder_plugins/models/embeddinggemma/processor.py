@@ -23,7 +23,6 @@ class EmbeddingGemmaProcessor(EmbeddingProcessor):
     """Serves the embeddings of one checkpoint."""
 
     checkpoint = CHECKPOINT
-    packs_texts = True
     schemas: ClassVar[Mapping[str, Schema]] = {
         **EmbeddingProcessor.schemas,
         "pooling": Schema(Envelope[EmbeddingGemmaRequest], Answer, ScoresAnswer, binary=True),

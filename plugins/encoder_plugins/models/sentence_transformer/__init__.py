@@ -6,13 +6,13 @@ from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Plugin, Route
 
 PLUGIN = Plugin(
     name="sentence_transformer",
-    summary="Text embeddings of any sentence-transformers checkpoint on an encoder that vLLM or this package has: MiniLM, MPNet, E5, BGE, GTE, and others.",
+    summary="Text embeddings of any sentence-transformers checkpoint on an encoder that this package or vLLM has: MiniLM, MPNet, E5, BGE, GTE, and others.",
     task="embed",
     processor="encoder_plugins.models.sentence_transformer.processor:SentenceTransformerProcessor",
     checkpoint="encoder_plugins.models.sentence_transformer.checkpoint:CHECKPOINT",
     recorder="encoder_plugins.families.embedding.reference:RECORDER",
     parity="encoder_plugins.models.sentence_transformer.parity:PARITY",
-    prep_version=3,
+    prep_version=4,
     reference_library="sentence_transformers",
     dtypes=(("cpu", "float32"), ("nvidia", "bfloat16")),
     routes=(
@@ -24,7 +24,12 @@ PLUGIN = Plugin(
     example_model="sentence-transformers/all-MiniLM-L6-v2",
     # prep writes these names into config.json, since transformers and vLLM know the published ones otherwise
     architectures={
-        "SentenceDistilBertModel": "encoder_plugins.models.sentence_transformer.model:SentenceDistilBertModel",
-        "SentenceMPNetModel": "encoder_plugins.models.sentence_transformer.model:SentenceMPNetModel",
+        name: f"encoder_plugins.models.sentence_transformer.model:{name}"
+        for name in (
+            "SentenceBertModel",
+            "SentenceDistilBertModel",
+            "SentenceMPNetModel",
+            "SentenceModernBertModel",
+        )
     },
 )

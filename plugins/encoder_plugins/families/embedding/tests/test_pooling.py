@@ -1,8 +1,9 @@
-"""The mean of each text's rows and the Dense modules behind it, against torch text by text."""
+"""The vector of each text's rows and the Dense modules behind it, against torch text by text."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ with warnings.catch_warnings():
     from vllm.v1.pool.metadata import PoolingMetadata, PoolingStates
 
     from encoder_plugins.backbones import token_marks
-    from encoder_plugins.families.embedding.pooling import MeanPooler
+    from encoder_plugins.families.embedding.pooling import SingleVectorPooler
     from encoder_plugins.families.retrieval.dense import DenseSpec
     from encoder_plugins.families.retrieval.dense_layers import DenseChain
 
@@ -45,10 +46,16 @@ def metadata(requests: list[list[int]], *, use_activation: bool = False) -> Pool
 
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_vector_is_that_of_its_text_alone(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("pooling", "vector_of"),
+    [("mean", lambda rows: rows.mean(0)), ("cls", lambda rows: rows[0]), ("lasttoken", lambda rows: rows[-1])],
+)
+def test_a_vector_is_that_of_its_text_alone(
+    pooling: str, vector_of: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     chain = DenseChain([DenseSpec(inputs=8, outputs=5, bias=True, activation="Tanh")])
-    pooler = MeanPooler(chain)
+    pooler = SingleVectorPooler(pooling, chain)
     # rows of padding behind, as a CUDA graph has them
     rows = torch.randn(sum(LENGTHS) + 9, 8).to(dtype)
     answers = pooler(rows, metadata(REQUESTS))
@@ -56,12 +63,17 @@ def test_a_vector_is_that_of_its_text_alone(dtype: torch.dtype) -> None:
     found = torch.cat([answer.reshape(-1, 5) for answer in answers])
     assert found.dtype == torch.float32
     for vector, text in zip(found, torch.split(rows[: sum(LENGTHS)], LENGTHS), strict=True):
-        torch.testing.assert_close(vector, chain(text.float().mean(0)))
+        torch.testing.assert_close(vector, chain(vector_of(text.float())))
         (alone,) = pooler(text, metadata([[len(text)]]))
         torch.testing.assert_close(vector, alone, rtol=0, atol=1e-6)
     unit = pooler(rows, metadata(REQUESTS, use_activation=True))
     torch.testing.assert_close(torch.cat([each.reshape(-1, 5) for each in unit]), torch.nn.functional.normalize(found))
 
 
+def test_an_unknown_pooling_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="pooling is max"):
+        SingleVectorPooler("max", DenseChain([]))
+
+
 def test_the_only_task_is_one_vector_per_text() -> None:
-    assert MeanPooler(DenseChain([])).get_supported_tasks() == {"embed"}
+    assert SingleVectorPooler("mean", DenseChain([])).get_supported_tasks() == {"embed"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from encoder_plugins.models.embeddinggemma.conversion import DENSE_FILE
-from encoder_plugins.models.embeddinggemma.layout import KEY
+from encoder_plugins.families.embedding.conversion import DENSE_FILE
+from encoder_plugins.families.embedding.served import DENSE_KEY
 from encoder_plugins.parity.tests.mutants import (
     Change,
     Mutant,
@@ -30,7 +30,7 @@ def dense(position: int, **fields: Any) -> Change:
     def apply(folder: Path) -> None:
         path = folder / "config.json"
         whole = json.loads(path.read_text(encoding="utf-8"))
-        whole[KEY][position] |= fields
+        whole[DENSE_KEY][position] |= fields
         path.write_text(json.dumps(whole), encoding="utf-8")
 
     return apply
@@ -39,7 +39,7 @@ def dense(position: int, **fields: Any) -> Change:
 def dense_lost(folder: Path) -> None:
     """Neither in the configuration nor in the weights."""
     (folder / DENSE_FILE).unlink()
-    config(**{KEY: []})(folder)
+    config(**{DENSE_KEY: []})(folder)
 
 
 def limit(tokens: int) -> Change:

@@ -156,7 +156,6 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         ),
         (change("1_Pooling/config.json", include_prompt=False), Unsupported, "include_prompt"),
         (change("1_Pooling/config.json", word_embedding_dimension=...), Unsupported, "embedding_dimension"),
-        (change("2_Dense/config.json", use_residual=True), Unsupported, "use_residual"),
         (change("2_Dense/config.json", module_input_name="token_embeddings"), Unsupported, "module_input_name"),
         (change("2_Dense/config.json", activation_function=...), Unsupported, "activation_function"),
         (change("2_Dense/config.json", activation_function="custom.Act"), Unsupported, "activation_function"),
@@ -242,17 +241,26 @@ def test_files_are_those_of_the_root_and_of_each_module() -> None:
 
 
 def test_a_head_size_that_the_accelerator_lacks_is_refused_when_serving_starts(folder: Path) -> None:
-    change("config.json", hidden_size=312, num_attention_heads=12)(folder)
+    change("config.json", architectures=["SentenceBertModel"], hidden_size=312, num_attention_heads=12)(folder)
     checkpoint.CHECKPOINT.check(folder, {})
     with pytest.raises(NotServable, match="26 wide"):
         checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     assert checkpoint.CHECKPOINT.engine_settings(folder, "nvidia").max_model_len == 128
 
 
+def test_an_artifact_for_vllms_class_is_refused_and_never_packed(folder: Path) -> None:
+    assert not checkpoint.CHECKPOINT.packs_texts(folder)
+    with pytest.raises(NotServable, match="BertModel, as an earlier version wrote it"):
+        checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
+    change("config.json", architectures=["SentenceBertModel"])(folder)
+    assert checkpoint.CHECKPOINT.packs_texts(folder)
+    change("config.json", architectures=["Qwen3Model"], model_type="qwen3")(folder)
+    assert not checkpoint.CHECKPOINT.packs_texts(folder)
+
+
 def test_the_engine_gets_the_longest_text(folder: Path) -> None:
-    change("config.json", hidden_size=384, num_attention_heads=12)(folder)
+    change("config.json", architectures=["SentenceBertModel"], hidden_size=384, num_attention_heads=12)(folder)
     settings = checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     assert (settings.max_model_len, settings.batch_tokens) == (128, 128)
     change("sentence_bert_config.json", max_seq_length=...)(folder)
     assert checkpoint.CHECKPOINT.engine_settings(folder, "cpu").max_model_len == 512
-    assert dict(settings.hf_overrides) == {"position_embedding_type": "absolute"}

@@ -18,7 +18,8 @@ from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
-from encoder_plugins.models.sentence_transformer.tests import tiny
+from encoder_plugins.models.sentence_transformer.tests import conversion_mutants, tiny
+from encoder_plugins.parity.tests import served_model
 from encoder_plugins.serving.tests import in_process
 
 pytestmark = [
@@ -58,7 +59,6 @@ def engine() -> Iterator[Callable[..., Answer]]:
         llm = in_process.start(
             model,
             dtype="float32",
-            hf_overrides=dict(checkpoint.CHECKPOINT.engine_settings(model, "cpu").hf_overrides),
             io_processor_plugin="encoder",
             additional_config={"encoder": {"plugin": "sentence_transformer"}},
             **more,
@@ -93,21 +93,20 @@ def test_an_encoder_gives_the_vectors_of_the_library(
         worst = max(worst, metrics["max_abs_error"])
         assert all(bound.holds(metrics[bound.metric]) for bound in parity.PARITY.tolerances["float32"]), (case, metrics)
     record_property("worst", worst)
+    # as many in a prompt as fit, where the encoder is ours
     texts = [case["text"] for case in cases]
     together = np.array(answer(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
     expected = by_library("encode", source, texts)
     np.testing.assert_allclose(together, expected, atol=1e-5 * max(1.0, float(np.abs(together).max())))
 
 
-def test_another_pooling_gives_other_vectors(engine: Callable[..., Answer], tmp_path: Path) -> None:
-    model = tiny.build("bert", tmp_path)
-    case = embedding_cases.cases(checkpoint.CHECKPOINT.read(model))[2]
-    found = np.array(
-        engine(model, pooler_config={"pooling_type": "CLS"})(text=case["text"])["embeddings"][0], np.float32
-    )
-    (expected,) = by_library("vectors", model, [case])
-    metrics = parity.PARITY.compare(case, found, {"vector": expected}).metrics
-    assert not parity.PARITY.tolerances["bfloat16"][0].holds(metrics["cosine"]), metrics
+def test_no_mistake_in_conversion_passes(tmp_path: Path) -> None:
+    mutants = list(conversion_mutants.all_mutants())
+    assert len(mutants) >= 10
+    with in_process.environment():
+        served = served_model.start("sentence_transformer", "float32", tmp_path, tiny.build("xlm-roberta", tmp_path))
+        assert served.verdict(served.model).result == "Passed"
+        served_model.check(served, mutants)
 
 
 def test_the_modules_that_are_checked_are_those_that_vllm_knows() -> None:

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
+from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding import tokenization, vectors
@@ -70,13 +71,21 @@ def refusal(of: SentenceTransformerProcessor, **data: Any) -> InvalidRequest:
     return caught.value
 
 
+def pooled_lengths(prompt: Prompt) -> torch.Tensor:
+    """Return a vector for each text of a prompt: multiples of its length."""
+    marks = token_marks.decode(prompt.parameters)
+    lengths = [len(prompt.token_ids)] if marks is None else marks.tokens.tolist()
+    vectors = torch.stack([torch.arange(1.0, 385.0) * length for length in lengths])
+    return vectors[0] if marks is None else vectors
+
+
 def answered(of: SentenceTransformerProcessor, request: Parsed, given: list[torch.Tensor] | None = None) -> Response:
-    """Return the answer where the engine pools to the given vectors; by default to multiples of a prompt's length."""
+    """Return the answer where the engine pools to the given vectors; by default to multiples of a text's length."""
     running: Running = of.run(request, ENGINE)
     found = advance(running)
     assert isinstance(found, Round)
     assert all(prompt.use_activation is False for prompt in found.prompts)
-    pooled = [torch.arange(1.0, 385.0) * len(prompt.token_ids) for prompt in found.prompts]
+    pooled = [pooled_lengths(prompt) for prompt in found.prompts]
     response = advance(running, given or pooled)
     assert isinstance(response, Response)
     return response
@@ -189,6 +198,20 @@ def test_answers_keep_the_order_and_count_the_tokens(small: SentenceTransformerP
     assert response.prompt_tokens == 8
 
 
+def test_texts_share_prompts_of_as_many_tokens_as_the_engine_takes(tmp_path: Path) -> None:
+    model = shutil.copytree(model_folder(), tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "architectures": ["SentenceBertModel"]}))
+    of = served(most_tokens=10, model=model)
+    running: Running = of.run(of.parse(POOLING, bodies.encode({"texts": ["a b c", "a", "b b", "a a a a a a"]})), ENGINE)
+    found = advance(running)
+    assert isinstance(found, Round)
+    assert [len(prompt.token_ids) for prompt in found.prompts] == [8, 4, 8]
+    (first, *others) = [token_marks.decode(prompt.parameters) for prompt in found.prompts]
+    assert first is not None
+    assert (first.tokens.tolist(), others) == ([5, 3], [None, None])
+
+
 def test_openais_answer_has_openais_shape(small: SentenceTransformerProcessor) -> None:
     response = answered(small, small.parse(OPENAI, b'{"input": ["a", "b"], "dimensions": 1}'))
     answer = json.loads(response.body)
@@ -280,7 +303,7 @@ def test_documents_are_ranked_by_their_cosine_with_each_query(small: SentenceTra
 async def test_the_work_of_an_answer_grows_with_its_numbers_and_its_scores(small: SentenceTransformerProcessor) -> None:
     class Measuring:
         async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:
-            return [torch.arange(1.0, NUMBERS_PER_MICROSECOND + 1)] * len(prompts)
+            return [pooled_lengths(prompt)[..., :NUMBERS_PER_MICROSECOND] for prompt in prompts]
 
         async def compute(self, function: Any, *arguments: object, size: int) -> Response:
             return Response(body=b"%d" % size)

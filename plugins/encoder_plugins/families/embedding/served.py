@@ -1,0 +1,47 @@
+"""What an artifact holds for an engine that runs an encoder of ours. Neither torch nor vLLM is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
+from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.retrieval import dense
+from encoder_plugins.families.retrieval.dense import DenseSpec
+
+# fields of the artifact's config.json: the Dense modules, and how rows become a vector
+DENSE_KEY = "dense_modules"
+POOLING_KEY = "text_pooling"
+# what precedes a Dense module's number in the artifact's weights
+DENSE = "dense."
+
+
+def served_config(
+    config: Mapping[str, Any], architecture: str, settings: EmbeddingConfig, chain: Sequence[DenseSpec]
+) -> dict[str, Any]:
+    """Return the content of the engine's config.json.
+
+    Args:
+        config: The published one.
+        architecture: The engine's name for the encoder.
+        settings: What else the checkpoint decides.
+        chain: Its Dense modules.
+    """
+    return {
+        **config,
+        "architectures": [architecture],
+        POOLING_KEY: settings.pooling,
+        DENSE_KEY: [dataclasses.asdict(spec) for spec in chain],
+    }
+
+
+def served_layout(encoder: CheckpointLayout, chain: Sequence[DenseSpec]) -> CheckpointLayout:
+    """Return the tensors that the engine loads.
+
+    Args:
+        encoder: Those of the encoder.
+        chain: The Dense modules.
+    """
+    return join(encoder.under("", "encoder."), dense.layout(chain, DENSE, "pooler.projector.layers."))
