@@ -17,6 +17,7 @@ COMMANDS = {
     "memory": "what long documents take of a GPU's memory",
     "unrecorded": "build and prepare a checkpoint at a true shape, for the others to measure",
     "capacity": "the raw measurements that `encoder-plugins size` is computed from",
+    "scale": "what several GPUs of one host serve",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",
     "step": "what a step of few texts takes by part, and with and without CUDA graphs",
     "interference": "how long short requests wait beside large ones",

@@ -58,9 +58,8 @@ class Model:
 def read(model: Path) -> Model:
     """Read an artifact's model directory."""
     config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    shapes = _shapes(model)
-    matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2}
-    encoder = {name: prod(shape) for name, shape in matrices.items() if ".bert_layer." in name and not _table(name)}
+    matrices = {name: shape for name, shape in shapes(model).items() if len(shape) == 2}
+    encoder = {name: prod(shape) for name, shape in matrices.items() if ".bert_layer." in name and not is_table(name)}
     head = {name: prod(shape) for name, shape in matrices.items() if ".bert_layer." not in name}
     labels = sum(size for name, size in head.items() if name.startswith("prompt_rep_layer."))
     # the second layer behind a span is folded into the labels, and the projection runs on every token
@@ -75,25 +74,28 @@ def read(model: Path) -> Model:
         labels=labels + folded,
         layers=layers,
         width=config.get("hidden_size") or config["num_heads"] * config["d_kv"],
-        windows=tuple(_windows(config, layers)),
+        windows=tuple(windows(config, layers)),
         position_rows=2 * config.get("position_buckets", 0) if relative else 0,
         max_width=config[KEY]["max_width"],
         inner=inner,
     )
 
 
-def _windows(config: Mapping[str, Any], layers: int) -> list[int]:
+def windows(config: Mapping[str, Any], layers: int) -> list[int]:
+    """Return the tokens that each layer's attention reaches, 0 for all of a text: of a ModernBERT, or of an encoder without windows."""
     if config["model_type"] != "modernbert":
         return [0] * layers
     every = config.get("global_attn_every_n_layers") or 3
     return [0 if layer % every == 0 else config["local_attention"] for layer in range(layers)]
 
 
-def _table(name: str) -> bool:
+def is_table(name: str) -> bool:
+    """Return whether a weight is looked up in, rather than multiplied by."""
     return any(part in name for part in ("embeddings", "embed_tokens", "shared.", "relative_attention_bias"))
 
 
-def _shapes(model: Path) -> dict[str, tuple[int, ...]]:
+def shapes(model: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight in an artifact's model directory."""
     found: dict[str, tuple[int, ...]] = {}
     for file in model.glob("*.safetensors"):
         with file.open("rb") as stream:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from encoder_bench import load, workload
+from encoder_bench import arithmetic, load, retrieval_arithmetic, workload
 from encoder_bench.retrieval_checkpoint import KINDS
 from encoder_bench.retrieval_servers import PEERS
 from encoder_bench.retrieval_sides import SIDES, Material, Row, Sides
@@ -27,8 +27,6 @@ from encoder_plugins.artifact import manifest
 
 DOCUMENT_TOKENS = 256
 LIBRARIES = ("sentence-transformers", "pylate")
-# what is put around a text: special tokens and a prefix, or a prompt
-AROUND = {False: 4, True: 16}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,13 +76,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Run all sides, and print the table; a side that fails is a line below it."""
     given.artifact, given.source = given.artifact.absolute(), given.source.absolute()
+    speed, where = arithmetic.speed(given.device, given.dtype)
     material = _material(given)
+    encoder = retrieval_arithmetic.read(given.artifact / manifest.MODEL, pooled=material.kind.pooled)
     rows: list[Row] = []
     failed: list[str] = []
 
     def text() -> str:
         return "\n".join(
-            [_head(given), table(rows, material.document_tokens), *(f"\nfailed: {line}" for line in failed)]
+            [
+                _head(given, where),
+                table(with_shares(rows, encoder, speed), material.document_tokens),
+                *(f"\nfailed: {line}" for line in failed),
+            ]
         )
 
     def say(line: str) -> None:
@@ -118,7 +122,7 @@ def _material(given: argparse.Namespace) -> Material:
     lengths = [tokens for tokens in given.tokens if tokens <= kind.most_tokens]
 
     def texts(count: int, tokens: int) -> list[str]:
-        return workload.texts_of_tokens(tokenizer, count, tokens - AROUND[kind.pooled])
+        return workload.texts_of_tokens(tokenizer, count, tokens - kind.around)
 
     # of long texts fewer: as many tokens as the others have
     counts = {tokens: max(8, min(given.texts, given.texts * 512 // tokens)) for tokens in lengths}
@@ -130,11 +134,20 @@ def _material(given: argparse.Namespace) -> Material:
     )
 
 
+def with_shares(rows: Sequence[Row], model: retrieval_arithmetic.Encoder, speed: float) -> list[Row]:
+    """Return the rows of encoded texts with their shares of what a device of so many operations a second could encode."""
+    return [
+        row if row.scored else dataclasses.replace(row, share=row.rate * model.operations(row.tokens) / speed)
+        for row in rows
+    ]
+
+
 def table(rows: Sequence[Row], document_tokens: int) -> str:
     """Return the table: each line over the best library and vllm-factory's best with such texts, and over `vllm serve` under its load."""
     lines = [
-        "| tokens | side | load | texts/s | tokens/s | of the best library | of vllm serve | of vllm-factory | notes |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| tokens | side | load | texts/s | tokens/s | of the best library | of vllm serve | of vllm-factory"
+        " | of the arithmetic limit | notes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     encoded = [row for row in rows if not row.scored]
     for row in sorted(encoded, key=lambda row: row.tokens):
@@ -144,7 +157,7 @@ def table(rows: Sequence[Row], document_tokens: int) -> str:
         factory = max((other.rate for other in same if other.side == PEERS["factory"].name), default=0.0)
         lines.append(
             f"| {row.tokens} | {row.side} | {row.load} | {row.rate:.4g} | {row.rate * row.tokens:.3g} | {_ratio(row, library)}"
-            f" | {_ratio(row, vllm)} | {_ratio(row, factory)} | {row.notes} |"
+            f" | {_ratio(row, vllm)} | {_ratio(row, factory)} | {f'{row.share:.1%}' if row.share else ''} | {row.notes} |"
         )
     if scored := [row for row in rows if row.scored]:
         lines += [
@@ -168,13 +181,8 @@ def _ratio(row: Row, base: float) -> str:
     return f"{row.rate / base:.2f}" if base else ""
 
 
-def _head(given: argparse.Namespace) -> str:
+def _head(given: argparse.Namespace, where: str) -> str:
     plugin = manifest.read(given.artifact).plugin
-    where = platform.machine()
-    if given.device == "cuda":
-        import torch
-
-        where = str(torch.cuda.get_device_name())
     cores, busy = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     command = " ".join(sys.argv[1:])
     return f"`python -m encoder_bench {command}`\n\n{plugin}, {given.dtype}, {where}, {cores} cores, load {busy:.1f}\n"

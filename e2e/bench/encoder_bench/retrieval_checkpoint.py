@@ -42,6 +42,10 @@ class Kind:
         architecture: What vLLM calls its own class for the same checkpoint; None where it has none that reads the format.
         most_tokens: Tokens of the longest text, where the encoder's positions do not decide.
         pooled: Whether there is one vector for each text, rather than one for each token.
+        around: Tokens that are put around a text: special ones and a prefix, or a prompt.
+        query_prompt: What one of a vector for each text puts before queries.
+        document_prompt: What it puts before documents.
+        dense: Whether it has Dense modules.
     """
 
     shapes: Mapping[str, Config]
@@ -49,6 +53,10 @@ class Kind:
     architecture: str | None
     most_tokens: int
     pooled: bool = False
+    around: int = 4
+    query_prompt: str = ""
+    document_prompt: str = ""
+    dense: bool = False
 
 
 def _modernbert_tokenizer(size: int) -> PreTrainedTokenizerFast:
@@ -183,6 +191,22 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             architecture="Gemma3TextModel",
             most_tokens=2048,
             pooled=True,
+            around=16,
+            query_prompt="task: search result | query: ",
+            document_prompt="title: none | text: ",
+            dense=True,
+        ),
+        # BERT as BGE and E5 are published, and as MiniLM
+        "sentence_transformer": Kind(
+            shapes={
+                "tiny": transformers.BertConfig(**_TINY, num_hidden_layers=3),
+                "minilm": transformers.BertConfig(hidden_size=384, intermediate_size=1536, num_hidden_layers=6),
+                "base": transformers.BertConfig(),
+            },
+            tokenizer=_bert_tokenizer,
+            architecture="BertModel",
+            most_tokens=512,
+            pooled=True,
         ),
     }
 )
@@ -203,13 +227,13 @@ def build(folder: Path, plugin: str, shape: str) -> Path:
     model = transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     kind.tokenizer(config.vocab_size).save_pretrained(folder)
-    (_as_sentence_transformer if kind.pooled else _as_pylate)(folder, config.hidden_size, kind.most_tokens)
+    (_as_sentence_transformer if kind.pooled else _as_pylate)(folder, config.hidden_size, kind)
     return folder
 
 
-def _as_pylate(folder: Path, width: int, most_tokens: int) -> None:
+def _as_pylate(folder: Path, width: int, kind: Kind) -> None:
     """Add what PyLate saves beside the encoder; sentence-transformers 6.2 reads it, too."""
-    _write(folder, "sentence_bert_config.json", {"max_seq_length": most_tokens, "do_lower_case": False})
+    _write(folder, "sentence_bert_config.json", {"max_seq_length": kind.most_tokens, "do_lower_case": False})
     _dense(folder / "1_Dense", width, DIMENSIONS, {"use_residual": False})
     kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
     _modules(folder, kinds)
@@ -224,7 +248,7 @@ def _as_pylate(folder: Path, width: int, most_tokens: int) -> None:
             "query_prefix": PREFIXES[0],
             "document_prefix": PREFIXES[1],
             "query_length": QUERY_TOKENS,
-            "document_length": most_tokens,
+            "document_length": kind.most_tokens,
             "attend_to_expansion_tokens": False,
             "skiplist_words": list(string.punctuation),
             "do_query_expansion": True,
@@ -232,23 +256,20 @@ def _as_pylate(folder: Path, width: int, most_tokens: int) -> None:
     )
 
 
-def _as_sentence_transformer(folder: Path, width: int, most_tokens: int) -> None:
-    """Add what sentence-transformers saves beside the encoder of EmbeddingGemma."""
-    _write(folder, "sentence_bert_config.json", {"max_seq_length": most_tokens, "do_lower_case": False})
+def _as_sentence_transformer(folder: Path, width: int, kind: Kind) -> None:
+    """Add what sentence-transformers saves beside an encoder of one vector for each text."""
+    _write(folder, "sentence_bert_config.json", {"max_seq_length": kind.most_tokens, "do_lower_case": False})
     (folder / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True, "include_prompt": True}
     _write(folder, "1_Pooling/config.json", pooling)
-    _dense(folder / "2_Dense", width, 4 * width)
-    _dense(folder / "3_Dense", 4 * width, width)
-    names = {
-        "": "Transformer",
-        "1_Pooling": "Pooling",
-        "2_Dense": "Dense",
-        "3_Dense": "Dense",
-        "4_Normalize": "Normalize",
-    }
+    names = {"": "Transformer", "1_Pooling": "Pooling"}
+    if kind.dense:
+        _dense(folder / "2_Dense", width, 4 * width)
+        _dense(folder / "3_Dense", 4 * width, width)
+        names |= {"2_Dense": "Dense", "3_Dense": "Dense"}
+    names[f"{len(names)}_Normalize"] = "Normalize"
     _modules(folder, {path: f"sentence_transformers.models.{name}" for path, name in names.items()})
-    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    prompts = {"query": kind.query_prompt, "document": kind.document_prompt}
     about = {"model_type": "SentenceTransformer", "prompts": prompts, "default_prompt_name": None}
     _write(folder, "config_sentence_transformers.json", {**about, "similarity_fn_name": "cosine"})
 

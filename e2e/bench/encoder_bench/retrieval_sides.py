@@ -36,6 +36,7 @@ class Row:
         side: Who.
         load: In which batches, or from how many clients.
         rate: Texts a second.
+        share: Of the arithmetic limit; 0 where nothing was computed from it.
         scored: Whether they were scored by a query, rather than encoded.
         notes: Further figures.
     """
@@ -44,6 +45,7 @@ class Row:
     side: str
     load: str
     rate: float
+    share: float = 0.0
     scored: bool = False
     notes: str = ""
 

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.flop_counter import FlopCounterMode
 
-from encoder_bench import retrieval, unrecorded, workload
+from encoder_bench import retrieval, retrieval_arithmetic, retrieval_checkpoint, unrecorded, workload
 from encoder_bench.retrieval_checkpoint import KINDS
 from encoder_bench.retrieval_sides import Row
 
@@ -30,7 +34,7 @@ def test_the_table_compares_with_the_best_library_and_with_the_same_load() -> No
     rows = [
         Row(tokens=32, side="sentence-transformers", load="batches of 8", rate=50.0),
         Row(tokens=32, side="pylate", load="batches of 8", rate=100.0),
-        Row(tokens=32, side="ours, HTTP", load="8 clients x 1 text", rate=400.0, notes="note"),
+        Row(tokens=32, side="ours, HTTP", load="8 clients x 1 text", rate=400.0, share=0.125, notes="note"),
         Row(tokens=32, side="vllm serve, HTTP", load="8 clients x 1 text", rate=200.0),
         Row(tokens=32, side="vllm serve, HTTP", load="1 client x 1 text", rate=10.0),
         Row(tokens=32, side="vllm-factory, HTTP", load="1 client x 1 text", rate=40.0),
@@ -38,8 +42,40 @@ def test_the_table_compares_with_the_best_library_and_with_the_same_load() -> No
         Row(tokens=32, side="ours, HTTP", load="1 client x 9 texts", rate=300.0, scored=True),
     ]
     shown = retrieval.table(rows, 32).splitlines()
-    assert "| 32 | ours, HTTP | 8 clients x 1 text | 400 | 1.28e+04 | 4.00 | 2.00 | 5.00 | note |" in shown
+    assert "| 32 | ours, HTTP | 8 clients x 1 text | 400 | 1.28e+04 | 4.00 | 2.00 | 5.00 | 12.5% | note |" in shown
     assert "| ours, HTTP | 1 client x 9 texts | 300 |  | 0.75 |  |" in shown
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("plugin", list(KINDS))
+def test_the_arithmetic_is_what_torch_counts(plugin: str, tmp_path: Path) -> None:
+    kind, tokens = KINDS[plugin], 12
+    retrieval_checkpoint.build(tmp_path, plugin, "tiny")
+    for number, module in enumerate(sorted(tmp_path.glob("*_Dense/model.safetensors"))):
+        named = {f"dense.{number}.{name}": tensor for name, tensor in load_file(module).items()}
+        save_file(named, tmp_path / f"dense-{number}.safetensors")
+    encoder = retrieval_arithmetic.read(tmp_path, pooled=kind.pooled)
+    model = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(input_ids=torch.full((1, tokens), 7))
+    counted = counter.get_total_flops()
+    # a library's attention computes what a causal mask hides, and BERT's class a head that nothing reads
+    hidden = 4 * tokens * tokens * encoder.width * len(encoder.windows) / 2 if encoder.causal else 0
+    unread = 2 * model.config.hidden_size**2 if model.config.model_type == "bert" else 0
+    behind = sum(load_file(path)["linear.weight"].numel() for path in tmp_path.glob("*_Dense/model.safetensors"))
+    projected = 2 * behind * (1 if kind.pooled else tokens)
+    assert encoder.operations(tokens) == pytest.approx(counted - hidden - unread + projected, rel=0.01)
+    # no window is longer than such a text
+    assert encoder.operations(4096) < (4096 / tokens) ** 2 * encoder.operations(tokens)
+
+
+def test_shares_are_of_encoded_texts() -> None:
+    encoder = retrieval_arithmetic.Encoder(matrices=50, vector=0, width=1, windows=(), causal=False)
+    rows = [
+        Row(tokens=10, side="ours", load="", rate=3.0),
+        Row(tokens=10, side="ours", load="", rate=3.0, scored=True),
+    ]
+    assert [row.share for row in retrieval.with_shares(rows, encoder, 30_000.0)] == [0.1, 0.0]
 
 
 @pytest.mark.soak

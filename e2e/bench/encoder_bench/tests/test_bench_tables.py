@@ -7,7 +7,7 @@ import json
 
 from PIL import Image
 
-from encoder_bench import linking, linking_workload, pages, reranking, visual
+from encoder_bench import linking, linking_workload, pages, reranking, scale, visual
 from encoder_bench.reranking_peers import merged
 
 
@@ -68,3 +68,21 @@ def test_the_best_label_of_a_span_is_that_of_any_group() -> None:
 
     found = merged([[entity(0, "a", 0.5), entity(2, "b", 0.9)], [entity(0, "c", 0.7), entity(2, "d", 0.9)]])
     assert [one["label"] for one in found] == ["c", "b"]
+
+
+def test_several_gpus_are_compared_with_one_under_the_same_load() -> None:
+    rows = [
+        scale.Row("a server for each", 1, "64 x 1", 1000.0, 0.01),
+        scale.Row("a server for each", 2, "64 x 1", 1900.0, 0.011),
+        scale.Row("one port", 2, "64 x 1", 1500.0, 0.02),
+        scale.Row("a server for each", 2, "16 x 32", 5000.0, 0.1),
+    ]
+    shown = scale.table(rows).splitlines()
+    assert "| 2 | a server for each | 64 x 1 | 1900 | 1.90 | 11.0 ms |" in shown
+    assert "| 2 | one port | 64 x 1 | 1500 | 1.50 | 20.0 ms |" in shown
+    assert "| 2 | a server for each | 16 x 32 | 5000 |  | 100.0 ms |" in shown
+
+
+def test_each_server_has_cores_of_its_own() -> None:
+    assert scale.shares(range(9), 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert scale.shares([3], 1) == [[3]]
