@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "artifact", type=Path, help="prepared, by `encoder_bench unrecorded` or `encoder-plugins prepare`"
     )
-    parser.add_argument("--gpus", nargs="+", type=int, default=[1, 2], help="numbers of GPUs")
+    parser.add_argument("--gpus", nargs="*", type=int, default=[1, 2], help="numbers of GPUs, a server for each")
     parser.add_argument("--one-port", nargs="*", type=int, default=[], help="numbers of GPUs behind one port")
     parser.add_argument(
         "--clients", nargs="+", default=["64x1", "16x32"], help="of each GPU: clients x texts a request"
@@ -72,8 +72,8 @@ def main(given: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         logs = given.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         logs.mkdir(parents=True, exist_ok=True)
-        most = max([*given.gpus, *given.one_port])
-        with hosts(given, shares(sorted(os.sched_getaffinity(0)), most)[: max(given.gpus)], logs) as each:
+        most = max(given.gpus, default=0)
+        with hosts(given, shares(sorted(os.sched_getaffinity(0)), most), logs) as each:
             for gpus in given.gpus:
                 rows += _say(given, rows, _measured("a server for each", each[:gpus], gpus, bodies, given))
         for gpus in given.one_port:
@@ -85,7 +85,7 @@ def main(given: argparse.Namespace) -> int:
 
 def shares(cores: Sequence[int], count: int) -> list[list[int]]:
     """Return the cores of each of ``count`` servers: neighbours, equally many."""
-    each = max(1, len(cores) // count)
+    each = max(1, len(cores) // max(1, count))
     return [list(cores[start * each : (start + 1) * each]) for start in range(count)]
 
 
