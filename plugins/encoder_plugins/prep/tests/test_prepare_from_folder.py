@@ -15,12 +15,13 @@ from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
 from encoder_plugins.prep.sources.local import FolderSource
+from encoder_plugins.prep.tests import tiny_checkpoint
 
 Requested = Callable[..., Request]
 
 
 def test_a_folder_is_copied_and_named_by_its_content(
-    requested: Requested, progress: Progress, checkpoint: Path
+    requested: Requested, progress: Progress, checkpoint: Path, tmp_path: Path
 ) -> None:
     request = requested(str(checkpoint))
     prepared = prepare(request, progress)
@@ -28,7 +29,9 @@ def test_a_folder_is_copied_and_named_by_its_content(
     assert source == {
         "kind": "pvc",
         "revision": prepared.revision,
-        "published": manifest.tree_digest(request.output / "model"),
+        "published": manifest.tree_digest(
+            tiny_checkpoint.as_published(request.output / "model", tmp_path / "published")
+        ),
     }
     assert len(prepared.revision) == 64
     copied = request.output / "model" / "model.safetensors"

@@ -16,6 +16,7 @@ from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
+from encoder_plugins.prep.tests import tiny_checkpoint
 
 Requested = Callable[..., Request]
 TAKEN = {
@@ -30,14 +31,16 @@ def staged(request: Request) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_an_artifact_holds_what_is_loaded_and_nothing_else(requested: Requested, progress: Progress, hub: Any) -> None:
+def test_an_artifact_holds_what_is_loaded_and_nothing_else(
+    requested: Requested, progress: Progress, hub: Any, tmp_path: Path
+) -> None:
     request = requested()
     prepared = prepare(request, progress)
     manifest = artifact.verify(request.output, prepared.digest)
     paths = {entry.path for entry in manifest.files}
     assert {path.removeprefix("model/") for path in paths if path.startswith("model/")} == TAKEN
     assert paths - {f"model/{path}" for path in TAKEN} == {artifact.CASES, artifact.EXPECTED, artifact.ABOUT}
-    published = artifact.tree_digest(request.output / "model")
+    published = artifact.tree_digest(tiny_checkpoint.as_published(request.output / "model", tmp_path / "published"))
     assert manifest.source == {
         "kind": "huggingFace",
         "repo": "demo/tiny",
@@ -182,11 +185,14 @@ def test_an_address_that_is_not_a_hub_is_refused(
         prepare(requested(endpoint=f"{hub.address}/elsewhere"), progress)
 
 
-def test_progress_counts_every_byte(requested: Requested, progress: Progress, lines: list[dict[str, Any]]) -> None:
+def test_progress_counts_every_byte(
+    requested: Requested, progress: Progress, lines: list[dict[str, Any]], tmp_path: Path
+) -> None:
     request = requested()
     prepare(request, progress)
     last = [line for line in lines if line["phase"] == "download"][-1]
-    size = sum(path.stat().st_size for path in (request.output / "model").rglob("*") if path.is_file())
+    published = tiny_checkpoint.as_published(request.output / "model", tmp_path / "published")
+    size = sum(path.stat().st_size for path in published.rglob("*") if path.is_file())
     assert last["bytes"] == last["total"] == size
     phases = list(dict.fromkeys(line["phase"] for line in lines))
     assert phases == ["listing", "download", "convert", "reference", "seal", "publish", "clean"]

@@ -165,7 +165,9 @@ def test_a_pin_of_another_kind_of_source_is_refused(tmp_path: Path, source: str,
 def with_code(checkpoint: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
-    (checkpoint / "config.json").write_text(json.dumps(config | {"auto_map": code, "model_type": "own-bert"}))
+    # of an encoder of vLLM's, which can run code of a checkpoint; ours never do
+    own = {"auto_map": code, "model_type": "own-bert", "architectures": ["Qwen3Model"]}
+    (checkpoint / "config.json").write_text(json.dumps(config | own))
     (checkpoint / "configuration_own.py").write_text(
         "from transformers import BertConfig\nclass OwnConfig(BertConfig):\n    model_type = 'own-bert'\n"
     )

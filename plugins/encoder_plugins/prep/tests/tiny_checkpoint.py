@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,13 @@ def write(folder: Path) -> None:
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
     for name, value in _configuration().items():
         (folder / name).write_text(json.dumps(value))
+
+
+def as_published(model: Path, target: Path) -> Path:
+    """Copy an artifact's model folder with the published config.json, the one file that conversion changes; return the copy."""
+    shutil.copytree(model, target)
+    (target / "config.json").write_text(json.dumps(_configuration()["config.json"]))
+    return target
 
 
 def _configuration() -> dict[str, Any]:
