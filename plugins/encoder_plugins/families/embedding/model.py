@@ -16,6 +16,9 @@ from encoder_plugins.families.embedding.served import DENSE_KEY, POOLING_KEY, se
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense_layers import DenseChain
 
+# by vLLM's names
+POOLINGS = {"MEAN": "mean", "CLS": "cls", "LAST": "lasttoken"}
+
 
 class SingleVectorModel(EncoderModel):
     """An encoder, a vector of each text's rows, and the checkpoint's Dense modules. A subclass names the encoder.
@@ -34,7 +37,13 @@ class SingleVectorModel(EncoderModel):
         super().__init__(
             vllm_config=vllm_config,
             encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
-            pooler=SingleVectorPooler(getattr(config, POOLING_KEY), DenseChain(self.chain)),
+            # as vLLM reads the checkpoint's modules, or the user's own `--pooler-config`, which parity then refuses
+            pooler=SingleVectorPooler(
+                POOLINGS.get(
+                    str(vllm_config.model_config.pooler_config.seq_pooling_type), getattr(config, POOLING_KEY)
+                ),
+                DenseChain(self.chain),
+            ),
         )
 
     def layout(self) -> CheckpointLayout:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from encoder_plugins.families.embedding.conversion import DENSE_FILE
-from encoder_plugins.families.embedding.served import DENSE_KEY, POOLING_KEY
+from encoder_plugins.families.embedding.served import DENSE_KEY
 from encoder_plugins.parity.tests.mutants import (
     Mutant,
     Tensors,
@@ -46,7 +46,6 @@ def all_mutants() -> Iterator[Mutant]:
     yield Mutant("an embedding row lost", row_lost("embeddings.word_embeddings.weight", 300))
     yield Mutant("another activation", config(hidden_act="relu"))
     yield Mutant("the epsilon of norms wrong", config(layer_norm_eps=0.3))
-    yield Mutant("another pooling", config(**{POOLING_KEY: "mean"}))
     yield Mutant("a Dense module reversed", weights(partial(reverse, "dense.0.linear.weight"), DENSE_FILE))
     # these are refused when the engine loads them: each needs another engine
     yield Mutant("the Dense module forgotten", config(**{DENSE_KEY: []}))
