@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +66,12 @@ def test_the_arithmetic_is_what_torch_counts(plugin: str, tmp_path: Path) -> Non
     behind = sum(load_file(path)["linear.weight"].numel() for path in tmp_path.glob("*_Dense/model.safetensors"))
     projected = 2 * behind * (1 if kind.pooled else tokens)
     assert encoder.operations(tokens) == pytest.approx(counted - hidden - unread + projected, rel=0.01)
-    # no window is longer than such a text
-    assert encoder.operations(4096) < (4096 / tokens) ** 2 * encoder.operations(tokens)
+
+
+def test_a_window_is_counted_as_far_as_it_reaches() -> None:
+    whole = retrieval_arithmetic.Encoder(matrices=0, vector=0, width=1, windows=(0, 8), causal=False)
+    assert whole.operations(100) == 4 * 100 * (100 + 8)
+    assert dataclasses.replace(whole, causal=True).operations(100) == 4 * 100 * (50 + 8)
 
 
 def test_shares_are_of_encoded_texts() -> None:
