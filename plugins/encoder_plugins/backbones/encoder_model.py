@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig
 from vllm.model_executor.models.interfaces_base import attn_type, default_pooling_type
+from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones import weight_loading
 from encoder_plugins.backbones.attention import EncoderAttention, WindowAttention
@@ -110,3 +111,19 @@ class EncoderModel(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint that holds exactly what the configuration requires; raises WeightsError for any other."""
         return weight_loading.load(self, weights, self.layout())
+
+
+class NamedEncoderModel(EncoderModel):
+    """A model whose encoder a subclass names, since vLLM needs one class per architecture. Its family gives the pooler.
+
+    Attributes:
+        encoder_class: The encoder.
+        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
+    """
+
+    encoder_class: ClassVar[type[nn.Module]]
+    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str, pooler: nn.Module) -> None:
+        encoder = self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder"))
+        super().__init__(vllm_config=vllm_config, encoder=encoder, pooler=pooler)

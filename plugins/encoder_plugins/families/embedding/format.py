@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
@@ -49,7 +50,8 @@ NORMALIZE = frozenset(
     }
 )
 
-POOLING_MODES = frozenset({"cls", "mean", "lasttoken"})
+# those that are served, and vLLM's names for them
+POOLING_MODES: Mapping[str, str] = MappingProxyType({"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"})
 LEGACY_POOLING_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -145,7 +147,12 @@ class EmbeddingCheckpoint:
         return EngineSettings(
             max_model_len=longest,
             batch_tokens=longest or 0,
-            arguments=("--no-enable-prefix-caching",),
+            # vLLM reads the modules, too, but takes the last token where none of the modes that it knows is set
+            arguments=(
+                "--no-enable-prefix-caching",
+                "--pooler-config",
+                json.dumps({"seq_pooling_type": POOLING_MODES[settings.pooling]}),
+            ),
         )
 
 

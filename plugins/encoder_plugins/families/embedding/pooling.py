@@ -26,7 +26,7 @@ class SingleVectorPooler(MarkedPooler):
     Vectors have length 1 unless a request sets ``use_activation`` to false, as with vLLM's own poolers.
 
     Args:
-        pooling: How rows become a vector: ``mean`` of all tokens with the prompt, ``cls`` for the first row, ``lasttoken`` for the last.
+        pooling: How rows become a vector: ``MEAN`` of all tokens with the prompt, ``CLS`` for the first row, ``LAST`` for the last.
         chain: The Dense modules.
 
     Raises:
@@ -38,7 +38,7 @@ class SingleVectorPooler(MarkedPooler):
     def __init__(self, pooling: str, chain: DenseChain) -> None:
         super().__init__()
         if pooling not in POOLINGS:
-            raise ValueError(f"pooling is {pooling}; expected one of {', '.join(POOLINGS)}")
+            raise ValueError(f"seq_pooling_type is {pooling}; expected one of {', '.join(POOLINGS)}")
         self.pooled = POOLINGS[pooling]
         self.projector = chain
 
@@ -83,7 +83,7 @@ def _on(rows: Tensor, numbers: NDArray[Any]) -> Tensor:
     return on_host.to(rows.device, non_blocking=True)
 
 
-# by the names of sentence-transformers
+# by vLLM's names
 POOLINGS: Mapping[str, Callable[[Tensor, token_marks.Ints], Tensor]] = MappingProxyType(
-    {"mean": _means, "cls": _first_rows, "lasttoken": _last_rows}
+    {"MEAN": _means, "CLS": _first_rows, "LAST": _last_rows}
 )

@@ -7,32 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
-from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense import DenseSpec
 
-# fields of the artifact's config.json: the Dense modules, and how rows become a vector
+# the field of the artifact's config.json that has the Dense modules
 DENSE_KEY = "dense_modules"
-POOLING_KEY = "text_pooling"
 # what precedes a Dense module's number in the artifact's weights
 DENSE = "dense."
 
 
-def served_config(
-    config: Mapping[str, Any], architecture: str, settings: EmbeddingConfig, chain: Sequence[DenseSpec]
-) -> dict[str, Any]:
+def served_config(config: Mapping[str, Any], architecture: str, chain: Sequence[DenseSpec]) -> dict[str, Any]:
     """Return the content of the engine's config.json.
 
     Args:
         config: The published one.
         architecture: The engine's name for the encoder.
-        settings: What else the checkpoint decides.
-        chain: Its Dense modules.
+        chain: The checkpoint's Dense modules.
     """
     return {
         **config,
         "architectures": [architecture],
-        POOLING_KEY: settings.pooling,
         DENSE_KEY: [dataclasses.asdict(spec) for spec in chain],
     }
 

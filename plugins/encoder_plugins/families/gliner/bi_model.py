@@ -12,7 +12,7 @@ from vllm.config import CompilationMode, VllmConfig, set_current_vllm_config
 from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
-from encoder_plugins.backbones.encoder_model import EncoderModel
+from encoder_plugins.backbones.encoder_model import NamedEncoderModel
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig, Head
 from encoder_plugins.families.gliner.heads import layout
 from encoder_plugins.families.gliner.heads.bi_pooler import GlinerBiPooler
@@ -25,19 +25,15 @@ _POOLERS: Mapping[Head, type[GlinerBiPooler]] = MappingProxyType(
 )
 
 
-class GlinerBiModel(EncoderModel):
-    """Two encoders. vLLM needs one class per architecture: a subclass names them.
+class GlinerBiModel(NamedEncoderModel):
+    """Two encoders; that of texts is ``encoder_class``.
 
     Attributes:
-        encoder_class: The encoder of texts.
-        encoder_layout: Gives the layout of that encoder's checkpoint from its configuration.
         label_encoder_class: The encoder of labels; takes its configuration as ``config``.
         label_settings_class: What reads that configuration.
         label_layout: Gives the layout of that encoder's checkpoint.
     """
 
-    encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
     label_encoder_class: ClassVar[type[nn.Module]]
     label_settings_class: ClassVar[Any]
     label_layout: ClassVar[Callable[..., CheckpointLayout]]
@@ -65,7 +61,7 @@ class GlinerBiModel(EncoderModel):
         )
         super().__init__(
             vllm_config=vllm_config,
-            encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
+            prefix=prefix,
             pooler=_POOLERS[self.settings.head](config.hidden_size, self.settings, vectors),
         )
 

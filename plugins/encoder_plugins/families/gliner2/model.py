@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
-from torch import nn
 from vllm.config import VllmConfig
-from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
-from encoder_plugins.backbones.encoder_model import EncoderModel
+from encoder_plugins.backbones.encoder_model import NamedEncoderModel
 from encoder_plugins.families.gliner2.config import KEY, Gliner2Config
 from encoder_plugins.families.gliner2.heads import layout, pooler
 
 
-class Gliner2SpanModel(EncoderModel):
-    """An encoder with GLiNER2's span head. vLLM needs one class per architecture: a subclass names its encoder.
-
-    Attributes:
-        encoder_class: The encoder.
-        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
-    """
-
-    encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
+class Gliner2SpanModel(NamedEncoderModel):
+    """An encoder with GLiNER2's span head."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = vllm_config.model_config.hf_config
         self.settings = Gliner2Config.from_dict(getattr(config, KEY))
         super().__init__(
             vllm_config=vllm_config,
-            encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
+            prefix=prefix,
             pooler=pooler.Gliner2SpanPooler(config.hidden_size, self.settings),
         )
 

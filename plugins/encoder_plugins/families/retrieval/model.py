@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
-from torch import nn
 from vllm.config import VllmConfig
-from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
-from encoder_plugins.backbones.encoder_model import EncoderModel
+from encoder_plugins.backbones.encoder_model import NamedEncoderModel
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.config import KEY, PROJECTION, RetrievalConfig
 from encoder_plugins.families.retrieval.pooler import RowsPooler
@@ -19,23 +14,16 @@ from encoder_plugins.families.retrieval.pooler import RowsPooler
 PARAMETERS = "pooler.projection.layers."
 
 
-class MultiVectorModel(EncoderModel):
-    """An encoder with one row per token. vLLM needs one class per architecture: a subclass names its encoder.
-
-    Attributes:
-        encoder_class: The encoder.
-        encoder_layout: Gives the layout of the encoder's checkpoint from its configuration.
-    """
+class MultiVectorModel(NamedEncoderModel):
+    """An encoder with one row per token."""
 
     query_only_tokens = True
-    encoder_class: ClassVar[type[nn.Module]]
-    encoder_layout: ClassVar[Callable[..., CheckpointLayout]]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         self.settings = RetrievalConfig.from_dict(getattr(vllm_config.model_config.hf_config, KEY))
         super().__init__(
             vllm_config=vllm_config,
-            encoder=self.encoder_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "encoder")),
+            prefix=prefix,
             pooler=RowsPooler(self.settings),
         )
 

@@ -71,7 +71,7 @@ class EmbeddingGemmaCheckpoint(EmbeddingCheckpoint):
             layout=encoder_layout(config),
             prefix="",
             dense=dense_folders(folder),
-            served=served_config(config, SERVED, self.read(folder), read_chain(folder, config)),
+            served=served_config(config, SERVED, read_chain(folder, config)),
         )
 
     def packs_texts(self, folder: Path) -> bool:

@@ -63,7 +63,7 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
             layout=encoder.layout(config),
             prefix=encoder.prefix,
             dense=dense,
-            served=served_config(config, encoder.architecture, self.read(folder), chain),
+            served=served_config(config, encoder.architecture, chain),
         )
 
     def packs_texts(self, folder: Path) -> bool:

@@ -48,7 +48,7 @@ def metadata(requests: list[list[int]], *, use_activation: bool = False) -> Pool
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("pooling", "vector_of"),
-    [("mean", lambda rows: rows.mean(0)), ("cls", lambda rows: rows[0]), ("lasttoken", lambda rows: rows[-1])],
+    [("MEAN", lambda rows: rows.mean(0)), ("CLS", lambda rows: rows[0]), ("LAST", lambda rows: rows[-1])],
 )
 def test_a_vector_is_that_of_its_text_alone(
     pooling: str, vector_of: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
@@ -71,9 +71,9 @@ def test_a_vector_is_that_of_its_text_alone(
 
 
 def test_an_unknown_pooling_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="pooling is max"):
-        SingleVectorPooler("max", DenseChain([]))
+    with pytest.raises(ValueError, match="seq_pooling_type is MAX"):
+        SingleVectorPooler("MAX", DenseChain([]))
 
 
 def test_the_only_task_is_one_vector_per_text() -> None:
-    assert SingleVectorPooler("mean", DenseChain([])).get_supported_tasks() == {"embed"}
+    assert SingleVectorPooler("MEAN", DenseChain([])).get_supported_tasks() == {"embed"}

@@ -262,5 +262,8 @@ def test_the_engine_gets_the_longest_text(folder: Path) -> None:
     change("config.json", architectures=["SentenceBertModel"], hidden_size=384, num_attention_heads=12)(folder)
     settings = checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     assert (settings.max_model_len, settings.batch_tokens) == (128, 128)
+    # the library's mean where no mode is set, for which vLLM would take the last token
+    change("1_Pooling/config.json", pooling_mode_mean_tokens=False)(folder)
+    assert '{"seq_pooling_type": "MEAN"}' in checkpoint.CHECKPOINT.engine_settings(folder, "cpu").arguments
     change("sentence_bert_config.json", max_seq_length=...)(folder)
     assert checkpoint.CHECKPOINT.engine_settings(folder, "cpu").max_model_len == 512
