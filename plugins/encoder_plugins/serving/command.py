@@ -17,6 +17,11 @@ from encoder_plugins.serving.settings import Settings
 from encoder_plugins.serving.tuning import Tuning
 
 APPLICATION = "encoder_plugins.serving.http.app.Application"
+# of engines that share a GPU; the variable names the file by which they take turns
+TURN_TAKING_WORKER = "encoder_plugins.serving.turns.TurnTakingWorker"
+START_TURNS = "ENCODER_START_TURNS"
+# with these of the user's own, engines have another worker, or several that wait for each other
+OTHER_WORKERS = ("--worker-cls", "--data-parallel", "-dp")
 SERVER = ("-m", "encoder_plugins.serving.signals", "encoder_plugins.serving.server")
 
 # no usage statistics, no request to a hub, no plugin of another package
@@ -111,6 +116,8 @@ def command(
     if tuning.api_servers > 1:
         # vLLM kills API servers that have not ended this many seconds after SIGTERM, and its default is 0
         arguments |= {"--api-server-count": str(tuning.api_servers), "--shutdown-timeout": str(SHUTDOWN_SECONDS)}
+    if takes_turns(service, tuning):
+        arguments["--worker-cls"] = TURN_TAKING_WORKER
     return [
         python,
         *SERVER,
@@ -119,6 +126,12 @@ def command(
         *_adapter_modules(service.adapters),
         *engine_arguments(service, plugin, checkpoint, tuning),
     ]
+
+
+def takes_turns(service: Service, tuning: Tuning) -> bool:
+    """Return whether engines share a GPU, and start at once, with turns on it."""
+    others = any(argument.startswith(OTHER_WORKERS) for argument in service.arguments)
+    return service.accelerator == "nvidia" and tuning.engines > 1 and not others
 
 
 def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSettings, tuning: Tuning) -> list[str]:

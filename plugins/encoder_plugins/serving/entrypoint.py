@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -176,15 +176,24 @@ def run(service: Service, digest: str | None) -> int:
         with tempfile.TemporaryDirectory(prefix="encoder-metrics-") as metrics:
             whole["PROMETHEUS_MULTIPROC_DIR"] = metrics
             shared_gpu: AbstractContextManager[Mapping[str, str]] = nullcontext({})
+            next_may_start: Callable[[int], bool] = partial(_listening, shared, decided.tuning.api_servers)
             if service.accelerator == "nvidia":
                 shared_gpu = mps.shared_gpu(whole)
+            if command.takes_turns(service, decided.tuning):
+                # engines wait for each other themselves, where they have to
+                whole[command.START_TURNS] = str(Path(metrics) / "start-turns")
+                next_may_start = _at_once
             with shared_gpu as variables:
                 whole |= variables
-                return Supervisor(
-                    decided.commands, whole, partial(_listening, shared, decided.tuning.api_servers)
-                ).run()
+                return Supervisor(decided.commands, whole, next_may_start).run()
     finally:
         Path(decided.counters.path).unlink(missing_ok=True)
+
+
+def _at_once(engines: int) -> bool:
+    """Start the next engine, however many there are."""
+    del engines
+    return True
 
 
 def _listening(shared: worker_counters.SharedCounters, api_servers: int, engines: int) -> bool:

@@ -1,7 +1,7 @@
 """Run several engines behind one port as if they were a single server.
 
-The engines are started one after the other: the first fills the cache of compiled graphs for the next, and vLLM measures a
-GPU's memory at start, which only works while nobody else allocates any. A signal is forwarded to all; when one ends, all do.
+The caller decides when the next engine is started: one after the other, so that none takes the cores from another that starts, or all at once
+where engines take turns themselves (``turns``). A signal is forwarded to all; when one ends, all do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Supervisor:
         self,
         commands: Sequence[Sequence[str]],
         environment: Mapping[str, str],
-        listening: Callable[[int], bool],
+        next_may_start: Callable[[int], bool],
         *,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
@@ -35,12 +35,12 @@ class Supervisor:
         Args:
             commands: One command line for each engine.
             environment: Of all of them.
-            listening: Returns whether the given number of engines, the first ones, are ready.
+            next_may_start: Returns whether another engine may start beside the given number of engines, the first ones.
             stop_seconds: How long engines may take to stop after a signal.
         """
         self._commands = commands
         self._environment = dict(environment)
-        self._listening = listening
+        self._next_may_start = next_may_start
         self._stop_seconds = stop_seconds
         self._running: list[subprocess.Popen[bytes]] = []
         # written by the signal handler, forwarded by the main flow: an engine that is being started just then is not in the list yet
@@ -52,7 +52,7 @@ class Supervisor:
             signal.signal(number, self._signalled)
         try:
             while not self._received and not self._ended():
-                if len(self._running) < len(self._commands) and self._listening(len(self._running)):
+                if len(self._running) < len(self._commands) and self._next_may_start(len(self._running)):
                     self._start(self._commands[len(self._running)])
                 time.sleep(POLL_SECONDS)
             if self._received:
@@ -68,7 +68,7 @@ class Supervisor:
                     process.kill()
 
     def _start(self, command: Sequence[str]) -> None:
-        # the signal may have come while `listening` was answering
+        # the signal may have come while `next_may_start` was answering
         if not self._received:
             # a group of its own, so that a terminal's interrupt reaches it once, through us
             self._running.append(subprocess.Popen(command, env=self._environment, process_group=0))

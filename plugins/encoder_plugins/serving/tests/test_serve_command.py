@@ -1,5 +1,6 @@
 """How the engine is called: decided from values, so tested from values."""
 
+import contextlib
 import errno
 import json
 import os
@@ -18,7 +19,7 @@ from encoder_plugins.parity import tolerance_table
 from encoder_plugins.plugin import REQUEST_LIMITS, resolve
 from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.serving import command as serve
-from encoder_plugins.serving import entrypoint, host, limits, settings, signals
+from encoder_plugins.serving import entrypoint, host, limits, mps, settings, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS
 from encoder_plugins.serving.settings import CountersFile, Settings
@@ -418,6 +419,31 @@ def test_what_was_verified_becomes_the_engine(
     assert became == ["end_on_sigterm"] * 3
 
 
+def test_engines_of_a_gpu_start_at_once_and_take_turns(
+    prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    class FakeSupervisor:
+        def __init__(self, commands: Any, environment: dict[str, str], next_may_start: Any) -> None:
+            seen.update(commands=commands, turns=environment[serve.START_TURNS], at_once=next_may_start(1))
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(mps, "shared_gpu", lambda environment: contextlib.nullcontext({}))
+    assert entrypoint.run(service(artifact=prepared, accelerator="nvidia", engines=2, api_servers=2), None) == 0
+    assert seen["at_once"] is True
+    assert Path(seen["turns"]).is_absolute()
+    worker = resolve(value_of(seen["commands"][0], "--worker-cls").replace(".TurnTaking", ":TurnTaking"))
+    assert worker.__mro__[1].__module__ == "vllm.v1.worker.gpu_worker"
+    # one engine has nobody to wait for, engines on a CPU measure no memory, and replicas in an engine wait for each other
+    replicas = service(accelerator="nvidia", arguments=("--data-parallel-size", "2"))
+    for other, tuning in ((service(accelerator="nvidia"), SINGLE), (service(), SEVERAL), (replicas, SEVERAL)):
+        assert "--worker-cls" not in serve.command(other, PLUGIN, CHECKPOINT, tuning, "python")
+
+
 @pytest.mark.parametrize("all_listened", [True, False])
 def test_several_engines_are_supervised_and_leave_nothing(
     prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch, all_listened: bool
@@ -425,16 +451,16 @@ def test_several_engines_are_supervised_and_leave_nothing(
     seen: dict[str, Any] = {}
 
     class FakeSupervisor:
-        def __init__(self, commands: Any, environment: dict[str, str], listening: Any) -> None:
+        def __init__(self, commands: Any, environment: dict[str, str], next_may_start: Any) -> None:
             read = settings.read(environment)
             assert read is not None
             assert read.counters is not None
             seen["folders"] = [Path(read.counters.path), Path(environment["PROMETHEUS_MULTIPROC_DIR"])]
-            seen["commands"], self._listening = commands, listening
+            seen["commands"], self._next_may_start = commands, next_may_start
 
         def run(self) -> int:
             assert all(path.exists() for path in seen["folders"])
-            assert (self._listening(0), self._listening(1)) == (True, False)
+            assert (self._next_may_start(0), self._next_may_start(1)) == (True, False)
             if all_listened:
                 # the last process to listen removes the file of the counters
                 seen["folders"][0].unlink()
