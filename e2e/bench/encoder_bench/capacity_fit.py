@@ -46,13 +46,13 @@ def work(cell: Cell) -> Work:
 
 
 def fit(lines: Sequence[Line]) -> Fit:
-    """Return the model of the saturated lines of one kind of item.
+    """Return the model of the steady lines of one kind of item.
 
     Raises:
         ValueError: There are too few lines.
     """
-    saturated = [line for line in lines if not line.cell.alone and line.requests]
-    known = [line for line in saturated if not line.cell.held_out]
+    steady = [line for line in lines if line.steady]
+    known = [line for line in steady if not line.cell.held_out]
     pages = all(line.cell.item == "page" for line in known)
     if len(known) < (2 if pages else FEWEST_LINES):
         raise ValueError(f"{len(known)} lines are too few to fit a cost model to")
@@ -61,7 +61,7 @@ def fit(lines: Sequence[Line]) -> Fit:
     return Fit(
         cost=cost,
         fitted=errors(cost, known),
-        held_out=errors(cost, [line for line in saturated if line.cell.held_out]),
+        held_out=errors(cost, [line for line in steady if line.cell.held_out]),
     )
 
 

@@ -16,6 +16,8 @@ IN_FLIGHT = 512
 MOST_CLIENTS, FEWEST_CLIENTS = 64, 8
 # of one request of short texts: what plugins take by default is far more
 MOST_TOKENS_A_REQUEST = 16_384
+# answers to each client, with which a line has a rate
+FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,16 @@ class Line:
     p50_ms: float
     p99_ms: float
     processor_ms: float
+
+    @property
+    def rounds(self) -> float:
+        """Answers to each client."""
+        return self.requests / self.cell.clients
+
+    @property
+    def steady(self) -> bool:
+        """Whether the rate is that of a saturated server; with few answers it is chance how many fall into the measured time."""
+        return not self.cell.alone and self.rounds >= FEWEST_ROUNDS
 
     @property
     def rate(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_pages_have_a_cost_of_their_own_and_labels_only_where_they_vary() -> Non
     assert (cost.label, cost.device_label, cost.device_token_label) == (0, 0, 0)
     with pytest.raises(ValueError, match="too few"):
         capacity_fit.fit(_measured(texts[:2], TRUE))
+
+
+def test_a_line_with_few_answers_is_measured_for_longer_and_not_fitted_to() -> None:
+    cell = Cell(item="page", items=8, tokens=0, labels=0, clients=8)
+    enough = Line(cell=cell, seconds=2, requests=48, p50_ms=300, p99_ms=500, processor_ms=1)
+    assert capacity.longer_line(enough) == (0, 0)
+    few = replace(enough, requests=12, p50_ms=1200)
+    assert capacity.longer_line(few) == pytest.approx((9.6, 2.4))
+    assert capacity.longer_line(replace(few, requests=1, p50_ms=9000)) == (capacity.MOST_SECONDS, 5)
+    assert capacity.longer_line(replace(few, requests=0, p50_ms=float("nan"))) == (capacity.MOST_SECONDS, 5)
+    lines = _measured(list(capacity_lines.page_cells()), Cost(request=2000, item=7000))
+    # four answers in two seconds, of sixteen
+    hurried = replace(lines[1], requests=4)
+    assert capacity_fit.fit([*lines, hurried]).cost == capacity_fit.fit(lines).cost
 
 
 def test_a_raw_table_is_read_as_it_was_written() -> None:
