@@ -1,8 +1,9 @@
 """`python -m encoder_bench linking`: entity linking by gliner and by ours over HTTP, from one run on one machine.
 
 With a bi-encoder the library gets vectors of labels that were computed before, the same for all texts. Ours gets the labels with each
-request: the same set always, another one of eight sets with each request, and sets that no request had before. With a reranker both
-get candidates of each text and the spans that may be entities: ``reranking``.
+request: the same set always, another one of eight sets with each request, and sets that no request had before; or the name of a set
+that the artifact has (``unrecorded --label-sets``). With a reranker both get candidates of each text and the spans that may be entities:
+``reranking``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from encoder_bench import comparison, factory_extraction, load, reranking, workload
 from encoder_bench.comparison import Measure
 from encoder_bench.linking_peers import Cell, Task
-from encoder_bench.linking_workload import COUNTED, MOST_TEXTS, SETS, Row, label_sets
+from encoder_bench.linking_workload import COUNTED, MOST_TEXTS, NAMED, SETS, Row, fields, label_sets
 from encoder_plugins.artifact import manifest
 
 # 32 texts of 512 words with 1 000 labels are above the default
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     factory_extraction.add_arguments(parser)
     parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
     parser.add_argument("--labels", nargs="+", type=int, help="by default 20, 100 and 1000; 5, 20 and 40 of a reranker")
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of a bi-encoder")
+    parser.add_argument("--sets", nargs="+", choices=(*SETS, NAMED), default=list(SETS), help="of a bi-encoder")
     parser.add_argument("--max-labels", type=int, default=20, help="that a reranker reads at once")
     parser.add_argument("--texts", type=int, default=512, help="different ones of each length")
     parser.add_argument("--library-texts", type=int, help="of each of the library's measurements; by default as many")
@@ -111,7 +112,7 @@ def _http(given: argparse.Namespace, logs: Path, workers: load.Workers) -> Itera
                     entities = sum(len(result["entities"]) for result in results) / len(results)
                     for sets in given.sets:
                         for way in comparison.ways(given):
-                            bodies = _bodies(texts, label_sets(number, sets), way[1], common)
+                            bodies = _bodies(texts, fields(number, sets), way[1], common)
                             found = comparison.measured(given, at, workers, bodies, way, "text")
                             yield Row(
                                 side=f"ours, HTTP, {found.load}",
@@ -158,14 +159,13 @@ def _factory(given: argparse.Namespace, logs: Path, workers: load.Workers) -> It
 
 
 def _bodies(
-    texts: Sequence[str], sets: Sequence[Sequence[str]], number: int, more: Mapping[str, object]
+    texts: Sequence[str], sets: Sequence[Mapping[str, object]], number: int, more: Mapping[str, object]
 ) -> list[bytes]:
     """Return requests of so many texts, each with the next set of labels."""
     parts = workload.parts(texts, number)
     count = max(len(parts), min(len(sets), MOST_TEXTS // number))
     return [
-        load.body({"texts": parts[place % len(parts)], "labels": sets[place % len(sets)], **more})
-        for place in range(count)
+        load.body({"texts": parts[place % len(parts)], **sets[place % len(sets)], **more}) for place in range(count)
     ]
 
 

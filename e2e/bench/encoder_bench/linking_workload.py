@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from encoder_bench import workload
@@ -10,6 +11,8 @@ from encoder_bench import workload
 COUNTED = 16
 ROTATING = 8
 SETS = ("same", "rotating", "cold")
+# the labels of "same", which the model was prepared with, and requests name
+NAMED = "named"
 # labels that come before one comes again: more than the cache holds; and texts of all requests together, which are kept in memory
 COLD, MOST_TEXTS = 120_000, 20_000
 
@@ -22,7 +25,7 @@ class Row:
         side: Who, and how.
         words: Of each text.
         labels: Of each text.
-        sets: Which sets of labels come: one of `SETS`, or `own` where each text has its own.
+        sets: Which sets of labels come: one of `SETS`, `named`, or `own` where each text has its own.
         rate: Texts a second.
         entities: Entities of a text, on average.
         notes: Further figures.
@@ -45,6 +48,18 @@ def label_sets(count: int, sets: str) -> list[list[str]]:
     drawn = workload.texts(count * number, 4, seed)
     labels = [f"{text} {sets[0]}{place}" for place, text in enumerate(drawn)]
     return [labels[start : start + count] for start in range(0, len(labels), count)]
+
+
+def set_name(count: int) -> str:
+    """Return what the label set of so many labels is called."""
+    return f"same-{count}"
+
+
+def fields(count: int, sets: str) -> list[Mapping[str, object]]:
+    """Return what requests have as their labels, one after the other: the labels of each set, or a set's name."""
+    if sets == NAMED:
+        return [{"label_set": set_name(count)}]
+    return [{"labels": labels} for labels in label_sets(count, sets)]
 
 
 def candidates(texts: int, count: int) -> list[list[str]]:

@@ -7,6 +7,8 @@ an artifact can be served and measured; parity has nothing to compare it with, a
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from encoder_bench import linking_workload
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
-from encoder_plugins.prep.request import Request
+from encoder_plugins.prep.request import LabelSetSource, Request
 
 # so that texts of 512 words and 25 labels fit every checkpoint, whatever the published ones take
 WORDS = 1024
@@ -51,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plugin", choices=[*catalog.plugins(), *FURTHER], help="a plugin, or a further family of one")
     parser.add_argument("folder", type=Path, help="gets source/ and artifact/")
     parser.add_argument("--shape", default="tiny")
+    parser.add_argument(
+        "--label-sets", nargs="*", type=int, default=[], help="of so many labels, for `linking --sets named`"
+    )
 
 
 def build(folder: Path, plugin: str, shape: str) -> Path:
@@ -68,6 +74,16 @@ def build(folder: Path, plugin: str, shape: str) -> Path:
     return gliner.build(folder, plugin, shape, encoder=positions, max_len=WORDS)
 
 
+def label_sets(folder: Path, counts: Sequence[int]) -> tuple[LabelSetSource, ...]:
+    """Write sets of so many labels, the same that `linking` sends as text, and return where they are."""
+    sources = []
+    for count in sorted(set(counts)):
+        path = folder / f"{linking_workload.set_name(count)}.json"
+        path.write_text(json.dumps(linking_workload.label_sets(count, "same")[0]))
+        sources.append(LabelSetSource(path.stem, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
+    return tuple(sorted(sources, key=lambda source: source.name))
+
+
 def main(given: argparse.Namespace) -> int:
     """Build, prepare, and print how long each took."""
     from encoder_checkpoints.gliner import FURTHER
@@ -77,7 +93,13 @@ def main(given: argparse.Namespace) -> int:
     source = build(folder / "source", given.plugin, given.shape)
     built = time.monotonic()
     plugin = catalog.get(FURTHER.get(given.plugin, given.plugin))
-    done = prepare(Request(plugin=plugin, source=str(source), output=folder / "artifact"), Progress(), record)
+    wanted = Request(
+        plugin=plugin,
+        source=str(source),
+        output=folder / "artifact",
+        label_sets=label_sets(folder, given.label_sets),
+    )
+    done = prepare(wanted, Progress(), record)
     seconds = time.monotonic() - built
     print(
         f"{given.plugin} {given.shape}: built in {built - start:.0f} s, {done.bytes >> 20} MiB prepared in {seconds:.0f} s"

@@ -14,12 +14,13 @@ import pytest
 from aiohttp import web
 from safetensors.numpy import save_file
 
-from encoder_bench import arithmetic, factory, gliner, interference, load, workload
+from encoder_bench import arithmetic, factory, gliner, interference, linking_workload, load, unrecorded, workload
 from encoder_bench.peer_process import PeerProcess, measure_together
 from encoder_bench.peers import PROCESSOR, Result
 from encoder_bench.sides import Row
 from encoder_bench.workload import Shape
 from encoder_plugins import catalog
+from encoder_plugins.artifact import label_sets
 from encoder_plugins.serving import limits
 
 
@@ -200,3 +201,12 @@ def test_a_comparison_runs_on_a_cpu(plugin: str, tmp_path: Path, capsys: pytest.
     assert len(rows) == 4
     # the same texts have the same entities on every side
     assert len({row[-2] for row in rows}) == 1
+
+
+def test_a_prepared_set_has_the_labels_that_other_requests_send(tmp_path: Path) -> None:
+    sources = unrecorded.label_sets(tmp_path, [30, 4, 30])
+    assert [source.name for source in sources] == ["same-30", "same-4"]
+    for source, count in zip(sources, (30, 4), strict=True):
+        found = [label.text for label in label_sets.parse(Path(source.source), source.name)]
+        assert found == linking_workload.label_sets(count, "same")[0]
+        assert len(set(found)) == count

@@ -30,9 +30,13 @@ def test_cold_labels_come_once_and_rotating_ones_in_turn() -> None:
     labels = [label for each in cold for label in each]
     assert len(labels) == len(set(labels)) == linking_workload.COLD
     assert not set(labels) & {label for each in (*rotating, *same) for label in each}
-    bodies = [json.loads(body) for body in linking._bodies(["a", "b", "c"], rotating, 1, {"threshold": 0.5})]
+    bodies = [
+        json.loads(body) for body in linking._bodies(["a", "b", "c"], linking_workload.fields(100, "rotating"), 1, {})
+    ]
     assert [body["data"]["labels"] for body in bodies] == rotating
     assert [body["data"]["texts"] for body in bodies][:4] == [["a"], ["b"], ["c"], ["a"]]
+    (named,) = (json.loads(body) for body in linking._bodies(["a"], linking_workload.fields(100, "named"), 1, {}))
+    assert named["data"] == {"texts": ["a"], "label_set": "same-100"}
 
 
 def test_pages_and_queries_are_compared_each_with_the_librarys_own() -> None:
