@@ -5,11 +5,12 @@ The image is a small one that is made here; `make release` builds it with BuildK
 
 import io
 import json
+import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,18 @@ def small_image(folder: Path) -> Built:
 def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     folder = tmp_path_factory.mktemp("release")
     built = small_image(folder)
-    with pytest.MonkeyPatch.context() as patch, image_registry.running(folder / "registry") as server:
+    with pytest.MonkeyPatch.context() as patch, image_registry.running(folder / "registry", credentials=True) as server:
         patch.setenv("COSIGN_PASSWORD", "of-a-test")
         # not the user's credentials
         patch.setenv("DOCKER_CONFIG", str(folder))
+        login = [str(extra_programs.program("oras")), "login", "--plain-http", "--username", image_registry.USER]
+        subprocess.run(
+            [*login, "--password-stdin", server.host],
+            input=image_registry.PASSWORD,
+            text=True,
+            check=True,
+            capture_output=True,
+        )
         subprocess.run(
             [extra_programs.program("cosign"), "generate-key-pair"], cwd=folder, check=True, capture_output=True
         )
@@ -88,16 +97,22 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
         yield Case(server, wanted, built, published, folder)
 
 
+@pytest.fixture
+def helm(case: Case, either_helm: Helm) -> Helm:
+    """Helm with the credentials of this release's registry."""
+    return replace(either_helm, environment=dict(os.environ))
+
+
 REGISTRY = Registry(plain_http=True)
 
 
-def test_values_of_the_chart_name_the_image_by_its_digest(case: Case, either_helm: Helm) -> None:
+def test_values_of_the_chart_name_the_image_by_its_digest(case: Case, helm: Helm) -> None:
     where = (f"oci://{case.release.chart}", "--version", VERSION, "--plain-http")
-    objects = list(yaml.safe_load_all(either_helm.run("template", "x", *where, "--kube-version", "1.36.3")))
+    objects = list(yaml.safe_load_all(helm.run("template", "x", *where, "--kube-version", "1.36.3")))
     (deployment,) = [body for body in objects if body and body["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == case.image == f"{case.server.host}/team/encoder-operator/operator@{case.digest}"
-    found = yaml.safe_load(either_helm.run("show", "chart", *where))
+    found = yaml.safe_load(helm.run("show", "chart", *where))
     assert (found["version"], found["home"]) == (VERSION, SOURCE.url)
     assert found["annotations"]["org.opencontainers.image.revision"] == SOURCE.commit
 
@@ -148,6 +163,16 @@ def test_the_signature_of_another_key_and_an_image_without_one_are_refused(case:
         REGISTRY.verify(f"{other.removesuffix(':1')}@{case.digest}", str(case.folder / "cosign.pub"))
 
 
+def test_a_registry_that_does_not_know_the_user_gets_nothing(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    other = plan(f"{case.server.host}/another", VERSION, VERSION, targets.current(), "operator")
+    with pytest.raises(CommandFailedError, match=r"basic credential not found|401"):
+        publish(other, case.built, SOURCE, started=now())
+    assert not (case.server.storage / "docker/registry/v2/repositories/another").exists()
+
+
 def test_a_version_that_is_released_is_not_released_again(case: Case) -> None:
     with pytest.raises(ReleaseError, match=f"has version {VERSION} already"):
         publish(case.release, case.built, SOURCE, started=now())
@@ -166,7 +191,7 @@ def changed(blob: Path) -> Iterator[None]:
         blob.write_bytes(content)
 
 
-def test_changed_content_is_refused(case: Case, either_helm: Helm, tmp_path: Path) -> None:
+def test_changed_content_is_refused(case: Case, helm: Helm, tmp_path: Path) -> None:
     def copy(name: str) -> subprocess.CompletedProcess[str]:
         command = [str(extra_programs.program("oras")), "cp", "--from-plain-http", case.image, "--to-oci-layout"]
         return subprocess.run([*command, str(tmp_path / f"{name}:x")], capture_output=True, text=True)
@@ -174,7 +199,7 @@ def test_changed_content_is_refused(case: Case, either_helm: Helm, tmp_path: Pat
     def pull(name: str) -> str:
         (tmp_path / name).mkdir()
         where = (f"oci://{case.release.chart}", "--version", VERSION, "--plain-http")
-        return either_helm.run("pull", *where, "--destination", str(tmp_path / name))
+        return helm.run("pull", *where, "--destination", str(tmp_path / name))
 
     manifest = json.loads(case.server.blob(case.published.chart.partition("@")[2]).read_bytes())
     with changed(case.server.blob(layouts.read_image(case.built.layout, case.digest).layers[0].digest)):

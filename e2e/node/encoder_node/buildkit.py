@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +56,8 @@ class BuildKit:
         """Where it listens."""
         return f"unix://{self.state}/socket"
 
-    def build(self, target: Target, layout: Path, *, context: Path = ROOT) -> str:
-        """Builds an image into a layout, and returns its manifest's digest.
+    def build(self, target: Target, layout: Path, *, context: Path = ROOT, platforms: Sequence[str] = ()) -> str:
+        """Builds an image into a layout, and returns its manifest's digest; of several platforms that of their index.
 
         Layers are not compressed, and those that the layout has are not written again.
 
@@ -65,6 +65,8 @@ class BuildKit:
             CommandFailedError: A step failed; the log is named.
             NodeError: It took too long.
         """
+        if platforms:
+            return self._solve(target, context, f"type=oci,tar=false,dest={layout}", platforms)
         mark = layout / "shared" / heavy_inputs(target, context, self.bases, self.worker)
         if not mark.exists():
             # BuildKit makes a layer's archive in a store of its own, and would then copy it to the layout: 6 GB, 44 s.
@@ -90,14 +92,14 @@ class BuildKit:
         """Where the daemon keeps layers unpacked."""
         return self.state / "root/runc-overlayfs/snapshots/snapshots"
 
-    def _solve(self, target: Target, context: Path, output: str) -> str:
+    def _solve(self, target: Target, context: Path, output: str, platforms: Sequence[str] = ()) -> str:
         log = self.state / "log" / f"{target.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         result = self.state / "result.json"
         result.unlink(missing_ok=True)
         command = [str(self.programs / "buildctl"), "--addr", self.address, "build", "--progress", "plain"]
         proxies = {name: os.environ[name] for name in PROXIES if name in os.environ}
-        command += build_options(target, context, self.bases, proxies)
+        command += build_options(target, context, self.bases, proxies, platforms)
         command += ["--metadata-file", str(result)]
         command += ["--output", f"{output},compression=uncompressed,oci-mediatypes=true"]
         with log.open("wb") as out:
@@ -144,7 +146,13 @@ def share_blobs(store: Path, layout: Path) -> None:
             os.link(blob, target / blob.name)
 
 
-def build_options(target: Target, context: Path, bases: Mapping[str, Base], proxies: Mapping[str, str]) -> list[str]:
+def build_options(
+    target: Target,
+    context: Path,
+    bases: Mapping[str, Base],
+    proxies: Mapping[str, str],
+    platforms: Sequence[str] = (),
+) -> list[str]:
     """Returns the options of `buildctl build` that say what to build."""
     dockerfile = context / target.dockerfile
     options = [
@@ -156,6 +164,7 @@ def build_options(target: Target, context: Path, bases: Mapping[str, Base], prox
         f"dockerfile={dockerfile.parent}",
     ]
     options += ["--opt", f"filename={dockerfile.name}", "--opt", f"target={target.stage}"]
+    options += ["--opt", f"platform={','.join(platforms)}"] if platforms else []
     for name, value in {**proxies, **target.arguments}.items():
         options += ["--opt", f"build-arg:{name}={value}"]
     for number, (name, base) in enumerate(sorted(bases.items())):

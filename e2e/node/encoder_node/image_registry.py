@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,12 @@ log: {{level: info, accesslog: {{disabled: true}}}}
 storage: {{filesystem: {{rootdirectory: "{folder}"}}, delete: {{enabled: true}}}}
 http: {{addr: "127.0.0.1:{port}", secret: "of-a-test"}}
 """
+CREDENTIALS = """\
+auth: {{htpasswd: {{realm: "registry", path: "{folder}/htpasswd"}}}}
+"""
+USER, PASSWORD = "somebody", "of-a-test"
+# of the password, by bcrypt
+HTPASSWD = f"{USER}:$2b$05$/z.bvaCQb3i7qaOrbv8PdOe1vHs3.ecL18xH4YYmcMOLzRJFuUrG6\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,11 @@ class ImageRegistry:
 
 @contextmanager
 def running(
-    folder: Path, *, port: int = 0, around: Callable[[Sequence[str]], Sequence[str]] = tuple
+    folder: Path,
+    *,
+    port: int = 0,
+    around: Callable[[Sequence[str]], Sequence[str]] = tuple,
+    credentials: bool = False,
 ) -> Iterator[ImageRegistry]:
     """Run a registry on the loopback interface while the block lasts.
 
@@ -50,11 +60,16 @@ def running(
         folder: Configuration, log and storage.
         port: 0 takes any free one.
         around: Makes of the registry's command the one that is run, for example in the namespaces of a node.
+        credentials: Whether it answers nobody but ``USER`` with ``PASSWORD``.
     """
     port = port or free_port("127.0.0.1")
     storage, configuration, log = folder / "storage", folder / f"registry-{port}.yaml", folder / f"registry-{port}.log"
     storage.mkdir(parents=True, exist_ok=True)
-    configuration.write_text(CONFIGURATION.format(folder=storage, port=port))
+    text = CONFIGURATION.format(folder=storage, port=port)
+    if credentials:
+        (folder / "htpasswd").write_text(HTPASSWD)
+        text += CREDENTIALS.format(folder=folder)
+    configuration.write_text(text)
     command = around([str(extra_programs.program("registry")), "serve", str(configuration)])
     with log.open("wb") as output, subprocess.Popen(list(command), stdout=output, stderr=output) as process:
         try:
@@ -69,4 +84,5 @@ def running(
         finally:
             # in a node's namespaces the registry is a child of the program that enters them
             for pid in (*processes.children(process.pid), process.pid):
-                os.kill(pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)

@@ -151,6 +151,7 @@ def write_layout(
     settings: Mapping[str, Any] | None = None,
     *,
     diff_id: str | None = None,
+    architecture: str = "amd64",
 ) -> str:
     """Adds an image of one layer to a layout, and returns the manifest's digest.
 
@@ -160,6 +161,7 @@ def write_layout(
         environment: The image's environment, `NAME=value`.
         settings: The image's user, entry point and so on, in place of a shell.
         diff_id: The archive's digest before gzip compressed it; None for one that is not compressed.
+        architecture: What its programs are for.
     """
     (layout / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     with layer.open("rb") as source:
@@ -168,7 +170,7 @@ def write_layout(
     shutil.move(layer, blob_path(layout, digest))
 
     config = {
-        "architecture": "amd64",
+        "architecture": architecture,
         "os": "linux",
         "config": {**({"Cmd": ["bash"]} if settings is None else settings), "Env": list(environment)},
         "rootfs": {"type": "layers", "diff_ids": [diff_id or digest]},
@@ -182,6 +184,28 @@ def write_layout(
     entry = {"mediaType": MANIFEST, **put(layout, manifest)}
     add_to_index(layout, entry)
     (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
+    found: str = entry["digest"]
+    return found
+
+
+def write_index(layout: Path, manifests: Mapping[str, str]) -> str:
+    """Adds an index of images that a layout has to it, and returns the index's digest.
+
+    Args:
+        layout: The folder.
+        manifests: Digest of each image's manifest by architecture.
+    """
+    entries = [
+        {
+            "mediaType": MANIFEST,
+            "digest": digest,
+            "size": blob_path(layout, digest).stat().st_size,
+            "platform": {"architecture": architecture, "os": "linux"},
+        }
+        for architecture, digest in sorted(manifests.items())
+    ]
+    entry = {"mediaType": INDEX, **put(layout, {"schemaVersion": 2, "mediaType": INDEX, "manifests": entries})}
+    add_to_index(layout, entry)
     found: str = entry["digest"]
     return found
 

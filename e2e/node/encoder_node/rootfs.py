@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from encoder_node import layouts, prerequisites
 from encoder_node.errors import CommandFailedError
 
 SUITE = "bookworm"
+NATIVE = "amd64"
+# what the kernel knows of programs of other machines, and the program by which it runs those of arm64
+EMULATORS = Path("/proc/sys/fs/binfmt_misc")
+EMULATED = {"arm64": "qemu-aarch64"}
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LEFT_OUT = ("doc", "info", "locale", "man")
 HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
@@ -27,6 +32,8 @@ NEEDED = (
     prerequisites.Program("mmdebstrap", "mmdebstrap"),
     prerequisites.Program("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
 )
+# mmdebstrap makes sure with it that another machine's programs run here
+ARCH_TEST = prerequisites.Program("arch-test", "arch-test")
 SLIM = {
     # as in Debian's own image: apt keeps no archives and no indexes of its own, which are 90 MB in each layer that uses it
     "/etc/apt/apt.conf.d/docker-clean": b"""\
@@ -49,13 +56,24 @@ class Base:
     digest: str
 
 
-def bootstrap_command(archive: Path) -> list[str]:
+def architectures(emulators: Path = EMULATORS) -> tuple[str, ...]:
+    """Returns the architectures whose programs this machine runs."""
+    found = [NATIVE]
+    for architecture, name in EMULATED.items():
+        entry = emulators / name
+        if entry.is_file() and entry.read_text().startswith("enabled"):
+            found.append(architecture)
+    return tuple(found)
+
+
+def bootstrap_command(archive: Path, architecture: str = NATIVE) -> list[str]:
     """Returns the command that makes the file system."""
     without = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT]
     return [
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
+        *([] if architecture == NATIVE else [f"--architectures={architecture}"]),
         # without this hook a package is installed that merges /usr, and all of Perl with it: 50 MB
         f"--hook-dir={HOOKS}",
         "--skip=output/dev",
@@ -84,37 +102,44 @@ def machine_files() -> dict[str, bytes]:
     return found
 
 
-def fingerprint(files: dict[str, bytes]) -> str:
+def fingerprint(files: dict[str, bytes], wanted: Sequence[str] = (NATIVE,)) -> str:
     """Returns the name of the cache's folder for this recipe and these files."""
-    recipe = repr((bootstrap_command(Path("archive")), EPOCH, PATH, sorted(files.items())))
+    commands = [bootstrap_command(Path("archive"), architecture) for architecture in wanted]
+    recipe = repr((commands[0] if len(commands) == 1 else commands, EPOCH, PATH, sorted(files.items())))
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
-def provide(cache: Path) -> Base:
-    """Returns the base, made if it is not in the cache.
+def provide(cache: Path, wanted: Sequence[str] = (NATIVE,)) -> Base:
+    """Returns the base, made if it is not in the cache; of several architectures it is an index.
 
     Raises:
         MissingPrerequisiteError: mmdebstrap is not here and cannot be installed.
         CommandFailedError: It failed.
     """
     files = {**SLIM, **machine_files()}
-    folder = cache / f"debian-{fingerprint(files)}"
+    folder = cache / f"debian-{fingerprint(files, wanted)}"
     record = folder / "digest"
     if not record.exists():
-        prerequisites.ensure(prerequisites.missing_programs(NEEDED), install=True)
+        programs = NEEDED if len(wanted) == 1 else (*NEEDED, ARCH_TEST)
+        prerequisites.ensure(prerequisites.missing_programs(programs), install=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        archive = folder / "layer.tar"
-        _bootstrap(archive)
-        _append(archive, files)
-        record.write_text(layouts.write_layout(folder / "layout", archive, [PATH]))
+        archive, layout = folder / "layer.tar", folder / "layout"
+        manifests: dict[str, str] = {}
+        for architecture in wanted:
+            _bootstrap(archive, architecture)
+            _append(archive, files)
+            manifests[architecture] = layouts.write_layout(layout, archive, [PATH], architecture=architecture)
+        record.write_text(layouts.write_index(layout, manifests) if len(wanted) > 1 else manifests[wanted[0]])
     return Base(folder / "layout", record.read_text())
 
 
-def _bootstrap(archive: Path) -> None:
-    command = bootstrap_command(archive)
+def _bootstrap(archive: Path, architecture: str) -> None:
+    command = bootstrap_command(archive, architecture)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "TMPDIR": str(archive.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=600)
+    # emulated programs take about ten times as long
+    seconds = 600 if architecture == NATIVE else 1800
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=seconds)
     if done.returncode != 0:
         raise CommandFailedError(command, done.returncode, done.stderr)
 

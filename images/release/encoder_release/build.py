@@ -6,11 +6,11 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from encoder_node import images as image_store
-from encoder_node import layouts, progress
+from encoder_node import layouts, progress, rootfs
 from encoder_node.cluster import docker_answers
 from encoder_node.errors import CommandFailedError
 from encoder_node.programs import Programs
@@ -18,7 +18,7 @@ from encoder_node.settings import load
 from encoder_node.targets import ROOT, Target
 from encoder_release.plan import Image, Release, ReleaseError
 
-PLATFORMS: Mapping[str, str] = {"operator": "linux/amd64,linux/arm64"}
+PLATFORMS: Mapping[str, Sequence[str]] = {"operator": ("linux/amd64", "linux/arm64")}
 """Platforms by target. vLLM's wheels and the locks of the original libraries are for amd64."""
 AMD64 = "linux/amd64"
 
@@ -85,9 +85,29 @@ def _by_buildkit(release: Release) -> Built:
     with image_store.builder(programs.folder, places, targets, ROOT) as daemon:
         for image in release.images:
             clock = progress.Clock()
-            digests[image.target.name] = daemon.build(image.target, places.layout)
+            platforms = emulated(PLATFORMS.get(image.target.name, ()), rootfs.architectures())
+            if platforms:
+                both = rootfs.provide(places.bases, [platform.rpartition("/")[2] for platform in platforms])
+                of_both = replace(daemon, bases={**daemon.bases, image_store.DEBIAN: both})
+                digests[image.target.name] = of_both.build(image.target, places.layout, platforms=platforms)
+            else:
+                digests[image.target.name] = daemon.build(image.target, places.layout)
             progress.say("images", image.repository, clock.seconds())
     return Built(places.layout, digests)
+
+
+def emulated(platforms: Sequence[str], architectures: Sequence[str]) -> Sequence[str]:
+    """Return the platforms that an image is built for on this machine; none where that is only its own.
+
+    Args:
+        platforms: What a release wants.
+        architectures: Whose programs this machine runs.
+    """
+    found = [platform for platform in platforms if platform.rpartition("/")[2] in architectures]
+    for platform in platforms:
+        if platform not in found:
+            progress.say("images", f"without {platform}: this machine does not run its programs (qemu-user-static)")
+    return found if len(found) > 1 else ()
 
 
 def _by_docker(release: Release, folder: Path) -> Built:
@@ -130,6 +150,6 @@ def docker_command(target: Target, layout: Path, metadata: Path) -> Sequence[str
     arguments = [option for name, value in target.arguments.items() for option in ("--build-arg", f"{name}={value}")]
     return [
         *("docker", "buildx", "build", "--file", target.dockerfile, "--target", target.stage, *arguments),
-        *("--platform", PLATFORMS.get(target.name, AMD64), "--provenance=false", "--sbom=false"),
+        *("--platform", ",".join(PLATFORMS.get(target.name, (AMD64,))), "--provenance=false", "--sbom=false"),
         *("--metadata-file", str(metadata), "--output", f"type=oci,tar=false,dest={layout}", "."),
     ]

@@ -28,6 +28,20 @@ def test_arguments_and_proxies_reach_the_dockerfile() -> None:
     assert f"dockerfile={Path('/src/images/engine')}" in options
 
 
+def test_other_machines_programs_run_where_the_kernel_has_an_emulator_for_them(tmp_path: Path) -> None:
+    assert rootfs.architectures(tmp_path / "none") == ("amd64",)
+    (tmp_path / "qemu-aarch64").write_text("disabled\ninterpreter /usr/bin/qemu-aarch64-static\n")
+    assert rootfs.architectures(tmp_path) == ("amd64",)
+    (tmp_path / "qemu-aarch64").write_text("enabled\ninterpreter /usr/bin/qemu-aarch64-static\n")
+    assert rootfs.architectures(tmp_path) == ("amd64", "arm64")
+    options = buildkit.build_options(TARGET, Path("/src"), {}, {}, ("linux/amd64", "linux/arm64"))
+    assert "platform=linux/amd64,linux/arm64" in options
+    assert "--architectures=arm64" in rootfs.bootstrap_command(tmp_path, "arm64")
+    # the base of the tests' images stays what it is
+    assert rootfs.fingerprint({}) != rootfs.fingerprint({}, ("amd64", "arm64"))
+    assert not any("architectures" in part for part in rootfs.bootstrap_command(tmp_path))
+
+
 @pytest.fixture
 def context(tmp_path: Path) -> Path:
     """A checkout with what decides the large layers."""

@@ -1,11 +1,12 @@
 // The distribution registry with the file system as its only storage: the drivers of three clouds are most of what its own
-// command takes to build.
+// command takes to build. Users are those of a file.
 package main
 
 import (
 	"os"
 
 	"github.com/distribution/distribution/v3/registry"
+	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 )
 

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -75,20 +74,25 @@ def test_a_statement_names_its_subject_and_what_it_is_built_from() -> None:
 
 
 def test_an_index_has_a_manifest_for_each_platform(tmp_path: Path) -> None:
-    def put(value: object) -> str:
-        data = json.dumps(value).encode()
-        path = layouts.blob_path(tmp_path, layouts.sha256(data))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return layouts.sha256(data)
-
     manifests = {}
     for architecture in ("amd64", "arm64"):
-        config = put({"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}})
-        manifests[f"linux/{architecture}"] = put({"config": {"digest": config, "size": 1}, "layers": []})
-    index = put({"manifests": [{"digest": digest} for digest in manifests.values()]})
-    assert build.platform_manifests(tmp_path, manifests["linux/arm64"]) == {"linux/arm64": manifests["linux/arm64"]}
-    assert build.platform_manifests(tmp_path, index) == manifests
+        (tmp_path / "layer.tar").write_bytes(architecture.encode())
+        manifests[architecture] = layouts.write_layout(
+            tmp_path / "layout", tmp_path / "layer.tar", [], architecture=architecture
+        )
+    index = layouts.write_index(tmp_path / "layout", manifests)
+    arm64, both = (build.platform_manifests(tmp_path / "layout", digest) for digest in (manifests["arm64"], index))
+    assert arm64 == {"linux/arm64": manifests["arm64"]}
+    assert both == {f"linux/{name}": digest for name, digest in manifests.items()}
+
+
+def test_without_docker_platforms_are_built_that_this_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = build.PLATFORMS["operator"]
+    assert build.emulated(wanted, ("amd64", "arm64")) == list(wanted)
+    assert build.emulated(("linux/amd64",), ("amd64",)) == ()
+    assert capsys.readouterr().out == ""
+    assert build.emulated(wanted, ("amd64",)) == ()
+    assert "without linux/arm64" in capsys.readouterr().out
 
 
 def test_docker_builds_the_operator_for_two_platforms() -> None:
