@@ -19,10 +19,25 @@ from encoder_plugins.serving.command import Adapter
 PLUGIN = catalog.get("sentence_transformer")
 
 
-@pytest.mark.parametrize("given", [["a"], ["a="], ["=/a"], ["a=/a", "a=/b"]])
-def test_an_adapter_is_a_name_and_a_folder(given: list[str]) -> None:
-    with pytest.raises(BadArgument, match="--adapter"):
+def test_an_adapter_is_a_name_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = serve.adapters_from(["a=/adapters/a", "b=c=d"])
+    assert found == {"a": Path("/adapters/a"), "b": tmp_path / "c=d"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["a"], "--adapter a: it must be NAME=FOLDER"),
+        (["a="], "--adapter a=: it must be NAME=FOLDER"),
+        (["=/a"], "--adapter =/a: it must be NAME=FOLDER"),
+        (["a=/a", "b=/a", "a=/b"], "--adapter a: the name is there twice"),
+    ],
+)
+def test_what_is_not_an_adapter_is_refused_by_the_reason(given: list[str], says: str) -> None:
+    with pytest.raises(BadArgument) as caught:
         serve.adapters_from(given)
+    assert str(caught.value) == says
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
@@ -65,6 +80,12 @@ def test_an_adapter_of_a_head_is_refused_by_its_layers(tmp_path: Path) -> None:
     save("encoder.encoder.layer.0.attention.self.query_proj", *heads)
     with pytest.raises(
         BadArgument, match=r"--adapter a: it changes classifier\.0, .*, count_pred\.2 and 1 more, and deberta_gliner2"
+    ):
+        entrypoint.read_adapter("a", tmp_path, plugin)
+    # four are all named
+    save(*heads[:4])
+    with pytest.raises(
+        BadArgument, match=r"--adapter a: it changes classifier\.0, .*, count_pred\.2, and deberta_gliner2"
     ):
         entrypoint.read_adapter("a", tmp_path, plugin)
     # of another plugin, whatever vLLM finds
