@@ -164,7 +164,7 @@ def test_a_page_that_needs_too_much_memory_is_refused() -> None:
 
 
 def test_a_process_that_crashes_or_stops_is_replaced(renderer: PdfRenderer) -> None:
-
+    assert len(rendered(renderer, SEVERAL)) == 3
     process = renderer._process.process_id
     assert process is not None
     os.kill(process, signal.SIGSTOP)
