@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pypdfium2 import PdfDocument, PdfiumError
-from pypdfium2.raw import FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
+from pypdfium2.raw import FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY, FPDF_LoadMemDocument64
 
 Answer = tuple[dict[str, Any], bytes | memoryview]
 
@@ -55,6 +55,9 @@ def opened(content: bytes) -> PdfDocument:
         document = PdfDocument(content)
     except PdfiumError as error:
         locked = error.err_code in (FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY)
+        if locked:
+            # a PDF without pages leaves PDFium's last error as it is, which from here on is that of an empty file
+            FPDF_LoadMemDocument64(b"", 0, None)
         raise Refused(why="encrypted" if locked else "damaged") from None
     try:
         # what has been filled in is on the page, too; there is no JavaScript in this build

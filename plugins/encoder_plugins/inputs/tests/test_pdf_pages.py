@@ -127,6 +127,12 @@ def test_a_pdf_that_is_not_rendered_is_refused_and_the_next_one_is(
     assert [number for number, _ in rendered(renderer, SEVERAL)] == [1, 2, 3]
 
 
+def test_the_reason_of_a_refusal_is_not_that_of_another_pdf_before_it(renderer: PdfRenderer) -> None:
+    encrypted, empty = pdf(trailer=pdfs.ENCRYPTED), pdf(())
+    for content, says in ((encrypted, "is encrypted"), (empty, "has no pages"), (encrypted, "is encrypted")):
+        assert says in refusal(renderer, content)[1]
+
+
 def test_pdfs_of_one_request_share_its_limits_and_the_one_that_is_refused_is_named(renderer: PdfRenderer) -> None:
     first, second = Pdf(content=SEVERAL, pages=(3, 1), dpi=72), Pdf(content=pdf((b"0 0 50 60",)), pages=None, dpi=144)
     found = [(path, number, image.size) for path, number, image in renderer.pages({"[0]": first, "[4]": second})]
