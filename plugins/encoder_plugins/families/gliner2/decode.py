@@ -91,15 +91,13 @@ class _Ranked:
     rows: Sequence[int]
 
 
-def result(
-    schema: Schema, part: Part, found: Found, threshold: float, policy: Policy, checker: Checker | None = None
-) -> Result:
+def result(schema: Schema, part: Part, found: Found, threshold: float, policy: Policy, checker: Checker) -> Result:
     """Return what was found in one part; offsets count from the beginning of the client's text.
 
     Raises:
         InvalidRequest: The validators of the schema take longer than ``checker`` lets them.
     """
-    return _Decoder(schema, part, found, threshold, policy, checker or Checker()).result()
+    return _Decoder(schema, part, found, threshold, policy, checker).result()
 
 
 class _Decoder:

@@ -78,8 +78,8 @@ class Matcher:
 class Checker:
     """The expressions of one request, and the time that they have left."""
 
-    def __init__(self, matcher: Matcher | None = None, seconds: float = SECONDS) -> None:
-        self._matcher = matcher or Matcher()
+    def __init__(self, matcher: Matcher, seconds: float = SECONDS) -> None:
+        self._matcher = matcher
         self._left = seconds
 
     def compile(self, validators: Sequence[Validator]) -> None:

@@ -17,6 +17,7 @@ from encoder_plugins.families.gliner2 import decode, limits, schema, words
 from encoder_plugins.families.gliner2.decode import Candidates, Found, Part
 from encoder_plugins.families.gliner2.request import Gliner2Limits, Label, Mention, Relation, Request, Result, Value
 from encoder_plugins.families.gliner2.tasks import Schema
+from encoder_plugins.families.gliner2.validators import Checker, Matcher
 
 ORACLE = "encoder_plugins.families.gliner2.tests.oracle"
 LIMITS = Gliner2Limits(**{limit.name: limit.default for limit in limits.LIMITS})
@@ -247,4 +248,4 @@ def _value(item: Any) -> Any:
 
 def decoded(found: Schema, part: Part, plan: dict[str, Any], threshold: float, policy: Any) -> Result:
     """Return our answer to a part with planted scores."""
-    return decode.result(found, part, found_of(found, plan, 0.25), threshold, policy)
+    return decode.result(found, part, found_of(found, plan, 0.25), threshold, policy, Checker(Matcher()))
