@@ -111,14 +111,22 @@ def _level(
     for mutant in sorted(survivors, key=lambda mutant: mutant.line):
         print(f"  {mutant}: no test executes the line", flush=True)
     run = [mutant for mutant in alive if mutant not in survivors]
+    failed = set()
     begin = time.monotonic()
     tasks = [Task(module, mutant.source(original), chosen[mutant], level, timeout) for mutant in run]
     for number, (mutant, outcome) in enumerate(zip(run, workers.run(tasks), strict=True), 1):
         survived = outcome.status == "passed"
         if survived:
             survivors.add(mutant)
+        elif "::" in outcome.by:
+            failed.add(outcome.by)
         what = "survived" if survived else f"{outcome.status}: {outcome.by}".removesuffix(": ")
         print(f"  {number} of {len(run)}, {time.monotonic() - begin:.0f} s: {mutant}: {what}", flush=True)
+    # for a mutant few tests run, in another order; a scenario takes too long to run it again
+    if level == "unit" and (dependent := workers.dependent(sorted(failed), level, timeout)):
+        raise SystemExit(
+            f"{module}: without any mutant, these fail where no test has run before: {', '.join(dependent)}"
+        )
     return [mutant for mutant in alive if mutant in survivors]
 
 

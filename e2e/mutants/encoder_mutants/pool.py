@@ -33,6 +33,11 @@ class Pool:
         """Return the outcomes in the order of the tasks, each as soon as it is there."""
         return self._threads.map(self._one, tasks)
 
+    def dependent(self, tests: Sequence[str], level: str, timeout: float) -> list[str]:
+        """Return those of the tests that fail without a mutant where no other test has run before them."""
+        outcomes = self.run([Task("", "", [test], level, timeout) for test in tests])
+        return [test for test, outcome in zip(tests, outcomes, strict=True) if outcome.status != "passed"]
+
     def _one(self, task: Task) -> Outcome:
         worker = self._free.get()
         assert worker.stdin is not None

@@ -37,6 +37,13 @@ def test_ends():
 def test_exactly():
     assert limits.LIMIT == 4
 """,
+    "source/test_order.py": """
+SEEN = []
+def test_first():
+    SEEN.append(1)
+def test_after_the_first():
+    assert SEEN
+""",
 }
 
 
@@ -123,6 +130,13 @@ def test_a_run_without_a_mutant_traces_what_each_test_does(workers: Pool) -> Non
 def test_a_test_that_cannot_be_named_is_run_with_its_file(workers: Pool) -> None:
     (found,) = workers.run([Task(MODULE, limit(400), ["source/test_limits.py::test_none"], "unit", 60)])
     assert found.status == "failed"
+
+
+def test_a_test_that_needs_another_one_before_it_kills_nothing(workers: Pool) -> None:
+    tests = [f"source/test_order.py::{name}" for name in ("test_first", "test_after_the_first")]
+    (found,) = workers.run([Task("", "", tests, "unit", 60)])
+    assert found.status == "passed"
+    assert workers.dependent(tests, "unit", 60) == tests[1:]
 
 
 def test_a_copy_has_what_git_would_commit(project: Path, tmp_path: Path) -> None:
