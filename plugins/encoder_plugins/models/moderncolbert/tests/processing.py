@@ -21,7 +21,9 @@ POOLING, RERANK, *_, SCORE = PLUGIN.routes
 def served(model: Path, most_tokens: int = 64, **changed: int) -> MultiVectorProcessor:
     values = limits.defaults(PLUGIN) | changed
     return MultiVectorProcessor(
-        ServingContext(model=model, max_model_len=most_tokens, names=("colbert",), limits=values)
+        ServingContext(
+            model=model, max_model_len=most_tokens, names=("colbert",), limits=values, adapters=frozenset({"legal"})
+        )
     )
 
 

@@ -25,7 +25,7 @@ from encoder_plugins.inputs.encodings import EmbeddingDtype
 from encoder_plugins.models.moderncolbert.tests.processing import POOLING, RERANK, SCORE, answered, served, texts_of
 from encoder_plugins.parity import plan as plans
 from encoder_plugins.serving.processor import Part, Prompt
-from encoder_plugins.serving.rounds import ENGINE, ManualEngine
+from encoder_plugins.serving.rounds import ENGINE, ManualEngine, Running, advance
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -119,9 +119,21 @@ def test_a_bad_request_is_refused_by_field_and_limit(data: dict[str, Any], param
     assert re.search(says, caught.value.message)
 
 
-def test_rows_of_queries_are_taken_up_to_the_limit(model: Path) -> None:
-    data = {"queries": ["a", "b"], "documents": ["c", "d", "e"]}
-    assert served(model, score_bytes=24_576).parse(POOLING, bodies.encode(data)).further == []
+@pytest.mark.parametrize(
+    ("data", "limits"),
+    [
+        # 2 queries of 32 rows of 32 numbers of 4 bytes, times 3 documents
+        ({"queries": ["a", "b"], "documents": ["c", "d", "e"]}, {"queries": 2, "documents": 3, "score_bytes": 24_576}),
+        ({"texts": ["a", "b"], "is_query": True, "dimensions": 32}, {"texts": 2}),
+        ({"text": "word " * 90, "is_query": False, "pool_factor": 2}, {"pooled_rows": 64}),
+        # the limit of rows is for those that are merged
+        ({"text": "word " * 90, "is_query": False}, {"pooled_rows": 63}),
+    ],
+)
+def test_a_request_up_to_its_limits_is_taken(data: dict[str, Any], limits: dict[str, int], model: Path) -> None:
+    request = served(model, **limits).parse(POOLING, bodies.encode(data))
+    assert len(request.texts) == len(data.get("documents") or data.get("texts") or [data["text"]])
+    assert not request.further
 
 
 def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position(model: Path) -> None:
@@ -235,6 +247,11 @@ def test_texts_share_prompts_up_to_what_the_engine_takes(model: Path) -> None:
     assert data["rows"] == [len(rows) for rows in pooled]
     for rows, expected in zip(data["embeddings"], pooled, strict=True):
         np.testing.assert_array_equal(rows, expected.numpy())
+    hundred = served(model, most_tokens=400)
+    ids = hundred.parse(POOLING, bodies.encode({"text": "bread", "is_query": False})).texts[0].ids
+    request = hundred.parse(POOLING, bodies.encode({"texts": ["bread"] * 100, "is_query": False}))
+    _, (sent,) = answered(hundred, request, [torch.ones(4, 32)] * 100)
+    assert [prompt.token_ids for prompt in sent.prompts] == [ids * 100]
 
 
 def test_an_answer_of_the_engine_that_is_not_whole_is_an_error(model: Path) -> None:
@@ -242,6 +259,11 @@ def test_an_answer_of_the_engine_that_is_not_whole_is_an_error(model: Path) -> N
     request = of.parse(POOLING, bodies.encode({"texts": SHARING[:2], "is_query": False}))
     with pytest.raises(RuntimeError, match="answered 16 rows of 17"):
         answered(of, request, [torch.ones(3, 32), torch.ones(13, 32)])
+    # of two prompts
+    running: Running = of.run(of.parse(POOLING, bodies.encode({"texts": SHARING[:4], "is_query": False})), ENGINE)
+    advance(running)
+    with pytest.raises(ValueError, match="longer than"):
+        advance(running, [torch.ones(40, 32)])
     scored = of.parse(POOLING, bodies.encode({"query": "a", "documents": SHARING[:3]}))
     with pytest.raises(RuntimeError, match="scored 2 documents of 3"):
         answered(of, scored, [torch.ones(32, 32)], [torch.ones(1, 1), torch.ones(0, 1), torch.ones(1, 1)])
@@ -371,6 +393,11 @@ class SizesEngine(PartsEngine):
         ({"text": "word " * 90, "is_query": False, "pool_factor": 2}, [10, 128 + token_pooling.microseconds(64)]),
         # a query and its rows; a part that is tokenised, two that will be, 2 characters in a microsecond; three scores
         ({"query": "a", "documents": ["b" * 150, "c" * 200, "d"]}, [10, 64 + 10, 10, 100 + 10, 10, 3 * 2 + 3]),
+        # two queries and their rows, two parts of two documents, and eight scores
+        (
+            {"queries": ["a", "b"], "documents": ["c" * 100, "d" * 50] * 2},
+            [20, 128 + 20, 20, 75 + 20, 4 * 2 + 8],
+        ),
     ],
 )
 async def test_how_long_work_takes_is_known_before(

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 from encoder_plugins.families.retrieval import payload
-from encoder_plugins.models.moderncolbert.tests.processing import RERANK, SCORE, answered, served
+from encoder_plugins.models.moderncolbert.tests.processing import POOLING, RERANK, SCORE, answered, served
+from encoder_plugins.plugin import Route
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,3 +111,39 @@ def test_pairs_travel_with_their_own_query(model: Path) -> None:
         {"index": 0, "object": "score", "score": 2.0},
         {"index": 1, "object": "score", "score": 1.0},
     ]
+
+
+def test_the_rows_of_pairs_are_sent_once_and_taken_up_to_the_limit(model: Path) -> None:
+    body = json.dumps({"text_1": ["a", "b"], "text_2": ["c", "d"]}).encode()
+    # 2 queries of 32 rows of 32 numbers of 4 bytes
+    assert len(served(model, score_bytes=8192).parse(SCORE, body).texts) == 2
+    with pytest.raises(InvalidRequest, match="are 8192 bytes; the limit is 8191 a request") as caught:
+        served(model, score_bytes=8191).parse(SCORE, body)
+    assert caught.value.param == "text_2"
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (POOLING, {"data": {"text": "a", "input_type": "query"}}),
+        (POOLING, {"data": {"query": "a", "documents": ["b"]}}),
+        (RERANK, {"query": "a", "documents": ["b"]}),
+        (SCORE, {"text_1": "a", "text_2": "b"}),
+    ],
+)
+def test_every_route_checks_model_and_adapter_and_computes_with_the_adapter(
+    route: Route, body: dict[str, Any], model: Path
+) -> None:
+    of = served(model)
+
+    def sent(**more: str) -> list[str | None]:
+        request = of.parse(route, json.dumps(body | more).encode())
+        pooled = [[torch.ones(32, 32)], [torch.ones(1, 1)]][: 1 if request.queries is None else 2]
+        return [each.lora for each in answered(of, request, *pooled)[1]]
+
+    assert set(sent()) == {None}
+    assert set(sent(model="colbert", lora="legal")) == {"legal"}
+    with pytest.raises(UnknownModel, match="no model 'other' is served here; this is 'colbert'"):
+        sent(model="other")
+    with pytest.raises(UnknownAdapter, match="no adapter 'other' is served here; there is: legal"):
+        sent(lora="other")
