@@ -179,6 +179,24 @@ def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position() -> Non
     with pytest.raises(InvalidRequest) as caught:
         served(most_tokens=10).parse(OPENAI, json.dumps({"input": "word " * 20}).encode())
     assert caught.value.param == "input"
+    with pytest.raises(InvalidRequest) as caught:
+        served(most_tokens=10).parse(OPENAI, json.dumps({"input": ["a", "word " * 20]}).encode())
+    assert caught.value.param == "input[1]"
+
+
+def test_a_reranking_may_name_the_tokens_after_which_documents_are_cut() -> None:
+    def parse(of: SentenceTransformerProcessor, most: int) -> Parsed:
+        body = {"query": "a", "documents": ["b"], "max_tokens_per_doc": most}
+        return of.parse(RERANK, json.dumps(body).encode())
+
+    of = served()
+    assert len(parse(of, 256).token_ids) == 2
+    with pytest.raises(InvalidRequest, match="documents are cut after 256 tokens"):
+        parse(of, 255)
+    of._tokenizer.no_truncation()
+    with pytest.raises(InvalidRequest, match="documents are cut after no number of tokens") as caught:
+        parse(of, 256)
+    assert caught.value.param == "max_tokens_per_doc"
 
 
 def test_tokens_the_engine_would_see_differently_are_refused() -> None:
@@ -194,7 +212,7 @@ def test_answers_keep_the_order_and_count_the_tokens(small: SentenceTransformerP
     response = answered(small, request)
     answer = json.loads(response.body)["data"]
     assert answer["embeddings"] == [[5, 10], [3, 6]]
-    assert answer["usage"] == {"prompt_tokens": 8}
+    assert (answer["rows"], answer["dimensions"], answer["usage"]) == ([1, 1], 2, {"prompt_tokens": 8})
     assert response.prompt_tokens == 8
 
 
@@ -202,14 +220,32 @@ def test_texts_share_prompts_of_as_many_tokens_as_the_engine_takes(tmp_path: Pat
     model = shutil.copytree(model_folder(), tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "architectures": ["SentenceBertModel"]}))
-    of = served(most_tokens=10, model=model)
-    running: Running = of.run(of.parse(POOLING, bodies.encode({"texts": ["a b c", "a", "b b", "a a a a a a"]})), ENGINE)
-    found = advance(running)
-    assert isinstance(found, Round)
-    assert [len(prompt.token_ids) for prompt in found.prompts] == [8, 4, 8]
-    (first, *others) = [token_marks.decode(prompt.parameters) for prompt in found.prompts]
+    texts = ["a b c", "a", "b b", "a a a a a a"]
+
+    def prompts(of: SentenceTransformerProcessor) -> Sequence[Prompt]:
+        found = advance(of.run(of.parse(POOLING, bodies.encode({"texts": texts})), ENGINE))
+        assert isinstance(found, Round)
+        # normalised here, as each request wants it
+        assert {prompt.use_activation for prompt in found.prompts} == {False}
+        return found.prompts
+
+    shared = prompts(served(most_tokens=10, model=model))
+    assert [len(prompt.token_ids) for prompt in shared] == [8, 4, 8]
+    (first, *others) = [token_marks.decode(prompt.parameters) for prompt in shared]
     assert first is not None
     assert (first.tokens.tolist(), others) == ([5, 3], [None, None])
+    # the model's own class knows no marks
+    own = prompts(served(most_tokens=10))
+    assert [len(prompt.token_ids) for prompt in own] == [5, 3, 4, 8]
+    assert {prompt.parameters for prompt in own} == {None}
+
+
+def test_an_answer_of_the_engine_with_another_number_of_vectors_is_an_error(
+    small: SentenceTransformerProcessor,
+) -> None:
+    request = small.parse(POOLING, bodies.encode({"texts": ["a", "b"]}))
+    with pytest.raises(RuntimeError, match="the engine answered 3 vectors of 2"):
+        answered(small, request, [torch.ones(384), torch.ones(2, 384)])
 
 
 def test_openais_answer_has_openais_shape(small: SentenceTransformerProcessor) -> None:
@@ -293,7 +329,7 @@ def test_documents_are_ranked_by_their_cosine_with_each_query(small: SentenceTra
         answered(small, small.parse(RERANK, json.dumps(body).encode()), [pooled[0], *pooled[2:]]).body
     )
     (best,) = reranked["results"]
-    assert (best["index"], best["document"]) == (2, {"text": "e"})
+    assert (best["index"], best["document"], reranked["model"]) == (2, {"text": "e"}, "minilm")
     pairs = {"queries": ["a", "b"], "documents": ["c", "d"]}
     request = small.parse(SCORE, json.dumps(pairs).encode())
     found = json.loads(answered(small, request, [*pooled[:2], *pooled[2:4]]).body)
