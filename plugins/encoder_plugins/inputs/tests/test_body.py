@@ -33,6 +33,10 @@ class Words(Data, frozen=True):
     named: list[Inner] | dict[str, list[Grade] | Inner] | None = None
 
 
+class Anything(Data, frozen=True):
+    value: Any
+
+
 BODY = Envelope[Words]
 
 
@@ -123,6 +127,12 @@ def test_a_refusal_never_repeats_what_was_sent(words: str) -> None:
     assert "secret" not in str(refusal(f'{{"data": {{"words": {words}}}}}'.encode()))
 
 
+def test_what_is_nested_too_deeply_for_any_value_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="the JSON is nested too deeply") as caught:
+        bodies.decode(b'{"data": {"value": ' + b"[" * 100_000, Envelope[Anything])
+    assert caught.value.param == "body"
+
+
 def test_a_field_name_is_only_repeated_in_part() -> None:
     found = refusal(b'{"data": {"words": [], "' + b"x" * 10_000 + b'": 1}}')
     assert found.param == f"data.{'x' * 100}"
@@ -162,6 +172,13 @@ def test_first_requests_may_be_parsed_at_once() -> None:
     assert ended.returncode == 0, ended.stderr[-2000:]
 
 
+def circular() -> list[Any]:
+    """Return a list that is in itself."""
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
 def test_requests_in_process_become_the_same_body() -> None:
     data = {"words": ("a", "b"), "share": np.float32(0.25), "count": np.int64(3)}
     envelope = bodies.decode(bodies.encode(data, lora="l"), BODY)
@@ -174,6 +191,8 @@ def test_requests_in_process_become_the_same_body() -> None:
         ({"words": ["a", "b\ud800"]}, "data.words[1]"),
         ({"words": ["a"], "inner": [[{"low": "\udfff"}]]}, "data.inner[0][0].low"),
         ({"words": [object()]}, "data"),
+        ({"words": [], "count": 10**5000}, "data"),
+        ({"words": circular()}, "data"),
     ],
 )
 def test_what_json_has_not_is_refused_in_process(data: Any, param: str) -> None:
@@ -195,6 +214,10 @@ def test_another_model_or_adapter_is_unknown() -> None:
     bodies.check_adapter("l", frozenset({"l"}))
     with pytest.raises(UnknownAdapter, match="there is: l, m") as adapter:
         bodies.check_adapter("o", frozenset({"m", "l"}))
+    # of a long name the beginning
+    for check, known in ((bodies.check_model, ("m",)), (bodies.check_adapter, frozenset("l"))):
+        with pytest.raises(InvalidRequest, match=f" '{'x' * 200}' is served here"):
+            check("x" * 201, known)  # type: ignore[arg-type]
     assert (model.value.param, model.value.status, adapter.value.param, adapter.value.status) == (
         "model",
         404,
