@@ -33,6 +33,9 @@ QUIET = {
     "VLLM_PLUGINS": "encoder",
 }
 
+# seconds; what vLLM gives an engine to start
+READY_SECONDS = 600
+
 # seconds; with vLLM's own 5, a client's next POST often meets a connection that is being closed
 KEEP_ALIVE = "75"
 
@@ -236,6 +239,9 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of an engine: ``given``, completed by our defaults, and with ``serving`` in it."""
     ours = QUIET | {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE}
+    if takes_turns(service, tuning):
+        # the last one waits for the turns of all others
+        ours["VLLM_ENGINE_READY_TIMEOUT_S"] = str(READY_SECONDS * tuning.engines)
     if service.accelerator == "cpu":
         ours |= {
             # vLLM leaves torch one thread unless this is set

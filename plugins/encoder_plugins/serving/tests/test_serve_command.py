@@ -419,6 +419,8 @@ def test_what_was_verified_becomes_the_engine(
     assert became == ["end_on_sigterm"] * 3
 
 
+# vLLM warns of itself when it is imported
+@pytest.mark.filterwarnings("ignore")
 def test_engines_of_a_gpu_start_at_once_and_take_turns(
     prepared: Path, became: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +428,7 @@ def test_engines_of_a_gpu_start_at_once_and_take_turns(
 
     class FakeSupervisor:
         def __init__(self, commands: Any, environment: dict[str, str], next_may_start: Any) -> None:
-            seen.update(commands=commands, turns=environment[serve.START_TURNS], at_once=next_may_start(1))
+            seen.update(commands=commands, environment=environment, at_once=next_may_start(1))
 
         def run(self) -> int:
             return 0
@@ -435,7 +437,9 @@ def test_engines_of_a_gpu_start_at_once_and_take_turns(
     monkeypatch.setattr(mps, "shared_gpu", lambda environment: contextlib.nullcontext({}))
     assert entrypoint.run(service(artifact=prepared, accelerator="nvidia", engines=2, api_servers=2), None) == 0
     assert seen["at_once"] is True
-    assert Path(seen["turns"]).is_absolute()
+    assert Path(seen["environment"][serve.START_TURNS]).is_absolute()
+    # each may take as long as one alone
+    assert seen["environment"]["VLLM_ENGINE_READY_TIMEOUT_S"] == "1200"
     worker = resolve(value_of(seen["commands"][0], "--worker-cls").replace(".TurnTaking", ":TurnTaking"))
     assert worker.__mro__[1].__module__ == "vllm.v1.worker.gpu_worker"
     # one engine has nobody to wait for, engines on a CPU measure no memory, and replicas in an engine wait for each other
