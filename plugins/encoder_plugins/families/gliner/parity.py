@@ -282,11 +282,11 @@ def _exclude(case: Mapping[str, Any], one: Span, other: Span) -> bool:
 
 def _requested(case: Mapping[str, Any], scores: Scores) -> Iterator[Span]:
     """Enumerate the spans of the groups that were requested, with every label."""
-    words, width, labels = scores.shape
+    _, width, labels = scores.shape
     groups, begins, ends = set(case["span_groups"]), *_own_places(case)
     for first in begins:
         if first % width in groups:
-            for further in range(min(width, words - first)):
+            for further in range(width):
                 if first + further not in ends:
                     continue
                 for label in range(labels):
@@ -331,8 +331,6 @@ def _read(case: Mapping[str, Any], entity: Any, scores: Scores) -> tuple[Span, f
         lasts = [number for number, word in enumerate(case["words"]) if word[1] == end]
         number = different(case["labels"]).index(label)
         probability = float(score)
-        if not firsts or not lasts:
-            raise ValueError("no word begins or ends there")
     except (KeyError, TypeError, ValueError) as error:
         raise WrongAnswer(f"not an entity of this text: {str(entity)[:100]} ({type(error).__name__})") from None
     spans = [(first, last - first, number) for first in firsts for last in lasts if 0 <= last - first < case["width"]]
