@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from encoder_plugins.families.gliner import prompt as prompts
 from encoder_plugins.families.gliner import words
-from encoder_plugins.families.gliner.prompt import LabelProblem, PromptBuilder, WordTokens
+from encoder_plugins.families.gliner.config import GlinerConfig
+from encoder_plugins.families.gliner.prompt import LabelProblem, PromptBuilder, Tokens, WordTokens
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, call
 from encoder_plugins.families.gliner.tests.test_words import SCRIPTS, TEXTS
 
@@ -101,6 +102,17 @@ def test_the_tokenizer_s_limit_cuts_where_the_library_cuts(library: Library, lim
         library.tokenizer.model_max_length = before
 
 
+def test_a_prompt_fills_the_tokenizer_s_limit_to_the_last_token(one: Library) -> None:
+    builder = one.builder(tokenizer_limit=60)
+    marked = builder.labels(("person", "company"))
+    (last,) = builder.build(marked, []).tokens[len(marked.tokens) :]
+    room = 60 - len(marked.tokens) - builder.behind
+    for words_over in range(3):
+        prompt = builder.build(marked, [(7,)] * (room + words_over))
+        assert prompt.tokens == [*marked.tokens, *[7] * room, last]
+        assert (prompt.cut, prompt.words_kept) == (words_over, room)
+
+
 @pytest.fixture
 def dropping(library: Library) -> Iterator[Library]:
     """The library with a tokenizer that drops zero-width spaces, as the published ones of DeBERTa and mT5 do."""
@@ -158,6 +170,56 @@ def test_a_character_that_the_vocabulary_lacks_is_no_marker(library: Library) ->
         assert made(builder, "some text", ("x", label)) == library.positions("some text", ("x", label))
 
 
+def config_of(tokenizer: Tokenizer) -> GlinerConfig:
+    """Return what an artifact says of a tokenizer with the markers <<ENT>> and <<SEP>>."""
+    ids = [tokenizer.encode(marker).ids[0] for marker in ("<<ENT>>", "<<SEP>>")]
+    return GlinerConfig(
+        hidden_size=8,
+        max_width=4,
+        max_words=50,
+        class_token="<<ENT>>",
+        class_token_id=ids[0],
+        separator_token="<<SEP>>",
+        separator_token_id=ids[1],
+        lstm_layers=0,
+        projection=False,
+    )
+
+
+WORD_LEVEL = models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]")
+UNIGRAM = models.Unigram([("[UNK]", 0.0), ("a", -1.0), ("b", -1.0), ("\u2581", -2.0)], 0, byte_fallback=False)
+BPE = models.BPE(vocab={"[UNK]": 0, "a": 1, "b": 2}, merges=[])
+
+
+@pytest.mark.parametrize(
+    ("model", "unknown"), [(WORD_LEVEL, (0,)), (UNIGRAM, (0,)), (BPE, None)], ids=["WordLevel", "Unigram", "BPE"]
+)
+def test_a_label_may_have_characters_that_become_the_unknown_token_but_not_spell_it(
+    model: models.Model, unknown: Tokens | None
+) -> None:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["[UNK]", "<<ENT>>", "<<SEP>>"])
+    tokenizer.add_tokens([AddedToken("euro", special=False)])
+    config = config_of(tokenizer)
+    builder = PromptBuilder(tokenizer, config)
+    ent, sep, euro = config.class_token_id, config.separator_token_id, tokenizer.token_to_id("euro")
+    # a token that was added and is not special is a word like any other
+    assert builder.labels(("a", "euro")).tokens == (ent, 1, ent, euro, sep)
+    assert builder.labels(("a", "euro")).positions.tolist() == [0, 2]
+    if unknown is None:
+        # a model without an unknown token drops what it does not know
+        with pytest.raises(LabelProblem, match="leaves nothing of the label 'z'"):
+            builder.labels(("z",))
+    else:
+        assert builder.labels(("z",)).tokens == (ent, *unknown, sep)
+    for marker in ("[UNK]", "<<ENT>>", "<<SEP>>"):
+        with pytest.raises(LabelProblem) as refused:
+            builder.labels(("a", marker))
+        assert str(refused.value) == f"the label {marker!r} holds {marker!r}, which means something to the model"
+        assert refused.value.position == 1
+
+
 def test_markers_in_texts_are_ordinary_words(library: Library) -> None:
     text = "a <<ENT>> b <<SEP>> [SEP] <eos> </s> [UNK] c"
     assert made(library.builder(), text, ("x",)) == library.positions(text, ("x",))
@@ -209,11 +271,78 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"x" * 65, "y" * 17} & (tokens._young | tokens._old).keys()
 
 
+class Seen(WordTokens):
+    """Word tokens that note what the tokenizer gets; a word has a token for each y, and at least one."""
+
+    def __init__(self) -> None:
+        super().__init__(Tokenizer(models.BPE()))
+        self.seen: list[str] = []
+
+    def tokenize(self, words: Sequence[str]) -> list[Tokens]:
+        assert words
+        self.seen += words
+        return [(len(word),) * max(1, word.count("y")) for word in words]
+
+    def new(self, *words: str) -> list[str]:
+        """Return which of the words the tokenizer gets."""
+        self.seen = []
+        assert self(words) == [(len(word),) * max(1, word.count("y")) for word in words]
+        return self.seen
+
+
+def test_the_tokenizer_gets_each_word_once() -> None:
+    tokens = Seen()
+    assert tokens.new("a", "bb", "a") == ["a", "bb"]
+    assert tokens.new("a", "ccc", "bb", "ccc") == ["ccc"]
+    assert tokens.new("dd") == ["dd"]
+    assert tokens.new("ccc", "bb", "a", "dd") == []
+
+
+def test_words_of_64_characters_and_16_tokens_are_remembered_and_longer_ones_are_not() -> None:
+    tokens = Seen()
+    kept, longer = ("x" * 64, "y" * 16), ("x" * 65, "y" * 17)
+    assert tokens.new(*kept, *longer) == [*kept, *longer]
+    assert tokens.new(*kept, *longer) == [*longer]
+
+
+def test_words_are_forgotten_when_two_generations_came_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_CACHED_WORDS", 3)
+    tokens = Seen()
+    assert tokens.new("a", "bb", "cc") == ["a", "bb", "cc"]
+    # the next generation takes over what is used
+    assert tokens.new("a", "dd") == ["dd"]
+    assert tokens.new("ee") == ["ee"]
+    assert tokens.new("a", "dd", "ee") == []
+    assert tokens.new("bb") == ["bb"]
+
+
+def test_32768_words_are_a_generation() -> None:
+    tokens = Seen()
+    size = 32_768
+    first, second = ([f"{start + number:x}" for number in range(size)] for start in (0, size))
+    assert tokens.new(*first) == first
+    assert tokens.new(*second[:-1]) == second[:-1]
+    assert tokens.new(first[0]) == []
+    assert tokens.new(first[1]) == [first[1]]
+
+
 def test_label_lists_are_remembered_where_they_are_short_and_few(monkeypatch: pytest.MonkeyPatch, one: Library) -> None:
     builder = one.builder()
     short, long = ("person", "company"), tuple(f"{'label ' * 40}{number}" for number in range(20))
     assert builder.labels(short) is builder.labels(short)
     assert builder.labels(long) is not builder.labels(long)
+    # the longest list that is remembered has 4096 characters
+    at_limit = ("x" * 4_000, "y" * 96)
+    assert builder.labels(at_limit) is builder.labels(at_limit)
+    over = ("x" * 4_000, "y" * 97)
+    assert builder.labels(over) is not builder.labels(over)
+    # 256 lists are remembered: two of those above and 254 others; one more replaces all of them
+    remembered = builder.labels(short)
+    for number in range(254):
+        builder.labels((f"one of {number}",))
+    assert builder.labels(short) is remembered
+    builder.labels(("one more",))
+    assert builder.labels(short) is not remembered
     monkeypatch.setattr(prompts, "_CACHED_LABEL_LISTS", 5)
     for number in range(50):
         builder.labels((f"label {number}",))
