@@ -108,7 +108,13 @@ def test_labels_count_once_at_their_first_place() -> None:
 
 @pytest.mark.parametrize(
     ("about", "limit"),
-    [({}, None), ({"model_max_length": 512, "truncation_side": "right"}, 512), ({"model_max_length": 10**30}, None)],
+    [
+        ({}, None),
+        ({"model_max_length": 512, "truncation_side": "right"}, 512),
+        ({"model_max_length": 10**9 - 1}, 10**9 - 1),
+        ({"model_max_length": 10**9}, None),
+        ({"model_max_length": 10**30}, None),
+    ],
 )
 def test_a_tokenizer_cuts_at_the_right_or_is_refused(tmp_path: Path, about: dict[str, Any], limit: int | None) -> None:
     Tokenizer(WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
