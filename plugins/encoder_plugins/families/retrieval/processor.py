@@ -141,9 +141,10 @@ class MultiVectorProcessor:
         rows = sum(query.rows for query in queries)
         size = rows * self._config.dimensions * BYTES_PER_NUMBER * times
         if size > self.limits.score_bytes:
+            copies = f", once for each of {times} documents," if times > 1 else ""
             raise InvalidRequest(
-                f"{rows} rows of queries times {times} documents are {size} bytes; the limit is"
-                f" {self.limits.score_bytes} a request: send fewer documents or queries at once",
+                f"{rows} rows of queries{copies} are {size} bytes; the limit is {self.limits.score_bytes} a request:"
+                " send fewer documents or queries at once",
                 param=list_of(found.documents),
             )
 

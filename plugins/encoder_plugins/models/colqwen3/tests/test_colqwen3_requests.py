@@ -167,7 +167,7 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         (
             {"queries": ["a", "a"], "documents": ["b", {"pdf": PDF, "dpi": 50}]},
             "data.documents",
-            "times 3 documents are",
+            "once for each of 3 documents, are",
         ),
     ],
 )
