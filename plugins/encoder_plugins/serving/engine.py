@@ -151,8 +151,6 @@ class AsyncEngine:
 
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
         """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine."""
-        if not prompts:
-            return []
         return await self.encode_parts([Part(make=lambda: prompts, size=0)], lora=lora)
 
     async def encode_parts(self, parts: Sequence[Part], *, lora: str | None = None) -> list[Tensor]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,7 @@ class FakeClient:
         self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(policy=policy))
         self.renderer = SimpleNamespace(render_cmpl_async=self.render)
         self.requests: dict[str, dict[str, Any]] = {}
+        self.tasks: list[object] = []
         self.running: set[str] = set()
         self.aborted: list[str] = []
         self.open = asyncio.Event()
@@ -36,6 +39,7 @@ class FakeClient:
 
     async def encode(self, prompt: Any, params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
         self.requests[request_id] = {"prompt": prompt, "params": params, **more}
+        self.tasks.append(asyncio.current_task())
         self.running.add(request_id)
         await self.open.wait()
         await asyncio.sleep(0)
@@ -103,6 +107,28 @@ async def test_no_client_can_guess_the_id_of_another_request() -> None:
     await engine.encode(prompts(1))
     await engine.encode(prompts(1))
     assert len({id_[:16] for id_ in client.requests}) == 2
+    # every line that vLLM logs of a request has it
+    assert all(len(id_) < 32 for id_ in client.requests)
+
+
+@pytest.mark.parametrize("counts", [(1,), (2,), (1, 1), (2, 2), (0, 2), (3, 0, 1)])
+async def test_every_part_is_answered_whatever_their_number_and_lengths(counts: tuple[int, ...]) -> None:
+    client = FakeClient()
+    client.open.set()
+    left = iter(prompts(sum(counts)))
+    parts = [Part(make=partial(list, itertools.islice(left, count)), size=0) for count in counts]
+    assert await engine_of(client).encode_parts(parts) == [[number] for number in range(sum(counts))]
+    # each prompt has an id of its own
+    assert len(client.requests) == sum(counts)
+
+
+@pytest.mark.parametrize(("count", "own"), [(1, False), (2, True)])
+async def test_only_a_request_of_several_prompts_costs_tasks(count: int, own: bool) -> None:
+    client = FakeClient()
+    client.open.set()
+    await engine_of(client).encode(prompts(count))
+    assert len(set(client.tasks)) == count
+    assert (asyncio.current_task() not in client.tasks) is own
 
 
 @pytest.mark.parametrize("count", [1, 200])
@@ -146,6 +172,8 @@ async def test_the_engine_has_a_part_while_the_next_one_is_made() -> None:
             await asyncio.sleep(0)
 
     engine = engine_of(client, count_tokens=counted.append)
+    # by this a processor decides whether it makes parts
+    assert engine.concurrent is True
     parts = [Part(make=lambda: prompts(3), size=0), Part(make=second, size=100_000)]
     assert await engine.encode_parts(parts) == [[0], [1], [2], [7] * 50]
     assert counted == [3, 50]
@@ -186,6 +214,9 @@ async def test_work_is_done_inline_where_it_is_short_and_else_in_a_thread() -> N
     # 10 ms on the event loop would be seen by every other request
     for size in (INLINE_MICROSECONDS + 1, 10_000):
         assert (await engine.compute(lambda: threading.current_thread().name, size=size)).startswith("compute")
+    with ThreadPoolExecutor(1, thread_name_prefix="images") as threads:
+        found = await engine.compute(lambda: threading.current_thread().name, size=10_000, threads=threads)
+    assert found.startswith("images")
 
 
 @pytest.fixture
@@ -213,12 +244,33 @@ def test_requests_of_one_length_keep_their_order(order: Any) -> None:
     assert order(10, 100) < order(11, 100)
 
 
+@pytest.mark.parametrize(("lengths", "rank"), [((9,), 5_000), ((10,), 5_001), ((500, 500), 5_100)])
+async def test_a_request_comes_later_by_a_millisecond_for_ten_tokens(
+    lengths: tuple[int, ...], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    client.open.set()
+    engine = engine_of(client)
+    monkeypatch.setattr("encoder_plugins.serving.engine.time.monotonic", lambda: 5.0)
+    await engine.encode([Prompt(token_ids=[1] * length) for length in lengths])
+    assert {request["priority"] for request in client.requests.values()} == {rank}
+
+
 async def test_a_prompt_without_parameters_has_none() -> None:
     client = FakeClient()
     client.open.set()
     await engine_of(client).encode([Prompt(token_ids=[1], use_activation=False)])
     (request,) = client.requests.values()
     assert (request["params"].extra_kwargs, request["params"].use_activation) == (None, False)
+
+
+def test_only_a_prompt_with_an_image_has_one_for_vllm() -> None:
+    from encoder_plugins.serving.engine import unprocessed
+
+    image: Any = "an image"
+    assert unprocessed(Prompt(token_ids=[1, 2])) == {"prompt_token_ids": [1, 2]}
+    expected = {"prompt_token_ids": [1], "multi_modal_data": {"image": "an image"}}
+    assert unprocessed(Prompt(token_ids=[1], image=image, image_tokens=3)) == expected
 
 
 @pytest.mark.parametrize(("served", "names"), [(None, ("/m",)), ("a", ("a",)), (["a", "b"], ("a", "b"))])
