@@ -76,8 +76,9 @@ def _limits(revision: Revision) -> list[str]:
 
 def _quantization(revision: Revision) -> str | None:
     """Return what the revision's own engine quantizes to; bounds of the parity check depend on it."""
-    further = itertools.dropwhile(lambda argument: argument != "--", _arguments(revision))
-    return next((value for name, value in itertools.pairwise(further) if name == "--quantization"), None)
+    # vLLM's option; the server has none of this name
+    pairs = itertools.pairwise(_arguments(revision))
+    return next((value for name, value in pairs if name == "--quantization"), None)
 
 
 def _arguments(revision: Revision) -> list[str]:

@@ -105,6 +105,16 @@ def test_a_model_that_is_created_while_the_deletion_of_its_predecessor_is_read_s
     assert not found.has_unread_events(KEY)
 
 
+def test_a_model_that_a_read_did_not_find_is_none_of_those_that_a_resync_looks_for() -> None:
+    found = WatchProgress()
+    found.record_read(KEY, {"EncoderModel": "8", "Pod": "9"})
+    assert found.models == {KEY}
+    found.forget_deleted(KEY, found.unread_events(KEY))
+    assert found.models == frozenset()
+    # a model of the same name is a new one, whose events count
+    assert found.record_event(KEY, "Pod", "9")
+
+
 async def test_the_probes_of_an_operator_that_starts_and_of_one_that_is_ready() -> None:
     ready = False
     async with health.serve_health(0, lambda: ready) as port, aiohttp.ClientSession() as client:

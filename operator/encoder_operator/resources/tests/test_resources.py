@@ -228,6 +228,24 @@ def test_a_parity_job_has_the_bounds_of_the_quantization_that_it_verifies() -> N
         assert build_parser("parity").parse_args(given).quantization == quantization
 
 
+def test_a_parity_job_looks_for_the_engine_by_its_name() -> None:
+    served = parsed_model(GPU | {"spec.serving.quantization": "fp8", "spec.serving.limits": {"texts": 64}})
+    revision = build(served, ARTIFACT, shared=True, settings=SETTINGS)
+    spec = revision.template["spec"]
+    proxy = {"name": "proxy", "args": ["--limit", "texts=1", "--", "--quantization", "none"]}
+    changed = revision.template | {"spec": spec | {"containers": [proxy, *spec["containers"]]}}
+    job = parity_job.build(
+        parsed_model(),
+        replace(revision, template=changed),
+        _placeholder_pod(revision.hash),
+        attempt=1,
+        shared=True,
+        settings=SETTINGS,
+    )
+    parsed = build_parser("parity").parse_args(job["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert (parsed.limit, parsed.quantization) == (["texts=64"], "fp8")
+
+
 def test_a_budget_is_for_pods_that_can_be_replaced_elsewhere() -> None:
     assert pod_disruption_budget.build(parsed_model(), shared=True) is None
     two = parsed_model({"spec.serving.replicas": 2})
