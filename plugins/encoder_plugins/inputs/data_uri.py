@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 
 import pybase64
@@ -40,7 +39,7 @@ def file_of(value: str, most_bytes: int, *, what: str, media_type: str, path: st
         raise InvalidRequest(f"about {size} bytes; the limit is {most_bytes} {article} {what}", param=path)
     try:
         content = pybase64.b64decode(value[start:], validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise InvalidRequest("it is neither base64 nor a data URI in base64", param=path) from None
     if not content:
         raise InvalidRequest(f"the {what} is empty", param=path)

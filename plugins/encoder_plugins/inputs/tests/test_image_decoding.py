@@ -218,9 +218,12 @@ def test_base64_and_data_uris_are_read(prefix: str) -> None:
         ("AAA", "neither base64 nor a data URI"),
         ("AAAA\n", "neither base64 nor a data URI"),
         ("ÄÄÄÄ", "neither base64 nor a data URI"),
+        ("\ud800AAA", "neither base64 nor a data URI"),
         ("", "the image is empty"),
         ("data:image/png;base64,", "the image is empty"),
         ("A" * 200_000, "about 150000 bytes; the limit is 100000 an image"),
+        # it is not decoded where its length alone shows that it is too large
+        ("!" * 133_340, "about 100005 bytes; the limit is 100000 an image"),
         (base64.b64encode(bytes(100_001)).decode(), "100001 bytes; the limit is 100000 an image"),
     ],
 )
