@@ -105,8 +105,6 @@ def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:
 
 def _check(image: Image.Image, limits: ImageLimits, path: str) -> None:
     width, height = image.size
-    if not width or not height:
-        raise InvalidRequest(f"the image has no pixels: {width} × {height}", param=path)
     if width * height > limits.image_pixels:
         raise InvalidRequest(
             f"{width} × {height} are {width * height} pixels; the limit is {limits.image_pixels} an image", param=path
