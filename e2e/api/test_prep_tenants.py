@@ -84,7 +84,7 @@ def test_prep_jobs_that_a_quota_rejects_keep_no_other_tenant_waiting(
     for name in names:
         busy.wait_condition("Progressing", reason, name, seconds=60)
     small.apply_model(serving=NO_PODS)
-    small.wait_current("ArtifactReady", seconds=30)
+    small.wait_current("ArtifactReady", seconds=90)
 
 
 def test_free_slots_go_to_three_tenants_in_turn(
@@ -95,17 +95,17 @@ def test_free_slots_go_to_three_tenants_in_turn(
     names = [f"m{number}" for number in range(6)]
     for name in names:
         busy.apply_model(name, serving=NO_PODS)
-    wait_for("two run", lambda: reasons(busy, names).count("Preparing") == 2, seconds=30)
+    wait_for("two run", lambda: reasons(busy, names).count("Preparing") == 2, seconds=90)
     for scene in (small, late):
         scene.apply_model(serving=NO_PODS)
-        wait_for("queued", lambda scene=scene: reasons(scene, ["minilm"]) == ["Queued"], seconds=30)  # type: ignore[misc]
+        wait_for("queued", lambda scene=scene: reasons(scene, ["minilm"]) == ["Queued"], seconds=90)  # type: ignore[misc]
     # the next two slots go to the tenants that came last, one each
     first = {pod["metadata"]["uid"] for name in names for pod in busy.pods(name, "prep")}
     stand_in.prep = lambda pod: prepared(pod) if pod["metadata"]["uid"] in first else None
     wait_for(
         "one slot for each of the others",
         lambda: reasons(small, ["minilm"]) == reasons(late, ["minilm"]) == ["Preparing"],
-        seconds=30,
+        seconds=90,
     )
     assert reasons(busy, names).count("Queued") == 4
     stand_in.prep = prepared
