@@ -20,11 +20,11 @@ log: {{level: info, accesslog: {{disabled: true}}}}
 storage: {{filesystem: {{rootdirectory: "{folder}"}}, delete: {{enabled: true}}}}
 http: {{addr: "127.0.0.1:{port}", secret: "of-a-test"}}
 """
-CREDENTIALS = """\
+AUTHENTICATION = """\
 auth: {{htpasswd: {{realm: "registry", path: "{folder}/htpasswd"}}}}
 """
 USER, PASSWORD = "somebody", "of-a-test"
-# of the password, by bcrypt
+# the bcrypt hash of PASSWORD
 HTPASSWD = f"{USER}:$2b$05$/z.bvaCQb3i7qaOrbv8PdOe1vHs3.ecL18xH4YYmcMOLzRJFuUrG6\n"
 
 
@@ -68,7 +68,7 @@ def running(
     text = CONFIGURATION.format(folder=storage, port=port)
     if credentials:
         (folder / "htpasswd").write_text(HTPASSWD)
-        text += CREDENTIALS.format(folder=folder)
+        text += AUTHENTICATION.format(folder=folder)
     configuration.write_text(text)
     command = around([str(extra_programs.program("registry")), "serve", str(configuration)])
     with log.open("wb") as output, subprocess.Popen(list(command), stdout=output, stderr=output) as process:

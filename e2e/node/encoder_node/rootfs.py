@@ -22,7 +22,7 @@ from encoder_node.errors import CommandFailedError
 
 SUITE = "bookworm"
 NATIVE = "amd64"
-# what the kernel knows of programs of other machines, and the program by which it runs those of arm64
+# the kernel's handlers for programs of other architectures, and the name of QEMU's by architecture
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 EMULATED = {"arm64": "qemu-aarch64"}
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -32,7 +32,7 @@ NEEDED = (
     prerequisites.Program("mmdebstrap", "mmdebstrap"),
     prerequisites.Program("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
 )
-# mmdebstrap makes sure with it that another machine's programs run here
+# mmdebstrap tests with it that programs of another architecture run here
 ARCH_TEST = prerequisites.Program("arch-test", "arch-test")
 SLIM = {
     # as in Debian's own image: apt keeps no archives and no indexes of its own, which are 90 MB in each layer that uses it
@@ -105,6 +105,7 @@ def machine_files() -> dict[str, bytes]:
 def fingerprint(files: dict[str, bytes], wanted: Sequence[str] = (NATIVE,)) -> str:
     """Returns the name of the cache's folder for this recipe and these files."""
     commands = [bootstrap_command(Path("archive"), architecture) for architecture in wanted]
+    # of one architecture as it always was: every image that is cached was built on that base
     recipe = repr((commands[0] if len(commands) == 1 else commands, EPOCH, PATH, sorted(files.items())))
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 

@@ -68,8 +68,8 @@ make generate
 
 The second command prints each line as it is known, and writes a raw table in `docs/measurements/capacity`. It ends after `--limit-seconds` (110), the
 server's start included: four engines took 281 to 381 seconds to start when they started one after the other, two or three servers at once, so that the
-tables here were made with 600 to 900; they take 120 to 195 since. A line in which each client has fewer than six answers is measured again for longer, since
-the tables here were made; one with fewer than three plays no part. `make generate` fits a model to each new table, and writes this page and the
+tables here were made with 600 to 900; two servers whose engines started at once took 164 and 193. A line in which each client has fewer than six answers is
+measured again for longer (not yet when the tables here were made); one with fewer than three is left out of the fit. `make generate` fits a model to each new table, and writes this page and the
 package's data.
 """
 

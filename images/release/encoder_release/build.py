@@ -85,7 +85,7 @@ def _by_buildkit(release: Release) -> Built:
     with image_store.builder(programs.folder, places, targets, ROOT) as daemon:
         for image in release.images:
             clock = progress.Clock()
-            platforms = emulated(PLATFORMS.get(image.target.name, ()), rootfs.architectures())
+            platforms = platforms_here(PLATFORMS.get(image.target.name, ()), rootfs.architectures())
             if platforms:
                 both = rootfs.provide(places.bases, [platform.rpartition("/")[2] for platform in platforms])
                 of_both = replace(daemon, bases={**daemon.bases, image_store.DEBIAN: both})
@@ -96,8 +96,8 @@ def _by_buildkit(release: Release) -> Built:
     return Built(places.layout, digests)
 
 
-def emulated(platforms: Sequence[str], architectures: Sequence[str]) -> Sequence[str]:
-    """Return the platforms that an image is built for on this machine; none where that is only its own.
+def platforms_here(platforms: Sequence[str], architectures: Sequence[str]) -> Sequence[str]:
+    """Return the platforms that an image is built for on this machine; none where only the machine's own is left.
 
     Args:
         platforms: What a release wants.
@@ -106,7 +106,9 @@ def emulated(platforms: Sequence[str], architectures: Sequence[str]) -> Sequence
     found = [platform for platform in platforms if platform.rpartition("/")[2] in architectures]
     for platform in platforms:
         if platform not in found:
-            progress.say("images", f"without {platform}: this machine does not run its programs (qemu-user-static)")
+            progress.say(
+                "images", f"without {platform}: this machine cannot run its programs; install qemu-user-static"
+            )
     return found if len(found) > 1 else ()
 
 

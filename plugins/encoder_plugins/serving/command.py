@@ -17,10 +17,10 @@ from encoder_plugins.serving.settings import Settings
 from encoder_plugins.serving.tuning import Tuning
 
 APPLICATION = "encoder_plugins.serving.http.app.Application"
-# of engines that share a GPU; the variable names the file by which they take turns
+# the worker class of engines that share a GPU, and the variable that names the file they lock in turn
 TURN_TAKING_WORKER = "encoder_plugins.serving.turns.TurnTakingWorker"
 START_TURNS = "ENCODER_START_TURNS"
-# with these of the user's own, engines have another worker, or several that wait for each other
+# vLLM's options that replace the worker class, or start replicas in an engine that wait for each other
 OTHER_WORKERS = ("--worker-cls", "--data-parallel", "-dp")
 SERVER = ("-m", "encoder_plugins.serving.signals", "encoder_plugins.serving.server")
 
@@ -33,7 +33,7 @@ QUIET = {
     "VLLM_PLUGINS": "encoder",
 }
 
-# seconds; what vLLM gives an engine to start
+# vLLM's default of VLLM_ENGINE_READY_TIMEOUT_S
 READY_SECONDS = 600
 
 # seconds; with vLLM's own 5, a client's next POST often meets a connection that is being closed
@@ -132,7 +132,7 @@ def command(
 
 
 def takes_turns(service: Service, tuning: Tuning) -> bool:
-    """Return whether engines share a GPU, and start at once, with turns on it."""
+    """Return whether the engines share a GPU and start at the same time, taking turns on it."""
     others = any(argument.startswith(OTHER_WORKERS) for argument in service.arguments)
     return service.accelerator == "nvidia" and tuning.engines > 1 and not others
 

@@ -1,6 +1,6 @@
 """Engines of one GPU take turns while they start.
 
-vLLM measures the memory that a GPU has left while it loads and tries a model, which only works while nobody else allocates or frees any.
+vLLM measures the free memory of a GPU while it loads and profiles a model, which only works while no other process allocates or frees any.
 That is less than half of the time that an engine takes to start: the rest is Python, and engines do it side by side. The one with the turn
 also finds the graphs that those before have compiled. A lock on a file ends with its process, whatever ends that.
 """
@@ -33,7 +33,7 @@ class TurnTakingWorker(Worker):  # type: ignore[misc]
         super().init_device()
 
     def compile_or_warm_up_model(self) -> Any:
-        """Capture graphs as vLLM does, which is the last that an engine does before requests, and hand on the turn."""
+        """Capture graphs as vLLM does, the last step on the GPU before requests, and release the turn."""
         times = super().compile_or_warm_up_model()
         if self._turn is not None:
             os.close(self._turn)

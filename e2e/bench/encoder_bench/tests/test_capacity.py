@@ -87,7 +87,7 @@ def test_a_line_with_few_answers_is_measured_for_longer_and_not_fitted_to() -> N
     assert capacity.longer_line(replace(few, requests=1, p50_ms=9000)) == (capacity.MOST_SECONDS, 5)
     assert capacity.longer_line(replace(few, requests=0, p50_ms=float("nan"))) == (capacity.MOST_SECONDS, 5)
     lines = _measured(list(capacity_lines.page_cells()), Cost(request=2000, item=7000))
-    # four answers in two seconds, of sixteen
+    # half an answer to each client
     hurried = replace(lines[1], requests=4)
     assert capacity_fit.fit([*lines, hurried]).cost == capacity_fit.fit(lines).cost
 

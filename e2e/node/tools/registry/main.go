@@ -1,5 +1,5 @@
 // The distribution registry with the file system as its only storage: the drivers of three clouds are most of what its own
-// command takes to build. Users are those of a file.
+// command takes to build. Its users are those of an htpasswd file, if the configuration names one.
 package main
 
 import (
