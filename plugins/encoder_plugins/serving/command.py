@@ -20,6 +20,10 @@ APPLICATION = "encoder_plugins.serving.http.app.Application"
 # the worker class of engines that share a GPU, and the variable that names the file they lock in turn
 TURN_TAKING_WORKER = "encoder_plugins.serving.turns.TurnTakingWorker"
 START_TURNS = "ENCODER_START_TURNS"
+# bounds a step where long requests meet short ones
+SHORT_STEP_SCHEDULER = "encoder_plugins.serving.scheduler.ShortStepScheduler"
+# vLLM's options that replace the scheduler class, or need another one
+OTHER_SCHEDULERS = ("--scheduler-cls", "--async-scheduling")
 # vLLM's options that replace the worker class, or start replicas in an engine that wait for each other
 OTHER_WORKERS = ("--worker-cls", "--data-parallel", "-dp")
 SERVER = ("-m", "encoder_plugins.serving.signals", "encoder_plugins.serving.server")
@@ -119,8 +123,8 @@ def command(
     if tuning.api_servers > 1:
         # vLLM kills API servers that have not ended this many seconds after SIGTERM, and its default is 0
         arguments |= {"--api-server-count": str(tuning.api_servers), "--shutdown-timeout": str(SHUTDOWN_SECONDS)}
-    if takes_turns(service, tuning):
-        arguments["--worker-cls"] = TURN_TAKING_WORKER
+    if not any(argument.startswith(OTHER_SCHEDULERS) for argument in service.arguments):
+        arguments["--scheduler-cls"] = SHORT_STEP_SCHEDULER
     return [
         python,
         *SERVER,
@@ -147,6 +151,8 @@ def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSetting
     }
     if (longest := service.max_model_len or checkpoint.max_model_len) is not None:
         arguments["--max-model-len"] = str(longest)
+    if takes_turns(service, tuning):
+        arguments["--worker-cls"] = TURN_TAKING_WORKER
     return [
         *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),

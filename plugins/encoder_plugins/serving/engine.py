@@ -25,6 +25,7 @@ from vllm.lora.request import LoRARequest
 from encoder_plugins import catalog
 from encoder_plugins.artifact import label_sets
 from encoder_plugins.plugin import Plugin, Task, resolve
+from encoder_plugins.serving import steps
 from encoder_plugins.serving.processor import Part, Processor, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
 
@@ -45,9 +46,9 @@ class OwnParams(PoolingParams):  # type: ignore[misc]
         return self
 
 
-def pooling_params(prompt: Prompt, task: Task) -> PoolingParams:
-    """Return how vLLM is to pool ``prompt``."""
-    extra = None if prompt.parameters is None else dict(prompt.parameters)
+def pooling_params(prompt: Prompt, task: Task, more: Mapping[str, Any] | None = None) -> PoolingParams:
+    """Return how vLLM is to pool ``prompt``, with ``more`` parameters than its own."""
+    extra = {**(prompt.parameters or {}), **(more or {})} or None
     return OwnParams(task=task, use_activation=prompt.use_activation, extra_kwargs=extra)
 
 
@@ -147,7 +148,9 @@ class AsyncEngine:
         self._adapters = adapters or {}
         self._count_tokens = count_tokens
         self._trace_headers = trace_headers
-        self._prioritised = client.vllm_config.scheduler_config.policy == "priority"
+        config = client.vllm_config
+        self._prioritised = config.scheduler_config.policy == "priority"
+        self._short_tokens = steps.LONG_TOKENS[config.device_config.device_type]
 
     async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[Tensor]:
         """Return one pooled tensor for each prompt, in order. Cancelling it aborts all of them in the engine."""
@@ -157,13 +160,14 @@ class AsyncEngine:
         """Return one pooled tensor for each prompt of all parts, in order; the engine computes some while the next are made."""
         sent = _Sent(adapter=None if lora is None else self._adapters[lora])
         try:
-            first = await self._begun(parts[0], sent)
+            first = await self._begun(parts[0], sent, complete=len(parts) == 1)
             if len(parts) == len(first) == 1:
                 return [await first[0]]
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one) for one in first]
-                for part in parts[1:]:
-                    tasks += [group.create_task(one) for one in await self._begun(part, sent)]
+                for number, part in enumerate(parts[1:], 2):
+                    begun = await self._begun(part, sent, complete=number == len(parts))
+                    tasks += [group.create_task(one) for one in begun]
             return [task.result() for task in tasks]
         except BaseExceptionGroup as group_error:
             await self._client.abort(sent.ids)
@@ -173,8 +177,8 @@ class AsyncEngine:
             await self._client.abort(sent.ids)
             raise
 
-    async def _begun(self, part: Part, sent: _Sent) -> list[Coroutine[Any, Any, Tensor]]:
-        """Return what encodes each prompt of a part."""
+    async def _begun(self, part: Part, sent: _Sent, *, complete: bool) -> list[Coroutine[Any, Any, Tensor]]:
+        """Return what encodes each prompt of a part, after which the request is ``complete`` or not."""
         prompts = await self.compute(part.make, size=part.size)
         tokens = sum(prompt.tokens for prompt in prompts)
         self._count_tokens(tokens)
@@ -183,11 +187,14 @@ class AsyncEngine:
         sent.ids += ids
         rank = priority(sent.tokens) if self._prioritised else 0
         options = {"lora_request": sent.adapter, "priority": rank, "trace_headers": self._trace_headers()}
-        return [self._encode(prompt, id_, options) for prompt, id_ in zip(prompts, ids, strict=True)]
+        length = steps.parameters(sent.tokens, complete=complete, most=self._short_tokens)
+        return [
+            self._encode(prompt, id_, pooling_params(prompt, self._task, length), options)
+            for prompt, id_ in zip(prompts, ids, strict=True)
+        ]
 
-    async def _encode(self, prompt: Prompt, id_: str, options: Mapping[str, Any]) -> Tensor:
+    async def _encode(self, prompt: Prompt, id_: str, params: PoolingParams, options: Mapping[str, Any]) -> Tensor:
         pooled: Tensor | None = None
-        params = pooling_params(prompt, self._task)
         given = tokens_input(prompt.token_ids)
         if prompt.image is not None:
             # in a thread of vLLM's

