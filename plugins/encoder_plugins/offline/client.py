@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,10 +122,18 @@ class Model:
         line = command.engine_arguments(service, plugin, checkpoint, tuning)
         self.engines = tuning.engines
         self._engines: list[_Engine] = []
+        at_once = command.takes_turns(service, tuning)
         try:
-            for _ in range(tuning.engines):
-                # one after the other: vLLM measures a GPU's memory at start, while no other process may take any
-                self._engines.append(_Engine(line, environment))
+            with tempfile.TemporaryDirectory(prefix="encoder-turns-") as turns:
+                # vLLM measures a GPU's memory at start, while no other process may take any: where engines take no turns at
+                # that, they start one after the other
+                environment[command.START_TURNS] = str(Path(turns) / "start-turns")
+                for _ in range(tuning.engines):
+                    self._engines.append(_Engine(line, environment))
+                    if not at_once:
+                        self._engines[-1].wait_until_ready()
+                for engine in self._engines if at_once else ():
+                    engine.wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -222,11 +231,7 @@ class _Engine:
     """One engine's process, and the requests that it has."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it, and wait until it is ready.
-
-        Raises:
-            EngineEnded: It ended before that.
-        """
+        """Start it."""
         self._reader: threading.Thread | None = None
         self._here, there = Pipe()
         command = [sys.executable, "-m", "encoder_plugins.offline.worker", str(there.fileno()), *arguments]
@@ -242,21 +247,24 @@ class _Engine:
         there.close()
         # a process that it started may hold the connection open after it has gone
         threading.Thread(target=self._watch, name="engine", daemon=True).start()
-        try:
-            self._here.recv()
-        except (EOFError, ConnectionError):
-            self.wait()
-            raise EngineEnded(f"the engine ended with {self._process.returncode} before it was ready") from None
-        except BaseException:
-            self.hang_up()
-            self.wait()
-            raise
         self.waiting = 0
         self._numbers = itertools.count()
         self._futures: dict[int, tuple[Future[Answer], int]] = {}
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._ended = False
+
+    def wait_until_ready(self) -> None:
+        """Wait until it takes requests.
+
+        Raises:
+            EngineEnded: It ended before that.
+        """
+        try:
+            self._here.recv()
+        except (EOFError, ConnectionError):
+            self.wait()
+            raise EngineEnded(f"the engine ended with {self._process.returncode} before it was ready") from None
         self._reader = threading.Thread(target=self._read, args=(self._here,), name="answers", daemon=True)
         self._reader.start()
 

@@ -1,0 +1,83 @@
+"""How the engines of ``offline.Model`` start: at once where they take turns on a GPU, else one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from encoder_plugins.errors import EngineEnded
+from encoder_plugins.offline import client
+from encoder_plugins.serving.command import START_TURNS, TURN_TAKING_WORKER
+
+# importing vLLM warns a lot about itself
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class FakeEngine:
+    """Writes down what is done with it; the one that fails ends before it is ready."""
+
+    events: list[str]
+    fails: int | None = None
+    turns: set[Path]
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._name = sum(event.startswith("start") for event in self.events)
+        self.events.append(f"start {self._name}")
+        if TURN_TAKING_WORKER in arguments:
+            path = Path(environment[START_TURNS])
+            assert path.parent.is_dir()
+            self.turns.add(path)
+
+    def wait_until_ready(self) -> None:
+        if self._name == self.fails:
+            raise EngineEnded("it ended")
+        self.events.append(f"ready {self._name}")
+
+    def hang_up(self) -> None:
+        self.events.append(f"end {self._name}")
+
+    def wait(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> type[FakeEngine]:
+    """The class of engines, of this test only."""
+    made = type("Engine", (FakeEngine,), {"events": [], "turns": set()})
+    monkeypatch.setattr(client, "_Engine", made)
+    return made
+
+
+def test_engines_of_a_gpu_start_at_once_and_take_turns(prepared: Path, engines: type[FakeEngine]) -> None:
+    with client.Model(prepared, accelerator="nvidia", engines=3) as model:
+        assert model.engines == 3
+        assert engines.events == ["start 0", "start 1", "start 2", "ready 0", "ready 1", "ready 2"]
+        # one file for all, which nobody needs any more
+        (path,) = engines.turns
+        assert not path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accelerator": "cpu"},
+        # with a worker of the user's own, nobody takes a turn
+        {"accelerator": "nvidia", "arguments": ("--worker-cls", "own.Worker")},
+    ],
+)
+def test_engines_that_take_no_turns_start_one_after_the_other(
+    prepared: Path, engines: type[FakeEngine], options: Any
+) -> None:
+    with client.Model(prepared, engines=2, **options):
+        assert engines.events == ["start 0", "ready 0", "start 1", "ready 1"]
+    assert engines.turns == set()
+
+
+def test_where_one_does_not_start_the_others_end(prepared: Path, engines: type[FakeEngine]) -> None:
+    engines.fails = 1
+    with pytest.raises(EngineEnded, match="it ended"):
+        client.Model(prepared, accelerator="nvidia", engines=3)
+    assert {"end 0", "end 1", "end 2"} <= set(engines.events)
