@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tokens", nargs="+", type=int, default=list(TOKENS), help="of a text, ascending")
     parser.add_argument("--labels", nargs=3, type=int, default=list(LABELS), help="fewest, some in between, most")
-    parser.add_argument("--limit-seconds", type=float, default=110, help="in which all must be done, start included")
+    parser.add_argument("--limit-seconds", type=float, default=900, help="in which all must be done, start included")
     parser.add_argument("--line-seconds", type=float, default=LONGEST, help="of each line, at most")
     parser.add_argument(
         "--memory-share", type=float, help="of a GPU, for each engine; what the server takes is not written down then"
@@ -101,11 +102,6 @@ def main(given: argparse.Namespace) -> int:
     given.artifact = given.artifact.absolute()
     plugin = manifest.read(given.artifact).plugin
     make = body_of(plugin)
-    if make is None:
-        cells = list(capacity_lines.page_cells())
-    else:
-        labels = given.labels if make in (_extraction, _schema) else ()
-        cells = list(capacity_lines.text_cells(given.tokens, labels, TOKENS_IN_FLIGHT[given.device]))
     before = gpu(given.device)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -119,6 +115,12 @@ def main(given: argparse.Namespace) -> int:
         tuning = _tuning(given.artifact, arguments)
         at = stack.enter_context(server.served(given.artifact, given.log or scratch / "server.log", *arguments))
         _say(f"ready after {time.monotonic() - began:.0f} s: {tuning}")
+        if make is None:
+            cells = list(capacity_lines.page_cells())
+        else:
+            labels = given.labels if make in (_extraction, _schema) else ()
+            lengths = read_whole(given.tokens, longest(at.url))
+            cells = list(capacity_lines.text_cells(lengths, labels, TOKENS_IN_FLIGHT[given.device]))
         bodies = requests(cells, make, given.artifact)
         for cell in cells:
             # kernels are compiled, and clocks rise, before the first line counts
@@ -149,6 +151,17 @@ def main(given: argparse.Namespace) -> int:
             path.write_text(capacity_lines.encode(written), encoding="utf-8")
         _say(f"{len(lines)} lines in {path}" if lines else "no line was measured")
     return 0 if lines else 1
+
+
+def longest(url: str) -> int:
+    """Return the tokens of the longest prompt that a server takes."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
+        return int(json.load(answer)["data"][0]["max_model_len"])
+
+
+def read_whole(tokens: Sequence[int], most: int) -> list[int]:
+    """Return the lengths of texts that a model reads to the end, or the shortest one: a longer text costs what is read of it."""
+    return [length for length in tokens if length <= most] or [min(tokens)]
 
 
 def requests(cells: Sequence[Cell], make: Body | None, artifact: Path) -> Mapping[Cell, Sequence[bytes]]:

@@ -112,3 +112,8 @@ def test_every_plugin_that_takes_no_images_has_a_request() -> None:
         assert (make is None) is plugin.takes_images
         if make is not None:
             assert make(["a text"], 5)["texts"] == ["a text"]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(512, [32, 512]), (511, [32]), (2_000, [32, 512, 1024]), (8, [32])])
+def test_a_length_that_a_model_cuts_is_not_measured(most: int, expected: list[int]) -> None:
+    assert capacity.read_whole([32, 512, 1024], most) == expected
