@@ -90,7 +90,7 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
 
     proxy.fault = busy
     scene.apply_model()
-    wait_for("one refusal", lambda: any(status == 429 for *_, status in proxy.requests), seconds=30)
+    wait_for("one refusal", lambda: any(status == 429 for *_, status in proxy.requests), seconds=90)
     # a read may fail first, on a busy machine
     failed = wait_for(
         "the refused reconcile",

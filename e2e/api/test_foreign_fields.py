@@ -44,7 +44,7 @@ def test_a_field_that_bypasses_the_gate_is_taken_back(kind: tuple[str, str], spe
         live = (served.kube.get(kind, "minilm", served.name) or {})["spec"]
         return live.get("type", "ClusterIP") == "ClusterIP" and not any(live.get(name) is True for name in spec)
 
-    wait_for("the field is set back", taken_back, seconds=30)
+    wait_for("the field is set back", taken_back, seconds=90)
     assert not is_true(served.model(), "Degraded")
 
 
@@ -59,10 +59,10 @@ def test_a_field_of_the_pod_template_that_another_client_has_set_is_reported(ser
     apply = ("apply", "--server-side", "--field-manager=someone", "-f", "-")
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "minilm", "namespace": served.name}}
     served.kube.run(*apply, stdin=json.dumps({**body, **change}))
-    found = served.wait_condition("Degraded", "ForeignField", seconds=30)
+    found = served.wait_condition("Degraded", "ForeignField", seconds=90)
     assert found["message"].endswith(": spec.template.spec.containers[spy], spec.template.spec.hostNetwork")
     served.kube.run(*apply, stdin=json.dumps(body))
-    wait_for("no problem", lambda: not is_true(served.model(), "Degraded"), seconds=30)
+    wait_for("no problem", lambda: not is_true(served.model(), "Degraded"), seconds=90)
     assert condition(served.model(), "Degraded")["reason"] == "AsExpected"
 
 
@@ -92,7 +92,7 @@ def test_a_client_that_undoes_every_write_cannot_keep_the_operator_busy(
         assert 1 <= metric(operator, "encoder_child_updates_total") - before <= 5
         # other models are not delayed
         served.apply_model("other", rollout={"minReadySeconds": 0})
-        served.wait_current("Ready", "other", seconds=30)
+        served.wait_current("Ready", "other", seconds=90)
     finally:
         stop.set()
         thread.join()

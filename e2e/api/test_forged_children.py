@@ -76,7 +76,7 @@ def job_of_a_cron_job(scene: Scene, parity: Body, comparing: Body) -> str:
         lambda: next(
             (p["metadata"]["name"] for p in scene.pods(component="parity") if "forged" in p["metadata"]["name"]), None
         ),
-        seconds=30,
+        seconds=90,
     )
     return found
 
@@ -96,7 +96,7 @@ def test_a_verdict_of_a_pod_that_is_not_the_parity_jobs_own_is_ignored(
     (job,) = scene.jobs("parity")
     real.add(comparing["metadata"]["uid"])
     forged = forge(scene, {**job, "apiVersion": "batch/v1", "kind": "Job"}, comparing)
-    wait_for("the forged report", lambda: ended(scene, forged), seconds=30)
+    wait_for("the forged report", lambda: ended(scene, forged), seconds=90)
     reconciled(scene)
     live = scene.model()
     assert condition(live, "Verified")["reason"] == "ParityRunning", condition(live, "Verified")
@@ -132,7 +132,7 @@ def test_a_pod_that_no_replica_set_of_the_model_controls_is_neither_compared_nor
     wait_for(
         "its containers ready",
         lambda: is_true(scene.kube.get(POD, "forged", scene.name), "ContainersReady"),
-        seconds=30,
+        seconds=90,
     )
     reconciled(scene)
     scene.wait_current("Ready", seconds=60)
@@ -164,7 +164,7 @@ def test_records_that_another_controller_made_are_ignored(
     owned = wait_for(
         "the StatefulSet's ControllerRevision",
         lambda: scene.kube.all(REVISION, scene.name, "encoders.dev/component=verdict"),
-        seconds=30,
+        seconds=90,
     )
     assert owned[0]["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
     # and one with the right content
@@ -206,7 +206,7 @@ def test_a_job_that_has_the_name_of_the_next_comparison_is_not_taken_over(
     stopped_operator.kill()
     name = job["metadata"]["name"]
     scene.kube.delete(JOB, name, scene.name)
-    wait_for("the Job gone", lambda: scene.kube.get(JOB, name, scene.name) is None, seconds=30)
+    wait_for("the Job gone", lambda: scene.kube.get(JOB, name, scene.name) is None, seconds=90)
     # the same Job as a tenant makes it, without any label of ours, and with what makes the comparison say what it likes
     template = json.loads(json.dumps(job["spec"]["template"]))
     template["metadata"] = {}

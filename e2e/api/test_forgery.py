@@ -95,7 +95,7 @@ def test_no_request_of_a_tenant_makes_or_changes_what_a_verdict_rests_on(
     wait_for(
         "the parity pod running",
         lambda: [p for p in scene.pods(component="parity") if p["status"]["phase"] == "Running"],
-        seconds=30,
+        seconds=90,
     )
     for kind in forgery.WORKLOADS:
         kube.apply(forgery.manifest(kind, scene.name))
@@ -168,7 +168,7 @@ def test_every_kind_that_a_tenant_may_create_is_tried_or_named_as_passive(plane:
         found.update(asyncio.run(kinds()))
         return "controllerrevisions.apps" in found
 
-    wait_for("the roles", known, seconds=30)
+    wait_for("the roles", known, seconds=90)
     # the extensions group is what old clusters called these
     assert {kind for kind in found if not kind.endswith(".extensions")} - tried - forgery.PASSIVE == set()
 
@@ -227,5 +227,5 @@ def test_a_tenant_cannot_become_the_operator(scene: Scene, resource: str, subres
         return scene.kube.run(*options, f"--as={TENANT}", check=False).splitlines()[:1] == ["yes"]
 
     # in a namespace of their own, administrators may use every service account: the operator's namespace must not be one
-    wait_for("the roles", lambda: may(scene.name), seconds=30)
+    wait_for("the roles", lambda: may(scene.name), seconds=90)
     assert not may(NAMESPACE)

@@ -47,7 +47,7 @@ def test_a_first_rollout_is_one_pod_and_no_endpoint_until_a_comparison_passes(
             lambda: [is_true(job, "Failed") for job in scene.jobs("parity")] == [True, True],
             seconds=60,
         )
-        scene.wait_condition("Verified", "Inconclusive", seconds=30)
+        scene.wait_condition("Verified", "Inconclusive", seconds=90)
         live = scene.model()
         assert [is_true(live, kind) for kind in ("Ready", "Available", "Degraded")] == [False] * 3
     assert {found["spec"]["replicas"] for found in deployments} == {1}
@@ -59,7 +59,7 @@ def test_a_first_rollout_is_one_pod_and_no_endpoint_until_a_comparison_passes(
     assert (datetime.fromisoformat(second["metadata"]["creationTimestamp"]) - ended).total_seconds() >= 4
     stand_in.parity = passes
     scene.wait_current("Ready", seconds=60)
-    wait_for("all three", lambda: len(ready(scene)) == 3, seconds=30)
+    wait_for("all three", lambda: len(ready(scene)) == 3, seconds=90)
     assert len(scene.jobs("parity")) == 3
 
 
@@ -82,13 +82,13 @@ def test_warn_serves_and_reports_disabled_compares_nothing_and_enforce_closes(
     assert (found["status"], found["reason"]) == ("Unknown", "Disabled")
     # the old one's pod may be on its way out still
     active = {live["status"]["activeRevision"]}
-    wait_for("pods of no other", lambda: {revision(pod) for pod in ready(scene)} == active, seconds=30)
+    wait_for("pods of no other", lambda: {revision(pod) for pod in ready(scene)} == active, seconds=90)
     assert [condition(pod, GATE)["reason"] for pod in ready(scene)] == ["Disabled"]
     assert [revision(job) for job in scene.jobs("parity")] == [first]
     scene.patch({"parity": {"mode": "Enforce"}})
     scene.wait_condition("Ready", "ParityFailed", seconds=60)
-    wait_for("nothing serves", lambda: not scene.pods(), seconds=30)
-    scene.wait_condition("Available", "ParityFailed", seconds=30)
+    wait_for("nothing serves", lambda: not scene.pods(), seconds=90)
+    scene.wait_condition("Available", "ParityFailed", seconds=90)
     assert len(scene.jobs("parity")) == 2
 
 
@@ -103,15 +103,15 @@ def test_each_gpu_product_is_compared_once(scene: Scene, stand_in: StandIn, oper
     scene.wait_current("Ready", seconds=60)
     # another pod on the same product is verified already
     scene.patch_serving({"replicas": 2})
-    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=90)
     assert (len(scene.jobs("parity")), products(scene)) == (1, ["NVIDIA-H200"])
     where[0] = "gpu-l4"
     stand_in.parity = never
     scene.patch_serving({"replicas": 3})
-    wait_for("a second comparison", lambda: len(scene.jobs("parity")) == 2, seconds=30)
+    wait_for("a second comparison", lambda: len(scene.jobs("parity")) == 2, seconds=90)
     assert {pod["spec"]["nodeName"] for pod in ready(scene)} == {"gpu-h200"}
     stand_in.parity = passes
-    wait_for("three pods", lambda: len(ready(scene)) == 3, seconds=30)
+    wait_for("three pods", lambda: len(ready(scene)) == 3, seconds=90)
     assert (len(scene.jobs("parity")), products(scene)) == (2, ["NVIDIA-H200", "NVIDIA-L4"])
 
 
@@ -241,7 +241,7 @@ def test_another_image_closes_the_gate_until_it_is_compared(
 ) -> None:
     scene.apply_model(rollout={"minReadySeconds": 0}, serving={"replicas": 2})
     scene.wait_current("Ready", seconds=60)
-    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=90)
     stand_in.parity = fails
     pod = scene.pods()[0]
     container = {
@@ -255,7 +255,7 @@ def test_another_image_closes_the_gate_until_it_is_compared(
         live = scene.kube.get(POD, pod["metadata"]["name"], scene.name)
         return condition(live, GATE).get("status") == "False"
 
-    wait_for("its gate is closed", closed, seconds=30)
+    wait_for("its gate is closed", closed, seconds=90)
     scene.wait_condition("Degraded", "ParityFailed", seconds=60)
-    wait_for("one pod serves", lambda: len(ready(scene)) == 1, seconds=30)
+    wait_for("one pod serves", lambda: len(ready(scene)) == 1, seconds=90)
     assert is_true(scene.model(), "Available")

@@ -36,7 +36,7 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
     scene.apply_model()
     scene.patch({"network": {"httpRoute": WHOLE}})
     scene.wait_current("Ready", seconds=60)
-    assert scene.wait_condition("Degraded", "GatewayApiMissing", seconds=30)["status"] == "True"
+    assert scene.wait_condition("Degraded", "GatewayApiMissing", seconds=90)["status"] == "True"
     folder = module_sources.folder(module_sources.GATEWAY_API) / "config/crd/standard"
     scene.kube.run("apply", "--server-side", "-f", str(folder / "gateway.networking.k8s.io_httproutes.yaml"))
     try:
@@ -56,9 +56,9 @@ def test_a_route_needs_the_gateway_api_and_goes_with_its_field(
         assert apply_diff.is_up_to_date(rendered(live, WHOLE), made)
         routes = ("-n", scene.name, "get", CRD, "-o", "name")
         scene.patch({"network": {"httpRoute": None}})
-        wait_for("the route goes", lambda: not scene.kube.run(*routes).strip(), seconds=30)
+        wait_for("the route goes", lambda: not scene.kube.run(*routes).strip(), seconds=90)
         scene.patch({"network": {"httpRoute": LEAST}})
-        wait_for("a route again", lambda: scene.kube.run(*routes).strip() != "", seconds=30)
+        wait_for("a route again", lambda: scene.kube.run(*routes).strip() != "", seconds=90)
     finally:
         scene.kube.run("delete", "crd", CRD, "--ignore-not-found", check=False)
     # what it knows of the cluster's kinds is old now, and holds nothing up

@@ -27,7 +27,7 @@ def quota(scene: Scene, pods: int) -> None:
         found = scene.kube.get(QUOTA, "pods", scene.name)
         return found is not None and (found.get("status") or {}).get("hard", {}).get("pods") == str(pods)
 
-    wait_for("the quota in effect", counted, seconds=30)
+    wait_for("the quota in effect", counted, seconds=90)
 
 
 @pytest.mark.fault(

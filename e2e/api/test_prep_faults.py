@@ -32,7 +32,7 @@ def running_pod(scene: Scene, name: str = "minilm", *, besides: str = "") -> Bod
         pods = [pod for pod in scene.pods(name, "prep") if pod["metadata"]["uid"] != besides]
         return next((pod for pod in pods if pod["status"].get("phase") == "Running"), None)
 
-    found: Body = wait_for(f"a running prep pod of {name}", running, seconds=30)
+    found: Body = wait_for(f"a running prep pod of {name}", running, seconds=90)
     return found
 
 
@@ -40,7 +40,7 @@ def silent_and_given_up(scene: Scene, stand_in: StandIn, pod: Body) -> str:
     """The node is silent, what it should do is done without it, and a user gives it up: no quarantine."""
     node = pod["spec"]["nodeName"]
     stand_in.silence(node)
-    lost = scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
+    lost = scene.wait_condition("ArtifactReady", "NodeLost", seconds=90)
     assert f"on node {node}, which is not responding ({SILENCE})" in lost["message"]
     # as the controller manager does after five minutes; no kubelet says that the pod has ended
     scene.evict(pod["metadata"]["name"])
@@ -55,7 +55,7 @@ def deleted(scene: Scene, stand_in: StandIn, pod: Body) -> str:
     node = pod["spec"]["nodeName"]
     stand_in.lost.add(node)
     scene.kube.delete(NODE, node)
-    scene.wait_condition("ArtifactReady", "NodeLost", seconds=30)
+    scene.wait_condition("ArtifactReady", "NodeLost", seconds=90)
     return f"on node {node}, which is gone"
 
 
@@ -79,7 +79,7 @@ def test_a_lost_node_is_reported_and_the_same_job_continues(
         with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
             scene.apply_model(prepare={"backoffLimit": 0})
             first = running_pod(scene)
-            scene.wait_condition("ArtifactReady", "Preparing", seconds=30)
+            scene.wait_condition("ArtifactReady", "Preparing", seconds=90)
             stand_in.place = lambda _: "node-1"
             words = lose(scene, stand_in, first)
             assert words in reported(scene)["message"]
@@ -133,7 +133,7 @@ def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
         stand_in.evict(first, LOW)
         running_pod(scene, "evicted", besides=first["metadata"]["uid"])
         # the pod stays to be seen, and what became of it is reported while the next one runs
-        wait_for("its end reported", lambda: LOW in reported(scene, "evicted").get("message", ""), seconds=30)
+        wait_for("its end reported", lambda: LOW in reported(scene, "evicted").get("message", ""), seconds=90)
         stand_in.prep, stand_in.place = prepared, lambda _: "node-1"
         stand_in.start(kube.get(POD, pod["metadata"]["name"], scene.name) or pod)
         for name in ("evicted", "imageless", "homeless"):
@@ -166,7 +166,7 @@ def test_never_more_preparations_than_allowed(
     with kube.watching(JOB, scene.name, "encoders.dev/component=prep") as jobs:
         for name in names:
             scene.apply_model(name, serving=NO_PODS)
-        wait_for("the others in line", lambda: queued() == len(names) - limit, seconds=30)
+        wait_for("the others in line", lambda: queued() == len(names) - limit, seconds=90)
         stopped_operator.restart(ENCODER_MAX_PREPS=str(limit), ENCODER_MAX_PREPS_PER_NAMESPACE=str(limit))
         settle(1)
         assert (len(made(jobs)), queued()) == (limit, len(names) - limit)
@@ -192,12 +192,12 @@ def test_a_missing_label_set_is_named_and_taken_when_it_is_there(
     wanted = {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "places", "key": "cities.jsonl"}}
     scene.apply_model(plugin="deberta_gliner_linker", labelSets=[wanted], serving=NO_PODS)
     needed = "spec.labelSets: label set cities needs key cities.jsonl"
-    found = scene.wait_condition("ArtifactReady", "LabelSetMissing", seconds=30)
+    found = scene.wait_condition("ArtifactReady", "LabelSetMissing", seconds=90)
     assert found["message"] == f"{needed} of ConfigMap places, which does not exist in namespace {scene.name}"
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "places", "namespace": scene.name}}
     kube.apply({**config_map, "data": {"towns.jsonl": ""}})
     has_not = f"{needed}, which ConfigMap places in namespace {scene.name} does not have"
-    wait_for("the key that is missing", lambda: reported(scene).get("message") == has_not, seconds=30)
+    wait_for("the key that is missing", lambda: reported(scene).get("message") == has_not, seconds=90)
     assert scene.jobs("prep") == []
     kube.apply({**config_map, "data": {"cities.jsonl": '"Rome"\n'}})
     scene.wait_current("ArtifactReady", seconds=60)

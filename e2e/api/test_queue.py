@@ -58,7 +58,7 @@ def test_the_examples_are_ones_that_kueue_knows(scene: Scene) -> None:
     for kind in EXAMPLES:
         plural = f"{kind.lower()}s"
         kube.run("apply", "--server-side", "-f", str(folder / f"kueue.x-k8s.io_{plural}.yaml"))
-        wait_for(f"the API of {plural}", partial(established, kube, f"{plural}.kueue.x-k8s.io"), seconds=30)
+        wait_for(f"the API of {plural}", partial(established, kube, f"{plural}.kueue.x-k8s.io"), seconds=90)
     for body in EXAMPLES.values():
         if "namespace" in body["metadata"]:
             body = {**body, "metadata": {**body["metadata"], "namespace": scene.name}}

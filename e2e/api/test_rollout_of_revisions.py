@@ -43,15 +43,15 @@ def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
     stand_in.loads = only_of(first)  # type: ignore[assignment]
     for length in range(20):
         scene.patch_serving({"maxModelLen": 64 + length})
-    scene.wait_condition("UpToDate", "RolloutInProgress", seconds=30)
+    scene.wait_condition("UpToDate", "RolloutInProgress", seconds=90)
     assert ready(scene) == pods
     # back in the middle: no other pod can start, so that this waits for none, and nothing that serves is touched
     scene.patch_serving({"maxModelLen": None})
-    scene.wait_current("Ready", seconds=30)
+    scene.wait_current("Ready", seconds=90)
     assert ready(scene) == pods
     assert len(scene.jobs("parity")) == 1
     scene.patch_serving({"maxModelLen": 99})
-    record = wait_for("the candidate's record", lambda: candidate(scene), seconds=30)
+    record = wait_for("the candidate's record", lambda: candidate(scene), seconds=90)
     # as if its pod had hung since then; the clock is on the record, so that a restart keeps it
     scene.kube.patch(
         REVISION,
@@ -60,8 +60,8 @@ def test_twenty_edits_then_a_revert_then_a_candidate_that_never_starts(
         {"metadata": {"annotations": {"encoders.dev/stalled": '{"since":"2026-01-01T00:00:00Z"}'}}},
     )
     operator.restart()
-    scene.wait_condition("UpToDate", "ProgressDeadlineExceeded", seconds=30)
-    wait_for("the candidate's pods are gone", lambda: len(scene.pods()) == 1, seconds=30)
+    scene.wait_condition("UpToDate", "ProgressDeadlineExceeded", seconds=90)
+    wait_for("the candidate's pods are gone", lambda: len(scene.pods()) == 1, seconds=90)
     assert ready(scene) == pods
     status = scene.model()["status"]
     assert (status["activeRevision"], status["phase"]) == (first, "Degraded")
@@ -103,7 +103,7 @@ def test_a_single_gpu_is_waited_for_or_recreated_on(scene: Scene, stand_in: Stan
     first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
     pods = ready(scene)
     scene.patch_serving({"maxModelLen": 64})
-    assert scene.wait_condition("Progressing", "InsufficientGPU", seconds=30)["message"] == NO_GPU
+    assert scene.wait_condition("Progressing", "InsufficientGPU", seconds=90)["message"] == NO_GPU
     assert ready(scene) == pods
     assert is_true(scene.model(), "Available")
     # the strategy is not part of the revision; what it makes room for fails, and the old one comes back
@@ -131,20 +131,20 @@ def test_optional_children_follow_their_fields_and_the_pvc_its_policy(
     network = {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}}
     scene.apply_model(storage=create, network=network, serving={"replicas": 2}, rollout={"minReadySeconds": 0})
     scene.wait_current("Ready", seconds=60)
-    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=30)
+    wait_for("two pods", lambda: len(ready(scene)) == 2, seconds=90)
     assert scene.kube.get(POLICY, "minilm", scene.name)
     assert scene.kube.get(BUDGET, "minilm", scene.name)
     scene.patch({"network": None, "serving": {"replicas": 1}, "storage": {"policy": "Delete"}})
     for kind in (POLICY, BUDGET):
         wait_for(
-            f"{kind[1]} goes", partial(lambda kind: not scene.kube.get(kind, "minilm", scene.name), kind), seconds=30
+            f"{kind[1]} goes", partial(lambda kind: not scene.kube.get(kind, "minilm", scene.name), kind), seconds=90
         )
     claim = ("minilm-artifacts", scene.name)
 
     def owned() -> bool:
         return "ownerReferences" in (scene.kube.get(CLAIM, *claim) or {})["metadata"]
 
-    wait_for("the claim is owned", owned, seconds=30)
+    wait_for("the claim is owned", owned, seconds=90)
     scene.kube.delete(("encoders.dev/v1alpha1", "EncoderModel"), "minilm", scene.name)
     # the claim's protection ends with its pods; nothing waits for the operator
     operator.kill()

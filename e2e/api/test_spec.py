@@ -419,15 +419,15 @@ def test_a_created_volume_grows_where_its_class_allows_that(
 
         for model in classes:
             scene.patch({"storage": {"create": {"size": "2048Mi"}}}, model)
-        wait_for("the claim has grown", lambda: size("growing") == "2Gi", seconds=30)
-        refused = scene.wait_condition("Degraded", "WriteRefused", "stiff", seconds=30)
+        wait_for("the claim has grown", lambda: size("growing") == "2Gi", seconds=90)
+        refused = scene.wait_condition("Degraded", "WriteRefused", "stiff", seconds=90)
         assert "the storageclass that provisions the pvc must support resize" in refused["message"]
         assert size("stiff") == "1Gi"
         # what serves is no other for that, and the raise can be taken back
         scene.patch({"storage": {"create": {"size": "1Gi"}}}, "stiff")
         scene.wait_condition("Degraded", "AsExpected", "stiff", seconds=60)
         for model, revision in served.items():
-            assert scene.wait_current("Ready", model, seconds=30)["status"]["activeRevision"] == revision
+            assert scene.wait_current("Ready", model, seconds=90)["status"]["activeRevision"] == revision
             assert len(scene.jobs("prep", model)) == 1
     finally:
         scene.kube.delete(("storage.k8s.io/v1", "StorageClass"), classes["growing"])

@@ -42,7 +42,7 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
     scene.kube.patch(MODELS, "minilm", scene.name, {"metadata": {"annotations": {"encoders.dev/retry": "1"}}})
     wait_for("a second comparison", lambda: len(scene.jobs("parity")) == 3, seconds=60)
     scene.wait_condition("UpToDate", "ParityFailed", seconds=60)
-    wait_for("the candidate's pods are gone", lambda: len(scene.pods()) == 1, seconds=30)
+    wait_for("the candidate's pods are gone", lambda: len(scene.pods()) == 1, seconds=90)
     before, records = pods(scene), len(scene.kube.all(REVISION, scene.name))
     operator.kill()
     stand_in.parity = passes
@@ -60,7 +60,7 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
                 unsaid = {"metadata": {"annotations": None}}
                 scene.kube.patch(kind, child["metadata"]["name"], scene.name, unsaid)
     operator.restart()
-    scene.wait_condition("UpToDate", "ParityFailed", seconds=30)
+    scene.wait_condition("UpToDate", "ParityFailed", seconds=90)
     found = scene.model()["status"]
     assert found["activeRevision"] == first
     assert condition({"status": found}, "Verified")["status"] == "True"
@@ -106,7 +106,7 @@ def test_another_version_of_the_operator_changes_no_pod_of_twenty_models(
     before = pods(scene)
     scene.kube.patch(MODELS, "m0", scene.name, {"metadata": {"annotations": {"encoders.dev/update": None}}})
     operator.restart(ENCODER_IMAGES=json.dumps(newer))
-    scene.wait_current("Ready", "m0", seconds=30)
+    scene.wait_current("Ready", "m0", seconds=90)
     assert pods(scene) == before
 
 
@@ -114,12 +114,12 @@ def test_paused_means_hands_off(scene: Scene, stand_in: StandIn, operator: Opera
     scene.apply_model(rollout={"minReadySeconds": 0})
     scene.wait_current("Ready", seconds=60)
     scene.patch({"paused": True, "serving": {"maxModelLen": 64, "replicas": 2}})
-    scene.wait_condition("UpToDate", "Paused", seconds=30)
+    scene.wait_condition("UpToDate", "Paused", seconds=90)
     found = scene.deployment()
     assert found is not None
     # what others do meanwhile is left as it is, and a verified pod keeps serving
     scene.kube.patch(("apps/v1", "Deployment"), "minilm", scene.name, {"spec": {"replicas": 3}})
-    wait_for("three pods serve", lambda: sum(is_true(pod, "Ready") for pod in scene.pods()) == 3, seconds=30)
+    wait_for("three pods serve", lambda: sum(is_true(pod, "Ready") for pod in scene.pods()) == 3, seconds=90)
     assert condition(scene.model(), "Progressing")["reason"] == "Paused"
     scene.patch({"paused": False})
     live = scene.wait_current("Ready", seconds=60)

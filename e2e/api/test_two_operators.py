@@ -97,7 +97,7 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_
         frozen.start()
         wait_holder(scene.kube, "frozen", 30)
         scene.apply_model()
-        wait_for("a prep Job", lambda: scene.jobs("prep"), seconds=30)
+        wait_for("a prep Job", lambda: scene.jobs("prep"), seconds=90)
         before = len(writes(frozen))
         # in the middle of things: this edit has enqueued the model, or will
         scene.patch({"source": {"huggingFace": {"revision": "2" * 40}}})
@@ -114,7 +114,7 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(scene: Scene, stand_
         assert len(writes(frozen)) - stopped <= 1, "it went on deciding"
         assert stopped - before <= 3
         assert holder(scene.kube) == "second"
-        wait_for("the edit done", lambda: replicas(scene) == 3, seconds=30)
+        wait_for("the edit done", lambda: replicas(scene) == 3, seconds=90)
         assert [job["metadata"]["uid"] for job in scene.jobs("prep")] == [job["metadata"]["uid"] for job in jobs]
         managers = scene.model()["metadata"]["managedFields"]
         assert {entry["manager"] for entry in managers} <= {"encoder-e2e", "encoder-operator", "OpenAPI-Generator"}
@@ -135,7 +135,7 @@ def test_a_leader_that_cannot_renew_ends(plane: Plane, scene: Scene, tmp_path: P
         alone.start()
         # the same name: nobody else can be holding it
         alone.wait_ready()
-        wait_for("it leads again", lambda: "encoder_leader 1.0" in alone.get("metrics")[1], seconds=30)
+        wait_for("it leads again", lambda: "encoder_leader 1.0" in alone.get("metrics")[1], seconds=90)
 
 
 @pytest.mark.fault(
@@ -197,7 +197,7 @@ def test_clocks_that_are_wrong_decide_nothing(scene: Scene, stand_in: StandIn, t
         records = [record["metadata"].get("annotations", {}) for record in scene.kube.all(REVISION, scene.name)]
         assert [found for found in records if "encoders.dev/stalled" in found] == []
         stand_in.loads = lambda pod: True
-        scene.wait_current("Ready", seconds=30)
+        scene.wait_current("Ready", seconds=90)
         assert scene.model()["status"]["activeRevision"] != serving
         assert writes(behind) == []
         assert holder(scene.kube) == "ahead"
@@ -207,8 +207,8 @@ def test_clocks_that_are_wrong_decide_nothing(scene: Scene, stand_in: StandIn, t
         compared = {job["metadata"]["name"] for job in scene.jobs("parity")}
         stand_in.parity = inconclusive_once(scene)
         scene.patch_serving({"maxModelLen": 65})
-        scene.wait_condition("UpToDate", "Inconclusive", seconds=30)
-        scene.wait_current("Ready", seconds=30)
+        scene.wait_condition("UpToDate", "Inconclusive", seconds=90)
+        scene.wait_current("Ready", seconds=90)
         assert len({job["metadata"]["name"] for job in scene.jobs("parity")} - compared) == 2
 
 
