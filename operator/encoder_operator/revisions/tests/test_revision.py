@@ -75,8 +75,9 @@ def test_what_a_pod_depends_on_makes_a_revision(change: dict[str, Any]) -> None:
     assert revision.inputs_hash(parsed_model(change)) != revision.inputs_hash(BASE)
 
 
-def test_the_cases_that_a_user_adds_make_a_revision() -> None:
-    assert revision.inputs_hash(replace(BASE, inputs_hash="x")) != revision.inputs_hash(BASE)
+def test_the_cases_that_a_user_adds_make_another_artifact_and_revision() -> None:
+    for key in (revision.artifact_key, revision.inputs_hash):
+        assert key(replace(BASE, inputs_hash="x")) != key(BASE)
 
 
 @pytest.mark.parametrize(

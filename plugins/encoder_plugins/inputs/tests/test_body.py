@@ -117,6 +117,19 @@ def test_a_key_is_not_searched_in_a_large_body() -> None:
     assert found.param == "data.named[...]"
 
 
+@pytest.mark.parametrize(("more", "param"), [(0, "data.named.a"), (1, "data.named[...]")])
+def test_a_key_is_searched_in_a_body_of_256_kib(more: int, param: str) -> None:
+    rest = b'"], "named": {"a": 1}}}'
+    begun = b'{"data": {"words": ["'
+    assert refusal(begun + b"x" * ((1 << 18) - len(begun) - len(rest) + more) + rest).param == param
+
+
+def test_a_key_that_is_there_twice_is_not_named() -> None:
+    # the second one is good, so that the document as a whole is
+    found = refusal(b'{"data": {"words": [], "named": {"a": {"low": -1}, "b": {"low": 1}, "a": {"low": 2}}}}')
+    assert found.param == "data.named[...].low"
+
+
 def test_a_choice_below_a_key_is_refused_with_the_choices() -> None:
     found = refusal(b'{"data": {"words": [], "named": {"a": [], "b": [{"grade": "secret"}]}}}')
     assert (found.param, found.message) == ("data.named.b[0].grade", "it must be 'high' or 'low'")

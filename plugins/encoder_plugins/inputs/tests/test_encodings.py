@@ -50,6 +50,21 @@ def test_numbers_are_quantised_as_by_the_library(dtype: EmbeddingDtype) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_place_that_never_varied_counts_whole_numbers_from_its_value() -> None:
+    constant: Vectors = np.array([[2.0, -1.0], [2.0, -1.0]], np.float32)
+    rows: Vectors = np.array([[2.0, -1.0], [5.9, 1e6], [1.0, -2.0]], np.float32)
+    np.testing.assert_array_equal(encodings.converted(rows, "uint8", constant), [[0, 0], [3, 255], [0, 0]])
+    np.testing.assert_array_equal(
+        encodings.converted(rows, "int8", constant), [[-128, -128], [-125, 127], [-128, -128]]
+    )
+
+
+def test_zero_has_no_positive_sign() -> None:
+    rows: Vectors = np.array([[0.0, -0.0, 1e-30, -1.0, 1.0]], np.float32)
+    np.testing.assert_array_equal(encodings.converted(rows, "ubinary"), [[0b00101000]])
+    np.testing.assert_array_equal(encodings.converted(rows, "binary"), [[0b00101000 - 128]])
+
+
 def test_bfloat16_is_rounded_as_by_torch() -> None:
     import torch
 
