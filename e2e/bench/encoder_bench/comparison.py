@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -184,10 +185,13 @@ def answer(at: server.Server, data: Mapping[str, Any]) -> Any:
 
 
 def posted(at: server.Server, body: bytes) -> Any:
-    """Return the answer to one request."""
+    """Return the answer to one request; the error of a request that is refused says why."""
     request = urllib.request.Request(f"{at.url}/pooling", body, load.HEADERS)
-    with urllib.request.urlopen(request, timeout=300) as response:
-        return json.load(response)
+    try:
+        with urllib.request.urlopen(request, timeout=300) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        raise RuntimeError(f"{error}: {error.read(1_000).decode(errors='replace')}") from None
 
 
 def _head(given: argparse.Namespace) -> list[str]:
