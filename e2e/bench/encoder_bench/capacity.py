@@ -34,7 +34,7 @@ TOKENS = (32, 64, 128, 256, 512, 1024)
 LABELS = (5, 10, 25)
 # different requests of a line
 BODIES = 64
-TOKENS_IN_FLIGHT = {"cuda": 192_000, "cpu": 4_000}
+TOKENS_IN_FLIGHT = {"cuda": 600_000, "cpu": 4_000}
 # a line's start and end, beside the measured time
 LINE_SECONDS = 0.8
 # of a line's requests, before what counts

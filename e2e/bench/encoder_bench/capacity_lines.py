@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# texts in flight at the same time, at most: several batches of several engines
+# texts in flight at the same time: several batches of several engines
 IN_FLIGHT = 512
-MOST_CLIENTS, FEWEST_CLIENTS = 64, 8
+# a connection stays with one of up to twelve API servers: with few of them, some servers would have none
+MOST_CLIENTS, FEWEST_CLIENTS = 64, 36
 # of one request of short texts: what plugins take by default is far more
 MOST_TOKENS_A_REQUEST = 16_384
 # answers to each client, with which a line has a rate

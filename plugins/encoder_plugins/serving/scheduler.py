@@ -36,7 +36,7 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decide about the next step as vLLM does, with fewer tokens where long requests meet short ones."""
         self._long &= self.requests.keys()
-        bounded = self._long and time.monotonic() - self._last_short < steps.RECENT_SECONDS
+        bounded = self._long and steps.is_bounded(time.monotonic(), self._last_short)
         self.max_num_scheduled_tokens = self._bound() if bounded else self._most
         return super().schedule(*args, **kwargs)
 

@@ -42,6 +42,11 @@ def is_short(extra: Mapping[str, Any] | None) -> bool:
     return extra is None or _LENGTH not in extra
 
 
+def is_bounded(now: float, last_short: float) -> bool:
+    """Return whether the next step has a bound, by the time of the last short request, in seconds of one clock."""
+    return now - last_short < RECENT_SECONDS
+
+
 def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int) -> int:
     """Return how many tokens the next step may have: all those of short requests, and some of long ones'.
 

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 class FakeClient:
     """Pools a prompt to its token ids when it is let, the last prompt first."""
 
-    def __init__(self, policy: str = "priority") -> None:
+    def __init__(self, policy: str = "priority", device: str = "cpu") -> None:
         self.vllm_config = SimpleNamespace(
-            scheduler_config=SimpleNamespace(policy=policy), device_config=SimpleNamespace(device_type="cpu")
+            scheduler_config=SimpleNamespace(policy=policy), device_config=SimpleNamespace(device_type=device)
         )
         self.renderer = SimpleNamespace(render_cmpl_async=self.render)
         self.requests: dict[str, dict[str, Any]] = {}
@@ -259,17 +259,21 @@ async def test_a_request_comes_later_by_a_millisecond_for_ten_tokens(
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("device", "lengths", "expected"),
     [
-        ((2_048,), [None]),
-        ((2_049,), ["long"]),
-        ((1_000, 1_048), ["unknown", None]),
+        ("cpu", (2_048,), [None]),
+        ("cpu", (2_049,), ["long"]),
+        ("cpu", (1_000, 1_048), ["unknown", None]),
         # what was sent before the request was known to be long has no mark of it
-        ((1_000, 1_049, 5), ["unknown", "long", "long"]),
+        ("cpu", (1_000, 1_049, 5), ["unknown", "long", "long"]),
+        ("cuda", (8_192,), [None]),
+        ("cuda", (8_193,), ["long"]),
     ],
 )
-async def test_the_scheduler_sees_which_requests_are_long(lengths: tuple[int, ...], expected: list[str | None]) -> None:
-    client = FakeClient()
+async def test_the_scheduler_sees_which_requests_are_long(
+    device: str, lengths: tuple[int, ...], expected: list[str | None]
+) -> None:
+    client = FakeClient(device=device)
     client.open.set()
     parts = [Part(make=lambda length=length: [Prompt(token_ids=[1] * length)], size=0) for length in lengths]  # type: ignore[misc]
     await engine_of(client).encode_parts(parts)

@@ -46,3 +46,8 @@ def test_a_step_has_all_short_requests_and_a_part_of_the_long_ones(
     left: Sequence[tuple[int, bool]], expected: int
 ) -> None:
     assert steps.step_tokens(left, 1_000, 100) == expected
+
+
+@pytest.mark.parametrize(("now", "bounded"), [(5.0, True), (5.9, True), (6.1, False)])
+def test_a_short_request_bounds_the_steps_of_a_second(now: float, bounded: bool) -> None:
+    assert steps.is_bounded(now, 5.0) is bounded
