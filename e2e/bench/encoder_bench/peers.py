@@ -155,9 +155,9 @@ def _library(task: Task, name: str) -> Measure:
 def ours(task: Task) -> Measure:
     """Start ours without a server: it gets requests of so many texts, one behind the other."""
     from encoder_bench import server
-    from encoder_plugins.offline import client
+    from encoder_plugins import offline
 
-    model = client.Model(
+    model = offline.Model(
         task.artifact,
         accelerator="cpu" if task.device == "cpu" else "nvidia",
         dtype=task.dtype,

@@ -163,10 +163,10 @@ def _best(task: Task, texts: Sequence[str], call: Callable[[int], object]) -> tu
 
 def ours(task: Task) -> Cells:
     """Start the engines of ours without a server: they get requests of so many texts, one behind the other."""
-    from encoder_plugins.offline import client
+    from encoder_plugins import offline
 
     accelerator: Any = "cpu" if task.device == "cpu" else "nvidia"
-    model = client.Model(
+    model = offline.Model(
         task.artifact,
         accelerator=accelerator,
         dtype=task.dtype,

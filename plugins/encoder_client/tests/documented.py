@@ -35,15 +35,15 @@ def _address(host: str) -> re.Pattern[str]:
     return re.compile(rf"http://{host}\.(?:demo|search)\.svc")
 
 
+def blocks(page: Path) -> list[str]:
+    """Return the examples in Python that a page has."""
+    return _BLOCK.findall(page.read_text("utf-8"))
+
+
 def examples(host: str) -> list[tuple[Path, str, str]]:
     """Return the examples that call a server of this name: page, source, and the address that is called."""
     address = _address(host)
-    return [
-        (page, block, found[0])
-        for page in PAGES
-        for block in _BLOCK.findall(page.read_text("utf-8"))
-        if (found := address.search(block))
-    ]
+    return [(page, block, found[0]) for page in PAGES for block in blocks(page) if (found := address.search(block))]
 
 
 async def run(host: str, url: str, page: Path) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from safetensors.torch import load_file, save_file
 from encoder_checkpoints.original import original
 from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, TruncationWarning
 from encoder_client.tests import documented
+from encoder_plugins import offline
 from encoder_plugins.artifact import manifest
 from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
-from encoder_plugins.offline import client as offline
 from encoder_plugins.prep.tests.changed_checkpoint import change
 from encoder_plugins.serving.tests import in_process
 
@@ -330,6 +330,20 @@ def test_without_http_the_answers_are_the_same(server: Server, prepared: tuple[L
             lost[-1].result()
     with pytest.raises(EngineEnded):
         model.answer(requests[0])
+
+
+def test_the_example_without_a_server_runs_as_it_stands_on_the_page(
+    server: Server, prepared: tuple[Library, Path]
+) -> None:
+    (block,) = [
+        found for found in documented.blocks(documented.ROOT / "docs" / "serving.md") if "offline.Model(" in found
+    ]
+    texts = [f"{number} {TEXTS[4]}" for number in range(40)]
+    variables: dict[str, Any] = {"texts": texts}
+    exec(block.replace("artifacts/ner", str(prepared[1])), variables)
+    expected = server.answer(texts=texts[32:], labels=["person", "city"])
+    for mine, theirs in zip(results(variables["answer"]), results(expected), strict=True):
+        assert_same(mine["entities"], theirs["entities"])
 
 
 def results(answer: dict[str, Any]) -> list[dict[str, Any]]:

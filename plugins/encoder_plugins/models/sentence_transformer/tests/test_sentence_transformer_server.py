@@ -21,13 +21,13 @@ import pytest
 from encoder_checkpoints.original import original
 from encoder_client import AsyncSentenceTransformer, InvalidRequestError, NotServedError, SentenceTransformer
 from encoder_client.tests import documented
+from encoder_plugins import offline
 from encoder_plugins.compatibility import installed_plugins, installed_vllm
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding.vectors import finish
 from encoder_plugins.families.retrieval import calibration
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype, Vectors
-from encoder_plugins.offline import client as offline
 from encoder_plugins.parity.client import versions
 from encoder_plugins.serving.tests.servers import Server, minilm, running
 
