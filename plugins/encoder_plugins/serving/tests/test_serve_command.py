@@ -372,6 +372,7 @@ def test_engines_of_a_gpu_start_at_once_and_take_turns(
     replicas = service(accelerator="nvidia", arguments=("--data-parallel-size", "2"))
     for other, tuning in ((service(accelerator="nvidia"), SINGLE), (service(), SEVERAL), (replicas, SEVERAL)):
         assert "--worker-cls" not in serve.command(other, PLUGIN, CHECKPOINT, tuning, "python")
+        assert "VLLM_ENGINE_READY_TIMEOUT_S" not in serve.environment({}, other, tuning, 4, SETTINGS)
 
 
 @pytest.mark.parametrize("all_listened", [True, False])
