@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
+from encoder_plugins.families.gliner.payload import RunList
 from encoder_plugins.families.gliner.prompt import LabelProblem, Labels, WordPrompts, plain
 
 # labels whose tokens are remembered: at most some 100 MB
@@ -53,7 +54,7 @@ class BiPromptBuilder(WordPrompts):
             if len(self._runs) + len(made) > _CACHED_LABELS:
                 self._runs = {}
             self._runs.update({label: run for label, run in made.items() if len(label) <= _CACHED_CHARACTERS})
-        return Labels(self.first, np.arange(len(labels), dtype=np.int32), tuple(run or b"" for run in runs))
+        return Labels(self.first, np.arange(len(labels), dtype=np.int32), RunList(run or b"" for run in runs))
 
     def runs(self, labels: Sequence[str]) -> list[bytes]:
         """Return the token ids of each label, and remember none of them; raises as ``labels``."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from encoder_plugins.artifact import label_sets
 from encoder_plugins.families.gliner.label_runs import BiPromptBuilder
+from encoder_plugins.families.gliner.payload import RunList
 from encoder_plugins.families.gliner.prompt import LabelProblem, Labels
 
 # labels that are tokenised at once
@@ -110,7 +111,7 @@ class LabelSet:
         return self._made(self.texts.find(names))
 
     def _made(self, numbers: Sequence[int]) -> Labels:
-        runs = tuple(self.run(number) for number in numbers)
+        runs = RunList(self.run(number) for number in numbers)
         return Labels(self._builder.first, np.arange(len(runs), dtype=np.int32), runs)
 
 

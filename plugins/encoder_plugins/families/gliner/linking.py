@@ -139,7 +139,7 @@ class LinkingProcessor(SetProcessor):
             raise InvalidRequest("there are no labels to encode", param="data.labels")
         names = request.unique(data.labels, "data.labels", self.limits)
         runs = self._labels(data, 0, names).runs
-        self._check_tokens(data, set(runs))
+        self._check_tokens(data, payload.RunList.of(runs).tokens)
         return LabelsToEncode(names, runs, lora)
 
     async def run(self, request: Parsed | Unsplit | LabelsToEncode, engine: Engine) -> Response:
@@ -161,8 +161,13 @@ class LinkingProcessor(SetProcessor):
         """Check what the envelope holds, and make its prompts."""
         given = self._given(data)
         parsed = super().prepare(data, lora)
-        different = {run for part in parsed.parts for run in part.item.runs}
-        self._check_tokens(data, different - given.keys())
+        # texts of a request have the same list mostly, as one object
+        lists = list({id(part.item.runs): part.item.runs for part in parsed.parts}.values())
+        if len(lists) == 1 and not given:
+            self._check_tokens(data, payload.RunList.of(lists[0]).tokens)
+        else:
+            different = {run for runs in lists for run in runs}
+            self._check_tokens(data, payload.RunList(different - given.keys()).tokens)
         if not given:
             return parsed
         runs = [payload.decode_runs(prompt.parameters or {}) for prompt in parsed.prompts]
@@ -230,8 +235,8 @@ class LinkingProcessor(SetProcessor):
             self._check_count(tables, before)
         return super()._candidates(text, tables, data, before)
 
-    def _check_tokens(self, data: EntityRequest, different: set[bytes]) -> None:
-        if (tokens := sum(map(len, different)) // 4) > self._label_tokens:
+    def _check_tokens(self, data: EntityRequest, tokens: int) -> None:
+        if tokens > self._label_tokens:
             given = ("labels", "labels_per_text", "candidates_per_text", "label_set")
             field = next(name for name in given if getattr(data, name, None) is not None)
             raise InvalidRequest(

@@ -6,7 +6,7 @@ Positions are packed into bytes, because vLLM copies a request's parameters deep
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,40 @@ _VECTOR = np.asarray([-1], _POSITION).tobytes()
 # the largest number of a vector: beyond it 16 bits hold no number at all
 VECTOR_LIMIT = 65504.0
 # lists of runs that are remembered, as one object each, and the bytes of the longest: requests have the same ones again and again
-_REMEMBERED_LISTS, _REMEMBERED_BYTES = 8, 4 << 20
+_REMEMBERED_LISTS, _REMEMBERED_BYTES = 8, 8 << 20
 # bytes of the vectors of labels that a worker keeps: 64 000 labels of width 1024 in 16 bits
 LABEL_CACHE_BYTES = 128 << 20
+
+
+class RunList(tuple[bytes, ...]):
+    """The token ids of a list of labels, one after the other; equal to a tuple of them.
+
+    A list may have 100 000 labels, and come with every request: what is made of all of them is made once for each object.
+    """
+
+    @classmethod
+    def of(cls, runs: Iterable[bytes]) -> RunList:
+        """Return the object itself, or one of what is none yet."""
+        return runs if isinstance(runs, cls) else cls(runs)
+
+    def __hash__(self) -> int:
+        """Return the tuple's own; a tuple computes it anew each time."""
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    @functools.cached_property
+    def wire(self) -> tuple[bytes, bytes]:
+        """What ``extra_kwargs`` hold of them: all token ids, and the number of each label's."""
+        lengths = np.fromiter(map(len, self), np.int64, len(self)) // _POSITION.itemsize
+        return b"".join(self), lengths.astype(_POSITION).tobytes()
+
+    @functools.cached_property
+    def tokens(self) -> int:
+        """Tokens of those that are different."""
+        return sum(map(len, set(self))) // _POSITION.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +137,8 @@ def decode(extra: Mapping[str, Any] | None) -> list[Item] | None:
 
 def encode_runs(runs: Sequence[bytes]) -> dict[str, Any]:
     """Return what a prompt whose labels have an encoder of their own has in its ``extra_kwargs`` beside the rest."""
-    lengths = np.asarray([len(run) // _POSITION.itemsize for run in runs], _POSITION)
-    return {"label_runs": b"".join(runs), "label_run_tokens": lengths.tobytes()}
+    tokens, lengths = RunList.of(runs).wire
+    return {"label_runs": tokens, "label_run_tokens": lengths}
 
 
 def encode_labels(runs: Sequence[bytes]) -> dict[str, Any]:
@@ -148,11 +179,11 @@ def decode_runs(extra: Mapping[str, Any]) -> tuple[bytes, ...]:
     return _runs(tokens, lengths)
 
 
-def _runs(tokens: bytes, lengths: bytes) -> tuple[bytes, ...]:
+def _runs(tokens: bytes, lengths: bytes) -> RunList:
     ends = np.cumsum(np.frombuffer(lengths, _POSITION).astype(np.int64) * _POSITION.itemsize)
     if not len(ends) or ends[-1] != len(tokens) or (np.diff(ends, prepend=0) <= 0).any():
         raise ValueError(f"label_run_tokens do not add up to {len(tokens)} bytes")
-    return tuple(tokens[begin:end] for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False))
+    return RunList(tokens[begin:end] for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False))
 
 
 _remembered_runs = functools.lru_cache(maxsize=_REMEMBERED_LISTS)(_runs)

@@ -412,7 +412,7 @@ def _shared_runs(items: list[Item]) -> tuple[list[Item], tuple[bytes, ...]]:
         replace(item, labels=np.array([numbers.setdefault(run, len(numbers)) for run in item.runs], np.int32))
         for item in items
     ]
-    return shared, tuple(numbers)
+    return shared, payload.RunList(numbers)
 
 
 def unpack(tables: Sequence[torch.Tensor], parsed: Parsed) -> Iterator[torch.Tensor]:
