@@ -107,8 +107,12 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         ({"prompt_name": "query"}, "data.text", "neither"),
         ({"text": "a", "prompt_name": "query", "pool_factor": 2}, "data.pool_factor", "only the rows of documents"),
         ({**SCORED, "prompt_name": "fact"}, "data.prompt_name", "scores are those of"),
-        # 2 queries of 32 rows of 32 numbers of 4 bytes, times 2 documents
-        ({"queries": ["a", "b"], "documents": ["c", "d", "e"]}, "data.documents", "24576 bytes; the limit is 20000"),
+        # 2 queries of 32 rows of 32 numbers of 4 bytes, times 3 documents
+        (
+            {"queries": ["a", "b"], "documents": ["c", "d", "e"]},
+            "data.documents",
+            "^64 rows of queries, once for each of 3 documents, are 24576 bytes; the limit is 20000",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_by_field_and_limit(data: dict[str, Any], param: str, says: str, model: Path) -> None:
@@ -134,6 +138,13 @@ def test_a_request_up_to_its_limits_is_taken(data: dict[str, Any], limits: dict[
     request = served(model, **limits).parse(POOLING, bodies.encode(data))
     assert len(request.texts) == len(data.get("documents") or data.get("texts") or [data["text"]])
     assert not request.further
+
+
+def test_rows_that_are_sent_once_are_refused_without_a_number_of_documents(model: Path) -> None:
+    small = served(model, score_bytes=4095)
+    with pytest.raises(InvalidRequest) as caught:
+        small.parse(POOLING, bodies.encode({"query": "a", "documents": ["b"]}))
+    assert caught.value.message.startswith("32 rows of queries are 4096 bytes; the limit is 4095 a request")
 
 
 def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position(model: Path) -> None:
