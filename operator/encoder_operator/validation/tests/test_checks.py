@@ -135,7 +135,23 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             Reason.ONE_NODE_ONLY,
             "podAffinity must not have required terms",
         ),
+        # its own namespace by its name, and every namespace
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN | {"namespaces": ["demo"]}]}}},
+            Reason.ONE_NODE_ONLY,
+            "to be separated by kubernetes.io/hostname, but the volume is ReadWriteOnce",
+        ),
+        (
+            ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN | {"namespaceSelector": {}}]}}},
+            Reason.ONE_NODE_ONLY,
+            "podAntiAffinity requires",
+        ),
         (ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD]}, Reason.ONE_NODE_ONLY, "spread by zone"),
+        (
+            ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"labelSelector": OWN["labelSelector"]}]},
+            Reason.ONE_NODE_ONLY,
+            "spread by zone",
+        ),
         (
             ONE_NODE
             | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"disk": "hdd"}}},
@@ -167,7 +183,17 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
         ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OTHER]}}},
         ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [OWN | {"namespaces": ["elsewhere"]}]}}},
         ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": OWN}]}}},
+        ONE_NODE
+        | {
+            "spec.serving.affinity": {
+                "podAntiAffinity": {REQUIRED: [OWN | {"namespaceSelector": {"matchLabels": {"team": "search"}}}]}
+            }
+        },
+        # a term without a selector matches no pod
+        ONE_NODE | {"spec.serving.affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}},
+        ONE_NODE | {"spec.serving.affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": OTHER}]}}},
         ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"whenUnsatisfiable": "ScheduleAnyway"}]},
+        ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"labelSelector": OTHER["labelSelector"]}]},
         {"spec.serving.topologySpreadConstraints": [SPREAD]},
         ONE_NODE | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"zone": "a"}}},
     ],
@@ -256,6 +282,15 @@ def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
     with pytest.raises(NotAccepted, match=r"engine\.cpu"):
         parsed_model(None, without)
     assert parsed_model({"spec.image": "mine:1"}, without).spec.image == "mine:1"
+
+
+def test_every_image_that_is_missing_is_named() -> None:
+    without = SETTINGS.images.model_copy(update={"engine": {}, "prep": {}, "operator": ""})
+    with pytest.raises(NotAccepted) as refused:
+        parsed_model(None, SETTINGS.model_copy(update={"images": without}))
+    assert refused.value.reason is Reason.NO_IMAGE
+    names = "engine.cpu.sentence_transformer, prep.sentence_transformer, operator"
+    assert refused.value.message == f"no image is configured for {names}: set it in the chart's values"
 
 
 def test_an_accelerator_without_a_default_dtype_needs_a_dtype() -> None:
