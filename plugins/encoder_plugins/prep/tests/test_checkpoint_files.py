@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from encoder_plugins.errors import PickleRefused, PluginError, RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.prep.checkpoint import Selection, SourceFile
 from encoder_plugins.prep.checkpoint_files import (
+    auxiliary,
     converted_name,
     enforce,
+    is_root_weights,
     left_out,
     module_folders,
     refuse_code,
@@ -65,6 +70,65 @@ def test_a_checkpoint_without_weights_is_refused() -> None:
         chosen("config.json", "onnx/model.onnx", "training_args.bin")
 
 
+def test_at_most_three_pickles_are_named() -> None:
+    names = [f"pytorch_model-0000{number}-of-00004.bin" for number in (1, 2, 3, 4)]
+    with pytest.raises(PickleRefused) as caught:
+        chosen(*reversed(names))
+    assert f"weights are pickled only ({', '.join(names[:3])}), which can run code" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["training_args.bin", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state_0.pth", "trainer_state.bin"]
+)
+def test_what_a_training_run_leaves_is_taken_for_no_weights(name: str) -> None:
+    taken = chosen("pytorch_model.bin", f"{name}", f"my_{name}", allow_pickle=True)
+    assert taken == (set(), {"pytorch_model.bin", f"my_{name}"})
+
+
+def test_code_is_selected_beside_the_files_and_everything_by_its_path() -> None:
+    files = [SourceFile(path=path, size=1) for path in ("z.py", "b.json", "model.safetensors", "a.py", "a.txt")]
+    found = select_folders(files, [""])
+    assert [file.path for file in found.files] == ["a.txt", "b.json", "model.safetensors"]
+    assert [file.path for file in found.code] == ["a.py", "z.py"]
+
+
+def test_weights_of_another_name_are_taken_where_there_is_no_index() -> None:
+    assert chosen("a.safetensors", "b.safetensors", "other.index.json") == ({"a.safetensors", "b.safetensors"}, set())
+
+
+def test_a_folder_that_is_named_twice_is_taken_once() -> None:
+    modules = json.dumps([{"path": "1_Pooling"}, {"type": "x.Normalize"}, {"path": "1_Pooling"}]).encode()
+    assert module_folders(modules) == ("", "1_Pooling")
+    assert module_folders(None) == ("",)
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [("model.safetensors", True), ("2_Dense/model.safetensors", False), ("tokenizer.json", False)],
+)
+def test_weights_of_the_root_are_told_from_those_of_a_folder(path: str, root: bool) -> None:
+    assert is_root_weights(SourceFile(path=path, size=1)) is root
+
+
+def auxiliary_of(selected: Selection | None, *paths: str, allow_pickle: bool = False) -> list[str]:
+    """Return the paths that are taken of an auxiliary repository, of which the plugin selects this."""
+    plugin: Any = SimpleNamespace(auxiliary_files=lambda name, listing: selected)
+    listing = [SourceFile(path=path, size=1) for path in paths]
+    return [file.path for file in auxiliary(plugin, "encoder", listing, allow_pickle=allow_pickle)]
+
+
+def test_an_auxiliary_repository_gives_its_texts_unless_the_plugin_selects_more() -> None:
+    listed = ("tokenizer.json", "model.safetensors", "config.json", "onnx/config.json", "model.safetensors.index.json")
+    assert auxiliary_of(None, *listed) == ["config.json", "tokenizer.json"]
+    with pytest.raises(SourceFileNotFound, match="neither configuration nor tokenizer in its root"):
+        auxiliary_of(None, "model.safetensors", "onnx/config.json")
+    pickled = Selection(files=(SourceFile(path="b.json", size=1),), pickles=(SourceFile(path="a.pt", size=1),))
+    assert auxiliary_of(pickled, allow_pickle=True) == ["a.pt", "b.json"]
+    with pytest.raises(PickleRefused, match=r"the auxiliary repository encoder has pickled models \(a\.pt\)"):
+        auxiliary_of(pickled)
+    assert auxiliary_of(Selection(files=pickled.files)) == ["b.json"]
+
+
 WEIGHTS = SourceFile(path="model.safetensors", size=1)
 
 
@@ -107,6 +171,9 @@ def test_a_list_of_modules_that_is_none_is_refused(content: bytes) -> None:
         ("gliner_config.json", {"encoder_config": {"auto_map": {"AutoModel": "m.M"}}}, RemoteCodeRefused),
         ("modules.json", [{"path": "", "type": "custom_st.Transformer"}], RemoteCodeRefused),
         ("modules.json", [{"path": "", "type": "a_library.Transformer"}], None),
+        ("modules.json", [{"path": ""}, {"type": "train"}], RemoteCodeRefused),
+        ("config.json", {"encoders": [{"a": 1}, {"auto_map": {"AutoModel": "m.M"}}]}, RemoteCodeRefused),
+        ("config.json", {"auto_map": {}, "text_config": {"auto_map": None}}, None),
         ("config.json", {"architectures": ["BertModel"]}, None),
         ("vocab.json", ["a", "b"], None),
     ],
@@ -118,6 +185,16 @@ def test_code_of_a_repository_is_refused(path: str, content: object, error: type
     else:
         with pytest.raises(error):
             refuse_code(path, json.dumps(content).encode(), listing)
+
+
+def test_a_configuration_that_is_nested_too_deeply_is_refused() -> None:
+    refused = 0
+    for depth in range(1, sys.getrecursionlimit() + 2, 5):
+        try:
+            refuse_code("config.json", b"[" * depth + b"]" * depth, [])
+        except Unsupported:
+            refused += 1
+    assert refused > 0
 
 
 def test_converted_weights_have_the_name_that_loaders_look_for() -> None:
