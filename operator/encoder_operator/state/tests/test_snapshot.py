@@ -170,6 +170,22 @@ async def test_a_cancelled_batch_is_an_error_to_its_callers_and_a_cancelled_call
     assert await one.read(keys[0]) is not None
 
 
+async def test_an_error_of_a_batch_is_reported_to_its_callers_alone() -> None:
+    class Broken(Counting):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if request.url.path.endswith("/pods"):
+                raise ValueError("broken")
+            return await super().handle_async_request(request)
+
+    fake, reports = Broken(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    with pytest.raises(ValueError, match="broken"):
+        await reader(fake).read(fake.model("m", "demo"))
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reports == []
+
+
 async def test_a_model_that_is_being_deleted_is_none() -> None:
     fake = Counting()
     key = fake.model("m", "demo")
@@ -215,6 +231,14 @@ async def test_an_object_of_the_models_name_without_its_label_is_read_if_the_spe
     }
 
 
+async def test_an_object_of_another_name_with_the_models_label_is_no_namesake() -> None:
+    fake = Counting()
+    key = fake.model("m", "demo")
+    fake.put("deployments", {"metadata": {"name": "a", "namespace": "demo", "labels": {"encoders.dev/model": "m"}}})
+    found = await view(fake, key)
+    assert ([child["metadata"]["name"] for child in found.children["Deployment"]], found.namesakes) == (["a"], {})
+
+
 async def test_a_cluster_without_the_gateway_api_gets_no_request_for_routes() -> None:
     fake = Counting()
     found = await view(fake, fake.model("m", "demo", **{"spec.network": {"httpRoute": {}}}))
@@ -227,14 +251,17 @@ async def test_the_gateway_api_is_looked_for_every_five_minutes() -> None:
     fake, now = Counting(), [0.0]
     key = fake.model("m", "demo")
     one = reader(fake, clock=lambda: now[0])
-    seen = []
+    seen: list[object] = []
+    lists: list[int] = []
     for now[0], there in ((0.0, False), (300.0, True), (301.0, True), (601.0, False), (602.0, False), (903.0, True)):
         fake.gateway_api = there
         found = await one.read(key)
         seen.append(found and found.gateway_api)
+        lists.append(fake.asked.count("httproutes"))
     # at 601 s the list finds that the Gateway API is gone; it is looked for again 300 s later
     assert seen == [False, False, True, False, False, True]
     assert fake.asked.count("v1") == 3
+    assert lists[4] == lists[3]
 
 
 async def test_routes_that_cannot_be_listed_are_an_error() -> None:
