@@ -78,6 +78,25 @@ def test_turns_of_many_namespaces_are_forgotten_oldest_first() -> None:
         previous = turn
 
 
+def test_the_namespace_whose_last_turn_is_longest_ago_is_next() -> None:
+    slots, enqueued = prep_slots(1)
+    a, b, c, new = (NamespacedName(tenant, "m") for tenant in ("a", "b", "c", "new"))
+    for key in (a, b, a, c):
+        assert start(slots, key)
+        slots.set_jobs(key, [])
+    assert start(slots, ONE)
+    # in another order than that of their turns
+    for key in (c, a, b, new):
+        slots.wait(key)
+    previous = ONE
+    for turn in (new, b, a, c):
+        enqueued.clear()
+        slots.set_jobs(previous, [])
+        assert enqueued == [turn]
+        assert start(slots, turn)
+        previous = turn
+
+
 def test_a_model_that_is_reconciled_while_it_waits_keeps_its_place() -> None:
     slots, enqueued = prep_slots(1)
     assert [start(slots, key) for key in (ONE, TWO, THREE)] == [True, False, False]
@@ -113,6 +132,10 @@ def test_a_model_that_no_longer_needs_a_slot_leaves_the_queue() -> None:
     slots.leave(TWO)
     slots.set_jobs(ONE, [])
     assert enqueued == [THREE]
+    # nor does it keep the slot that it was enqueued for
+    slots.wait(FOUR)
+    slots.leave(THREE)
+    assert enqueued[1:] == [FOUR]
 
 
 def test_a_job_that_cannot_run_holds_no_slot_but_counts_in_its_namespace() -> None:
@@ -301,11 +324,13 @@ def test_a_job_has_finished_by_its_conditions(status: Any, finished: bool) -> No
 def test_slots_of_a_forgotten_namespace_go_to_the_others() -> None:
     slots, enqueued = prep_slots(2)
     other = NamespacedName("other", "m")
+    kept = NamespacedName("other", "kept")
     slots.set_jobs(ONE, ["prep"], ["pending"])
+    slots.set_jobs(kept, [], ["pending"])
     slots.reserve(TWO)
     for key in (THREE, other):
         slots.wait(key)
     slots.forget("demo")
-    assert not any(slots.has_job(key) for key in (ONE, TWO))
+    assert [slots.has_job(key) for key in (ONE, TWO, kept)] == [False, False, True]
     assert set(enqueued) == {other}
     assert metrics.PREPS.labels("queued")._value.get() == 1
