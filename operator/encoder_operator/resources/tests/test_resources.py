@@ -272,3 +272,46 @@ def test_the_prep_job_has_the_queue_of_its_model_and_its_pods_have_not() -> None
     # the queue would count the pods once more
     assert queue not in job["spec"]["template"]["metadata"]["labels"]
     assert queue not in prep_job.build(parsed_model(), KEY, shared=True, settings=SETTINGS)["metadata"]["labels"]
+
+
+def test_a_preparation_is_tried_again_only_for_what_changes_it() -> None:
+    def hash_of(changes: dict[str, Any]) -> str:
+        return prep_job.inputs_hash(parsed_model(changes), KEY)
+
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}
+    hub = "spec.source.huggingFace"
+    worth: list[dict[str, Any]] = [
+        {},
+        {f"{hub}.revision": "2" * 40},
+        {f"{hub}.endpoint": "https://hub.example.org"},
+        {f"{hub}.caConfigMapRef": {"name": "ca"}},
+        {"spec.source.auxiliary": [{"repo": "a/b", "revision": "3" * 40}]},
+        {"spec.storage": {"claimName": "mine"}},
+        {"spec.prepare.backoffLimit": 1},
+        {"spec.prepare.nodeSelector": {"disk": "ssd"}},
+        {"spec.prepare.env": [{"name": "A", "value": "b"}]},
+        {"spec.serving.nodeSelector": {"pool": "a"}},
+        {"spec.serving.affinity": {"nodeAffinity": {REQUIRED: terms}}},
+        {"spec.serving.imagePullSecrets": [{"name": "registry"}]},
+        {"spec.serving.imagePullSecrets": [{"name": "other"}]},
+        GPU | {"spec.serving.acceleratorProduct": "NVIDIA-L4"},
+        GPU | {"spec.serving.acceleratorProduct": "NVIDIA-H200"},
+    ]
+    assert len({hash_of(changes) for changes in worth}) == len(worth)
+    assert prep_job.inputs_hash(parsed_model(), "another") != hash_of({})
+    sets = [[{"name": "a", "sha256": number * 64, "url": "http://web/a.jsonl"}] for number in "12"]
+    linker: dict[str, Any] = {"spec.plugin": "deberta_gliner_linker", "spec.image": "mine:1"}
+    images = SETTINGS.images.model_copy(update={"prep": {"deberta_gliner_linker": "prep:1"}})
+    settings = SETTINGS.model_copy(update={"images": images})
+    found = {
+        prep_job.inputs_hash(parsed_model(linker | {"spec.labelSets": labels}, settings), KEY) for labels in ([], *sets)
+    }
+    assert len(found) == 3
+    for changes in (
+        {"spec.serving.replicas": 3},
+        {"spec.serving.args": ["--seed=1"]},
+        # a field of a later version that is set to what it is without being set
+        {f"{hub}.allowMutableRevision": False},
+        {"spec.prepare.tolerations": []},
+    ):
+        assert hash_of(changes) == hash_of({})

@@ -103,6 +103,11 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             "a label set must set exactly one of configMapRef and url",
         ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
+        (
+            {"spec.serving.podTemplate": {"spec": {"terminationGracePeriodSeconds": 89}}},
+            Reason.POD_TEMPLATE_DENIED,
+            "spec.serving.podTemplate: spec.terminationGracePeriodSeconds is not allowed",
+        ),
         ({"spec.serving.env": [{"name": "VLLM_API_KEY"}]}, Reason.ENVIRONMENT_DENIED, "spec.serving.env: VLLM_API_KEY"),
         (
             {"spec.prepare": {"env": [{"name": "LD_PRELOAD"}]}},
@@ -158,6 +163,16 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             Reason.ONE_NODE_ONLY,
             "disk: hdd",
         ),
+        (
+            ONE_NODE
+            | GPU
+            | {
+                "spec.serving.acceleratorProduct": "NVIDIA-L4",
+                "spec.prepare": {"nodeSelector": {PRODUCT: "NVIDIA-H200"}},
+            },
+            Reason.ONE_NODE_ONLY,
+            "spec.prepare.nodeSelector sets nvidia.com/gpu.product: NVIDIA-H200 and spec.serving sets NVIDIA-L4, but",
+        ),
     ],
 )
 def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, Any], reason: Reason, said: str) -> None:
@@ -171,6 +186,8 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
     "changes",
     [
         {"spec.serving.limits": {"texts": 8}},
+        {"spec.serving.args": ["--seed=1"], "spec.serving.env": [{"name": "A", "value": "b"}]},
+        {"spec.serving.podTemplate": {"spec": {"terminationGracePeriodSeconds": 90}}},
         {"spec.serving.loadFormat": "safetensors"},
         GPU | {"spec.serving.loadFormat": "fastsafetensors"},
         {"spec.serving.loadFormat": "runai_streamer", "spec.image": "mine:1"},
@@ -196,6 +213,7 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
         ONE_NODE | {"spec.serving.topologySpreadConstraints": [SPREAD | {"labelSelector": OTHER["labelSelector"]}]},
         {"spec.serving.topologySpreadConstraints": [SPREAD]},
         ONE_NODE | {"spec.serving.nodeSelector": {"disk": "ssd"}, "spec.prepare": {"nodeSelector": {"zone": "a"}}},
+        ONE_NODE | {"spec.prepare": {"nodeSelector": {PRODUCT: "NVIDIA-L4"}}},
     ],
 )
 def test_what_can_work_is_accepted(changes: dict[str, Any]) -> None:
@@ -282,6 +300,14 @@ def test_an_image_of_ones_own_needs_none_of_the_operators() -> None:
     with pytest.raises(NotAccepted, match=r"engine\.cpu"):
         parsed_model(None, without)
     assert parsed_model({"spec.image": "mine:1"}, without).spec.image == "mine:1"
+
+
+def test_what_the_administrator_does_not_allow_is_not_accepted() -> None:
+    limited = SETTINGS.model_copy(update={"allow_custom_images": False})
+    found = parsed_model({"spec.image": "mine:1"}).spec
+    with pytest.raises(NotAccepted, match="allowCustomImages") as refused:
+        checks.check_spec(found, catalog.get("sentence_transformer"), limited)
+    assert refused.value.reason is Reason.NOT_PERMITTED
 
 
 def test_every_image_that_is_missing_is_named() -> None:
