@@ -106,7 +106,7 @@ def test_a_folder_that_is_named_twice_is_taken_once() -> None:
     ("path", "root"),
     [("model.safetensors", True), ("2_Dense/model.safetensors", False), ("tokenizer.json", False)],
 )
-def test_weights_of_the_root_are_told_from_those_of_a_folder(path: str, root: bool) -> None:
+def test_weights_of_the_root_are_those_in_no_folder(path: str, root: bool) -> None:
     assert is_root_weights(SourceFile(path=path, size=1)) is root
 
 
