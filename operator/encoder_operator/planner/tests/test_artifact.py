@@ -60,6 +60,9 @@ def test_each_code_of_a_failed_job_is_a_reason_and_nothing_is_tried_again(code: 
         (job(pod(terminated=ended(137, "", "OOMKilled")), failed="x"), Reason.OUT_OF_MEMORY, "memory"),
         (job(failed="DeadlineExceeded"), Reason.DEADLINE_EXCEEDED, "activeDeadlineSeconds"),
         (job(pod(reason="Evicted"), failed="x"), Reason.EVICTED, "evicted"),
+        # the pod did not end, so that its problem is the only report
+        (job(pod(mount_problem="timed out"), failed="x", message="limit"), Reason.VOLUME_NOT_MOUNTED, "timed out"),
+        (job(pod(phase="Running"), failed="x"), Reason.PREPARATION_FAILED, "The prep Job failed without a report"),
         (
             job(pod(waiting_reason="ImagePullBackOff", waiting_message="no such image")),
             Reason.IMAGE_PULL_FAILED,
@@ -124,9 +127,10 @@ def test_a_pod_that_made_room_is_no_try_and_one_that_took_too_much_is() -> None:
 
 
 def test_a_report_counts_before_the_job_is_complete() -> None:
-    found = decided(job(pod(terminated=ended(0, PREPARED, "Completed"))))
+    found = decided(job(pod(terminated=ended(0, {**PREPARED, "bytes": 5_040_000}, "Completed"))))
     assert found.artifact is not None
     assert found.artifact.digest == PREPARED["digest"]
+    assert found.message == f"The artifact has 5.0 MB and the digest {PREPARED['digest']}"
 
 
 @pytest.mark.parametrize(
