@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from encoder_plugins.prep.sources.local import FolderSource
 from encoder_plugins.prep.tests import tiny_checkpoint
 
 Requested = Callable[..., Request]
+LEFT_OUT = ("README.md", "onnx/model.onnx", "pytorch_model.bin", "train_script.py")
 
 
 def test_a_folder_is_copied_and_named_by_its_content(
@@ -46,6 +48,40 @@ def test_a_complete_artifact_does_not_need_its_source(
     assert prepare(requested("/nowhere"), Progress(lines.append)) == first
     # neither is the lock taken, for which the volume would have to be writable
     assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("further", "named"),
+    [
+        ([], "README.md, onnx/model.onnx, pytorch_model.bin, train_script.py"),
+        (["zz"], "README.md, onnx/model.onnx, pytorch_model.bin, train_script.py, zz"),
+        (["a.h5", "b.h5", "zz"], "README.md, a.h5, b.h5, onnx/model.onnx, pytorch_model.bin and 2 more"),
+    ],
+)
+def test_phases_bytes_and_the_first_files_that_are_left_out_are_reported(
+    requested: Requested, recorder: list[Path], checkpoint: Path, further: list[str], named: str
+) -> None:
+    for name in further:
+        (checkpoint / name).touch()
+    lines: list[dict[str, Any]] = []
+    request = requested(str(checkpoint))
+    prepare(request, Progress(lines.append))
+    phases = list(dict.fromkeys(line["phase"] for line in lines))
+    assert phases == ["listing", "download", "convert", "reference", "seal", "publish", "clean"]
+    began = next(line for line in lines if line["phase"] == "download")
+    others = [checkpoint / name for name in (*LEFT_OUT, *further)]
+    total = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file() and path not in others)
+    assert (began["total"], began["leftOut"]) == (total, named)
+
+
+def test_nothing_is_reported_as_left_out_where_all_is_taken(
+    requested: Requested, recorder: list[Path], checkpoint: Path
+) -> None:
+    for name in LEFT_OUT:
+        (checkpoint / name).unlink()
+    lines: list[dict[str, Any]] = []
+    prepare(requested(str(checkpoint)), Progress(lines.append))
+    assert not any("leftOut" in line for line in lines)
 
 
 def test_content_decides_the_revision_and_the_place_does_not(
