@@ -11,6 +11,8 @@ from encoder_operator.client.client import Client
 from encoder_operator.client.errors import RequestRejected, Unavailable
 from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
+from encoder_operator.controller.watch_progress import WatchProgress
+from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
 from encoder_operator.tests.fake_cluster import FakeCluster, Fault
 from encoder_operator.tests.harness import Harness, encoder_model
@@ -30,6 +32,24 @@ def slots(harness: Harness) -> PrepSlots:
     client = Client(config=FakeCluster.config(), transport=harness.fake)
     harness.reconciler = Reconciler(client, harness.operator_settings, prep_slots=found)
     return found
+
+
+class Remembered:
+    """An operator with all that it remembers of the models."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.progress, self.phases, self.slots = WatchProgress(), PhaseGauge(), PrepSlots(9)
+        harness.reconciler = Reconciler(
+            Client(config=FakeCluster.config(), transport=harness.fake),
+            harness.operator_settings,
+            watch_progress=self.progress,
+            prep_slots=self.slots,
+            phase_gauge=self.phases,
+        )
+
+    def of(self, key: NamespacedName) -> list[bool]:
+        """Return whether the versions that were read, the phase and a slot of a model are remembered."""
+        return [key in self.progress.models, key in self.phases.models, self.slots.has_job(key)]
 
 
 def enqueued(slots: PrepSlots) -> list[NamespacedName]:
@@ -173,3 +193,42 @@ async def test_a_model_that_needs_no_slot_any_longer_gives_up_its_turn(
     turns = enqueued(slots)
     slots.set_jobs(OTHER, [])
     assert turns == [LAST]
+
+
+async def test_models_of_a_namespace_that_is_not_served_any_more_are_forgotten(harness: Harness) -> None:
+    remembered = Remembered(harness)
+    elsewhere = NamespacedName("elsewhere", "minilm")
+    other = encoder_model()
+    other["metadata"]["namespace"] = elsewhere.namespace
+    harness.fake.put("encodermodels", other)
+    for key in (MODEL, elsewhere):
+        await harness.reconciler.reconcile(*key)
+        assert remembered.of(key) == [True, True, True]
+    before = harness.fake.version
+    harness.reconciler.forget("demo")
+    assert remembered.of(MODEL) == [False, False, False]
+    assert remembered.of(elsewhere) == [True, True, True]
+    assert harness.fake.version == before
+
+
+async def test_a_model_that_is_gone_is_forgotten(harness: Harness) -> None:
+    remembered = Remembered(harness)
+    await harness.reconcile()
+    assert remembered.of(MODEL) == [True, True, True]
+    # and its children at once
+    harness.fake.remove("encodermodels", "demo", "minilm")
+    await harness.reconcile()
+    assert remembered.of(MODEL) == [False, False, False]
+
+
+async def test_an_event_that_arrives_after_a_failed_reconcile_is_not_skipped(harness: Harness) -> None:
+    remembered = Remembered(harness)
+    harness.fake.forbidden = {"POST jobs"}
+    with pytest.raises(RequestRejected, match="jobs is forbidden"):
+        await harness.reconcile()
+    version = harness.live["metadata"]["resourceVersion"]
+    assert remembered.progress.record_event(MODEL, "EncoderModel", version)
+    harness.fake.forbidden = set()
+    await harness.reconcile()
+    version = harness.live["metadata"]["resourceVersion"]
+    assert not remembered.progress.record_event(MODEL, "EncoderModel", version)
