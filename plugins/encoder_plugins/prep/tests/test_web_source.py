@@ -104,6 +104,18 @@ def test_a_list_may_have_as_many_bytes_as_the_limit(
         source("two", line + b"\n").listing(collected()[0])
 
 
+def test_a_document_that_is_larger_than_any_list_is_refused(source: Source) -> None:
+    with pytest.raises(errors.Unsupported, match="a checksum list, which has at most 4194304 bytes"):
+        source("large", b"x" * (4 << 20) + b"x").listing(collected()[0])
+
+
+def test_a_document_without_a_name_is_named_index(server: WebServer, staging: Staging) -> None:
+    found = WebSource(f"{server.address}/", "0" * 64, staging=staging, policy=RetryPolicy(attempts=1))
+    with pytest.raises(errors.SourceFileNotFound, match=r"^index: 127\.0\.0\.1 answered 404"):
+        found.listing(collected()[0])
+    found.close()
+
+
 def test_a_document_that_is_there_is_not_requested_again_unless_it_is_another(
     server: WebServer, staging: Staging, source: Source
 ) -> None:
@@ -252,6 +264,18 @@ def test_what_is_missing_of_a_file_is_requested(server: WebServer, staging: Stag
     found.close()
     with pytest.raises(RuntimeError, match="closed"):
         found.fetch(file, staging.root / "other", collected()[0])
+
+
+def test_a_server_that_knows_no_ranges_sends_the_whole_file_again(
+    server: WebServer, staging: Staging, source: Source
+) -> None:
+    found = source("list", b"")
+    server.bodies["/config.json"] = CONFIG
+    file, partial = SourceFile(path="config.json", size=len(CONFIG), sha256=CONFIG_SHA256), staging.root / "partial"
+    partial.write_bytes(CONFIG[:3])
+    found.fetch(file, partial, collected()[0])
+    assert partial.read_bytes() == CONFIG
+    assert server.requests == [("GET", "/config.json", "bytes=3-")]
 
 
 @pytest.mark.parametrize(
