@@ -29,6 +29,7 @@ from encoder_operator.state.observed import (
     Verdict,
     parse_pod,
 )
+from encoder_operator.status.reasons import Reason
 from encoder_operator.tests.harness import SETTINGS, parsed_model
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -442,6 +443,33 @@ def test_a_running_comparison_is_reported_for_its_own_revision() -> None:
     of_serving = plan(replace(observed, parity_jobs=(job(serving, pod(serving, "old")),)), target)[0]
     assert of_serving.other is not None
     assert (of_serving.running, of_serving.other.reason) == ("", "ParityRunning")
+
+
+def test_an_inconclusive_comparison_of_the_revision_that_serves_is_no_running_one() -> None:
+    serving, target = revision(1), revision(2)
+    elsewhere = verdict(serving, passed=True, product=ELSEWHERE.product)
+    ended = job(serving, pod(serving), ended=1)
+    observed = ObservedState(
+        now=NOW, revisions=(serving, target), pods=(pod(serving),), verdicts=(elsewhere,), parity_jobs=(ended,)
+    )
+    found, applied, _ = plan(observed, target)
+    assert (applied, found.running, found.inconclusive) == ([], "", "")
+    assert found.other == (Reason.INCONCLUSIVE, f"Job {ended.name} ended without a report")
+
+
+def test_a_verdict_is_recorded_beside_a_comparison_without_one() -> None:
+    of = revision(1)
+    ended = [job(of, pod(of), ended=9), job(of, pod(of), 2, said=report(of, pod(of)), ended=1)]
+    observed = ObservedState(now=NOW, revisions=(of,), pods=(pod(of),), parity_jobs=tuple(ended))
+    assert [manifest["kind"] for manifest in plan(observed, of)[1]] == ["ControllerRevision"]
+
+
+def test_an_ephemeral_container_of_another_revision_is_not_named() -> None:
+    of, other = revision(1), revision(2)
+    entered = replace(pod(other), has_ephemeral_containers=True)
+    observed = ObservedState(now=NOW, revisions=(of, other), pods=(entered,))
+    assert plan(observed, of)[0].inconclusive == ""
+    assert plan(observed, None)[0].inconclusive == ""
 
 
 def test_the_pod_with_an_ephemeral_container_is_named_among_others() -> None:

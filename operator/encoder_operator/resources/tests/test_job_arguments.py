@@ -53,6 +53,24 @@ def prep_pod(plugin: str, fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("source", "given", "options"),
+    [
+        ({"http": {"url": "https://web/a.tar", "sha256": "1" * 64}}, "https://web/a.tar", {"sha256": "1" * 64}),
+        ({"pvc": {"claimName": "models", "path": "a/b/"}}, "/source/a/b", {}),
+        ({"pvc": {"claimName": "models"}}, "/source", {}),
+        ({"s3": {"uri": "s3://models/a", "region": "eu"}}, "s3://models/a", {"region": "eu"}),
+        ({"huggingFace": {"repo": "a/b", "revision": "2" * 40}}, "a/b", {"revision": "2" * 40}),
+    ],
+)
+def test_the_source_reaches_the_prep_job(source: dict[str, Any], given: str, options: dict[str, str]) -> None:
+    pod = prep_pod("sentence_transformer", {"spec.source": source})
+    parsed = build_parser("prepare").parse_args(pod["containers"][0]["args"])
+    assert parsed.source == given
+    kept = {name: getattr(parsed, name) for name in ("sha256", "region", "revision")}
+    assert {name: value for name, value in kept.items() if value} == options
+
+
 def test_label_sets_reach_the_prep_job_as_arguments_and_one_read_only_volume() -> None:
     sets = [
         {"name": "cities", "sha256": "1" * 64, "configMapRef": {"name": "a", "key": "cities.json"}},
