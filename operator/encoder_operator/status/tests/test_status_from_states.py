@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from encoder_operator.state.observed import (
-    Deployment,
-)
+from encoder_operator.planner.actions import Apply
+from encoder_operator.state.observed import Deployment
 from encoder_operator.status.pod_diagnosis import Problem
 from encoder_operator.status.reasons import Reason
 from encoder_operator.status.status import not_accepted_status, waiting_for_deletion_status
@@ -60,6 +59,34 @@ def test_a_model_that_serves() -> None:
     }
     assert {name: found[name] for name in expected} == expected
     assert not found.keys() & {"candidateRevision", "candidateParity", "parityJob", "prepJob"}
+
+
+def test_jobs_are_shown_from_their_creation_on() -> None:
+    created = [Apply({"kind": "Job", "metadata": {"name": name}}, None) for name in ("minilm-prep", "minilm-parity")]
+    found = status(artifact_plan=replace(READY, actions=(created[0],)), verification={"actions": (created[1],)})
+    assert (found["prepJob"], found["parityJob"]) == ("minilm-prep", "minilm-parity")
+
+
+def test_the_numbers_of_a_verdict_are_shown_and_nothing_else_of_it() -> None:
+    metrics = [
+        {"name": "cosine", "value": "0.9999", "threshold": "0.999", "worst": "long-1"},
+        {"name": "seconds", "value": "3", "threshold": None},
+        {"name": "agreement", "value": "1"},
+    ]
+    passed = verdict()
+    found = status(observed={"verdicts": (replace(passed, data={**passed.data, "metrics": metrics, "worst": [1]}),)})
+    assert found["parity"] == {
+        "result": "Passed",
+        "revision": "r1",
+        "accelerator": passed.product,
+        "metrics": [
+            {"name": "cosine", "value": "0.9999", "threshold": "0.999"},
+            {"name": "seconds", "value": "3"},
+            {"name": "agreement", "value": "1"},
+        ],
+        "cases": 3,
+        "ranAt": "2026-01-01T00:00:00Z",
+    }
 
 
 def test_the_artifact_is_shown_with_parameters_and_label_sets_that_it_was_prepared_with() -> None:
