@@ -144,6 +144,13 @@ def test_a_plugin_cannot_select_what_the_source_does_not_list() -> None:
         enforce(Selection(files=(WEIGHTS, SourceFile(path="other.json", size=1))), [WEIGHTS], allow_pickle=False)
 
 
+def test_a_plugin_cannot_select_a_path_outside_even_if_it_is_listed() -> None:
+    outside = SourceFile(path="../weights.bin", size=1)
+    for selected in (Selection(files=(WEIGHTS, outside)), Selection(files=(WEIGHTS,), pickles=(outside,))):
+        with pytest.raises(Unsupported, match="which is not a plain relative path"):
+            enforce(selected, [WEIGHTS, outside], allow_pickle=True)
+
+
 def test_files_that_are_left_out_are_named() -> None:
     adapter = SourceFile(path="adapter/weights.safetensors", size=1)
     assert left_out([WEIGHTS, adapter], Selection(files=(WEIGHTS,))) == ["adapter/weights.safetensors"]
