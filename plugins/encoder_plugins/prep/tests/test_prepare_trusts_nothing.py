@@ -14,7 +14,9 @@ import pytest
 
 from encoder_plugins import catalog, errors
 from encoder_plugins.artifact import manifest
+from encoder_plugins.artifact.cases import fingerprint
 from encoder_plugins.artifact.staging import Staging, discard
+from encoder_plugins.models.sentence_transformer.checkpoint import SentenceTransformerCheckpoint
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
@@ -115,6 +117,27 @@ def test_code_of_an_auxiliary_repository_is_refused(
     with pytest.raises(errors.RemoteCodeRefused, match="auto_map"):
         prepare(request, progress)
     assert recorder == []
+
+
+def test_an_artifact_records_auxiliary_files_and_inputs_and_is_found_by_them(
+    requested: Requested,
+    progress: Progress,
+    checkpoint: Path,
+    further: Path,
+    recorder: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # as if the format had a use for them
+    monkeypatch.setattr(SentenceTransformerCheckpoint, "check", lambda *_: None)
+    request = requested(str(checkpoint), auxiliary=(Auxiliary(str(further)),), inputs=[{"text": "a"}])
+    prepared = prepare(request, progress)
+    source = manifest.read(request.output).source
+    (auxiliary,) = source["auxiliary"]
+    assert (auxiliary["kind"], auxiliary["files"]) == ("pvc", manifest.tree_digest(further))
+    assert source["inputs"] == fingerprint(request.inputs)
+    lines: list[dict[str, Any]] = []
+    assert prepare(request, Progress(lines.append)) == prepared
+    assert lines == []
 
 
 @pytest.mark.parametrize(
