@@ -167,9 +167,14 @@ async def test_what_cannot_be_read_is_reported(harness: Harness, slots: PrepSlot
     await harness.reconcile()
     harness.edit(lambda live: live["spec"].update(parity={"inputs": {"configMapRef": {"name": "cases"}}}))
     harness.fake.forbidden = {f"GET {refused}"}
+    before = {name: value for name, value in harness.status.items() if name != "conditions"}
     with pytest.raises(RequestRejected, match=f"{refused} is forbidden"):
         await harness.reconcile()
     assert harness.condition("Degraded")[0] == "True"
+    # everything else is as it was
+    assert before["phase"] == "Preparing"
+    assert {name: value for name, value in harness.status.items() if name != "conditions"} == before
+    assert harness.condition("ArtifactReady") == ("False", "Preparing")
 
 
 @pytest.mark.parametrize("reason", ["suspended", "deleted", "unreadable"])
