@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import RequestRejected, Unavailable
+from encoder_operator.client.errors import Conflict, RequestRejected, Unavailable
 from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
 from encoder_operator.controller.watch_progress import WatchProgress
@@ -147,6 +147,21 @@ async def test_two_models_that_are_reconciled_at_once_do_not_take_the_same_slot(
     await asyncio.gather(*(reconciler.reconcile(*key) for key in (MODEL, OTHER)))
     assert len(harness.fake.of("jobs", component="prep")) == 1
     assert slots.has_job(MODEL) != slots.has_job(OTHER)
+
+
+async def test_a_job_whose_name_was_taken_for_a_moment_is_no_rejected_write(harness: Harness, slots: PrepSlots) -> None:
+    class Taken(httpx2.AsyncBaseTransport):
+        """Answers that the Job exists, which is gone when it is read."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if request.method == "POST" and request.url.path.endswith("/jobs"):
+                return httpx2.Response(409, json={"message": "it exists", "code": 409, "reason": "AlreadyExists"})
+            return await harness.fake.handle_async_request(request)
+
+    client = Client(config=FakeCluster.config(), transport=Taken())
+    with pytest.raises(Conflict, match="it exists"):
+        await Reconciler(client, harness.operator_settings, prep_slots=slots).reconcile(*MODEL)
+    assert "conditions" not in harness.status
 
 
 async def test_a_rejected_write_beside_a_running_job_gives_no_slot_back(harness: Harness, slots: PrepSlots) -> None:
