@@ -93,7 +93,8 @@ def select_folders(files: Sequence[SourceFile], folders: Iterable[str]) -> Selec
     for folder in folders:
         inside = in_folder(files, folder)
         weights = weights_in(inside)
-        taken += [*weights, *texts_in(inside, sharded=len(weights) > 1)]
+        sharded = any(_SHARD.fullmatch(PurePosixPath(file.path).name) for file in weights)
+        taken += [*weights, *texts_in(inside, sharded=sharded)]
         code += [file for file in inside if file.path.endswith(".py")]
         if not weights:
             pickles += [file for file in inside if is_pickle(file) and not is_training_state(file)]

@@ -41,8 +41,16 @@ def test_other_formats_of_the_same_weights_stay_behind() -> None:
     assert chosen(*files, *others) == (set(files), set())
 
 
-def test_shards_come_with_their_index_and_without_other_weights() -> None:
-    files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+@pytest.mark.parametrize(
+    "shards",
+    [
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+        # the only one is found by the index, too
+        ["model-00001-of-00001.safetensors"],
+    ],
+)
+def test_shards_come_with_their_index_and_without_other_weights(shards: list[str]) -> None:
+    files = [*shards, "model.safetensors.index.json"]
     assert chosen(*files, "consolidated.safetensors", "pytorch_model.bin.index.json") == (set(files), set())
 
 
