@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -182,8 +183,10 @@ class Model:
         """End the engines; requests without an answer get none."""
         for engine in self._engines:
             engine.hang_up()
+        # those that still start hear of it when they are ready; all have the same time for it
+        end = time.monotonic() + STOP_SECONDS
         for engine in self._engines:
-            engine.wait()
+            engine.wait(max(0.0, end - time.monotonic()))
 
     def _submit(self, body: bytes) -> Future[Answer]:
         if not self._engines:
@@ -263,7 +266,7 @@ class _Engine:
         try:
             self._here.recv()
         except (EOFError, ConnectionError):
-            self.wait()
+            self.wait(STOP_SECONDS)
             raise EngineEnded(f"the engine ended with {self._process.returncode} before it was ready") from None
         self._reader = threading.Thread(target=self._read, args=(self._here,), name="answers", daemon=True)
         self._reader.start()
@@ -314,10 +317,10 @@ class _Engine:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._here.fileno())) as both:
             both.shutdown(socket.SHUT_RDWR)
 
-    def wait(self) -> None:
-        """Wait until it has ended; if it does not, end it."""
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended; if it does not in time, end it."""
         try:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             pass
         finally:

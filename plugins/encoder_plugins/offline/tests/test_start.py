@@ -39,8 +39,9 @@ class FakeEngine:
     def hang_up(self) -> None:
         self.events.append(f"end {self._name}")
 
-    def wait(self) -> None:
-        pass
+    def wait(self, seconds: float) -> None:
+        assert 0 <= seconds <= client.STOP_SECONDS
+        self.events.append(f"waited {self._name}")
 
 
 @pytest.fixture
@@ -80,4 +81,5 @@ def test_where_one_does_not_start_the_others_end(prepared: Path, engines: type[F
     engines.fails = 1
     with pytest.raises(EngineEnded, match="it ended"):
         client.Model(prepared, accelerator="nvidia", engines=3)
-    assert {"end 0", "end 1", "end 2"} <= set(engines.events)
+    # all hear of it before one is waited for
+    assert engines.events[4:] == ["end 0", "end 1", "end 2", "waited 0", "waited 1", "waited 2"]
