@@ -1,5 +1,5 @@
 """An artifact without a server."""
 
-from encoder_plugins.offline.client import Answer, Model
+from encoder_plugins.offline.client import Model
 
-__all__ = ["Answer", "Model"]
+__all__ = ["Model"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# by vLLM's name of a device: tokens above which a request is a long one, and of a step what long ones get
+# by vLLM's device type: a request of more tokens is a long one, and all long ones together get this many tokens of a step
 LONG_TOKENS = {"cpu": 2_048, "cuda": 8_192}
-# how long a short request makes another one likely
+# after a short request, so long another one is expected
 RECENT_SECONDS = 1.0
 
 # the key in extra_kwargs

@@ -181,6 +181,7 @@ async def test_an_error_of_a_batch_is_reported_to_its_callers_alone() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     with pytest.raises(ValueError, match="broken"):
         await reader(fake).read(fake.model("m", "demo"))
+    # a turn of the event loop, after which nothing refers to the batch's task: collected, it would be reported
     await asyncio.sleep(0)
     gc.collect()
     assert reports == []

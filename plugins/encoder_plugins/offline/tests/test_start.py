@@ -56,7 +56,7 @@ def test_engines_of_a_gpu_start_at_once_and_take_turns(prepared: Path, engines: 
     with client.Model(prepared, accelerator="nvidia", engines=3) as model:
         assert model.engines == 3
         assert engines.events == ["start 0", "start 1", "start 2", "ready 0", "ready 1", "ready 2"]
-        # one file for all, which nobody needs any more
+        # all lock the same file, and its folder is removed once they are ready
         (path,) = engines.turns
         assert not path.parent.exists()
 

@@ -56,9 +56,9 @@ def test_while_short_requests_come_steps_have_a_part_of_the_long_ones(engine: An
     assert computed(engine, prompts) == ["a b l1 l2", "l3", "l4"]
 
 
-def test_a_short_request_that_comes_later_is_in_the_next_step(engine: Any) -> None:
+def test_the_bound_changes_how_much_is_computed_and_not_in_which_order(engine: Any) -> None:
     prompts = {"l1": (6, LONG), "l2": (6, LONG), "l3": (6, LONG), "a": (2, SHORT), "b": (3, SHORT)}
-    # those of 15 tokens fit: the short ones, and 10 of the long ones
+    # 15 tokens: the 5 of the short ones, and 10; whose priority comes first is computed first
     assert computed(engine, prompts) == ["l1 l2", "a b l3"]
 
 
