@@ -67,9 +67,9 @@ make generate
 ```
 
 The second command prints each line as it is known, and writes a raw table in `docs/measurements/capacity`. It ends after `--limit-seconds` (900), the
-server's start included: the tables of the H100 were made with 600 to 900, when engines started one after the other, those of the H200 with 240 to 420. A line
-in which each client has fewer than six answers is measured again for longer (not yet on the H100); one with fewer than three is left out of the fit. Lengths
-that the model does not read whole are not measured; three such lines were removed from the table of `sentence_transformer`. `make generate` fits a model to each new table, and writes this page and the package's data.
+server's start included; the tables were made with 240 to 900. A line in which each client has fewer than six answers is measured again for longer (the H100's
+tables of `colbert`, `deberta_gliner2`, `lfm2_colbert`, `modernbert_gliner_rerank`, `moderncolbert` and `mt5_gliner` are from before that); one with fewer than
+three is left out of the fit. Lengths that the model does not read whole are not measured. `make generate` fits a model to each new table, and writes this page and the package's data.
 """
 
 

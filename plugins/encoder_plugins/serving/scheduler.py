@@ -22,6 +22,7 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
         self._most: int = self.max_num_scheduled_tokens
         self._for_long = steps.LONG_TOKENS[self.vllm_config.device_config.device_type]
         self._long: set[str] = set()
+        self._after_long = False
         self._last_short = float("-inf")
 
     def add_request(self, request: Request) -> None:
@@ -38,11 +39,14 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
         self._long &= self.requests.keys()
         bounded = self._long and steps.is_bounded(time.monotonic(), self._last_short)
         self.max_num_scheduled_tokens = self._bound() if bounded else self._most
-        return super().schedule(*args, **kwargs)
+        step = super().schedule(*args, **kwargs)
+        self._after_long = not self._long.isdisjoint(step.num_scheduled_tokens)
+        return step
 
     def _bound(self) -> int:
         return steps.step_tokens(
             ((one.num_tokens - one.num_computed_tokens, id_ in self._long) for id_, one in self.requests.items()),
             self._most,
             self._for_long,
+            after_long=self._after_long,
         )

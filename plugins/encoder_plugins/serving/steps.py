@@ -1,7 +1,8 @@
 """How many tokens a step of the engine may have while short requests come beside long ones. Pure.
 
 A step that runs can't be overtaken: a short request waits for the rest of it, and then for its own. So while there are short requests,
-those of long ones get a part of a step only, which is large enough to keep a GPU busy. Without short ones nothing changes.
+long ones get a part of a step only, which is large enough to keep a GPU busy, and no part of the step after it, which has the short
+ones alone. Without short ones nothing changes.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ def is_bounded(now: float, last_short: float) -> bool:
     return now - last_short < RECENT_SECONDS
 
 
-def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int) -> int:
-    """Return how many tokens the next step may have: all those of short requests, and some of long ones'.
+def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int, *, after_long: bool) -> int:
+    """Return how many tokens the next step may have: all those of short requests, and some of long ones', or none.
 
     Args:
         left: Of each prompt that waits or runs, the tokens to compute, and whether it is a long request's.
         most: Tokens of a step without a bound.
         for_long: Tokens for long requests; a longer prompt is computed nevertheless.
+        after_long: Whether the last step had prompts of long requests. If so, short ones that wait have this step for themselves.
     """
     short, longest = 0, for_long
     for tokens, long in left:
@@ -61,4 +63,6 @@ def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int) -> i
             longest = max(longest, tokens)
         else:
             short += tokens
+    if short and after_long:
+        return min(most, short)
     return min(most, short + longest)

@@ -38,22 +38,46 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ).llm_engine
 
 
-def computed(engine: Any, prompts: Mapping[str, tuple[int, Mapping[str, str]]]) -> list[str]:
-    """Send prompts of so many tokens, the first with the lowest priority number; return the names that each step computed."""
+def send(engine: Any, prompts: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+    """Send prompts of so many tokens, the first with the lowest priority number."""
     from vllm import PoolingParams
 
     for priority, (name, (tokens, extra)) in enumerate(prompts.items()):
         params = PoolingParams(task="embed", extra_kwargs=dict(extra) or None)
         engine.add_request(name, {"prompt_token_ids": [5] * tokens}, params, priority=priority)
+
+
+def step(engine: Any) -> str:
+    """Return the names of what the next step computes."""
+    return " ".join(sorted(output.request_id for output in engine.step()))
+
+
+def computed(engine: Any, prompts: Mapping[str, tuple[int, Mapping[str, str]]]) -> list[str]:
+    """Send prompts; return the names that each step computed, less steps without any."""
+    send(engine, prompts)
     found = []
     while engine.has_unfinished_requests():
-        found.append(" ".join(sorted(output.request_id for output in engine.step())))
-    return found
+        found.append(step(engine))
+    return [names for names in found if names]
+
+
+@pytest.fixture(autouse=True)
+def _after_a_short_request(engine: Any) -> None:
+    assert computed(engine, {"before": (2, SHORT)}) == ["before"]
 
 
 def test_while_short_requests_come_steps_have_a_part_of_the_long_ones(engine: Any) -> None:
     prompts = {"a": (2, SHORT), "b": (2, SHORT), "l1": (6, LONG), "l2": (4, LONG), "l3": (6, LONG), "l4": (6, LONG)}
     assert computed(engine, prompts) == ["a b l1 l2", "l3", "l4"]
+
+
+def test_short_requests_have_every_second_step_for_themselves(engine: Any) -> None:
+    send(engine, {"a": (2, SHORT), "l1": (6, LONG), "l2": (6, LONG), "l3": (6, LONG)})
+    assert step(engine) == "a l1"
+    send(engine, {"b": (2, SHORT), "c": (2, SHORT)})
+    assert step(engine) == "b c"
+    send(engine, {"d": (2, SHORT)})
+    assert [step(engine), step(engine)] == ["d l2", "l3"]
 
 
 def test_the_bound_changes_how_much_is_computed_and_not_in_which_order(engine: Any) -> None:

@@ -45,7 +45,22 @@ def test_a_prompt_that_says_nothing_is_a_short_one() -> None:
 def test_a_step_has_all_short_requests_and_a_part_of_the_long_ones(
     left: Sequence[tuple[int, bool]], expected: int
 ) -> None:
-    assert steps.step_tokens(left, 1_000, 100) == expected
+    assert steps.step_tokens(left, 1_000, 100, after_long=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([(50, True), (7, False), (8, False)], 15),
+        ([(50, True), *[(7, False)] * 200], 1_000),
+        # none waits
+        ([(50, True)] * 10, 100),
+    ],
+)
+def test_after_a_step_with_long_requests_the_short_ones_that_wait_are_alone(
+    left: Sequence[tuple[int, bool]], expected: int
+) -> None:
+    assert steps.step_tokens(left, 1_000, 100, after_long=True) == expected
 
 
 @pytest.mark.parametrize(("now", "bounded"), [(5.0, True), (5.9, True), (6.1, False)])
