@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ from encoder_plugins.serving.http.admission import (
     send_refusal,
     send_response,
 )
+from encoder_plugins.serving.http.balance import Connections
 from encoder_plugins.serving.http.metrics import Counts
 from encoder_plugins.serving.http.tracing import Tracing
 from encoder_plugins.serving.processor import Engine, Processor, Response, Starting
@@ -195,7 +197,9 @@ class Application:
                 vllm_logger.info(sentence)
         self._answer = guarded(self._answer_request, app.state.args)
         # uvicorn reads it for every new connection, and none has been accepted yet
-        app.state.server.config.http_protocol_class = connection.protocol(self._serving.processor.limits.header_seconds)
+        connections = Connections(self._serving.counters, time.monotonic)
+        seconds = self._serving.processor.limits.header_seconds
+        app.state.server.config.http_protocol_class = connection.protocol(seconds, connections)
         self._watch = asyncio.create_task(self._watch_engine(app.state.engine_client, app.state.server))
         self._serving.counters.open()
 
@@ -216,20 +220,26 @@ class Application:
     async def _answer_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         counts = self._serving.counts
         counts.request()
-        headers = {"connection": "close"} if self._drain.stopping else {}
         with self._serving.tracing.request(scope) as outcome:
             try:
                 response = await self._respond(self._routes[scope["path"]], scope, receive)
             except Refusal as refusal:
                 counts.rejected(refusal.status)
                 outcome.answered(refusal.status)
-                await send_refusal(refusal, _with_headers(send, headers))
+                await send_refusal(refusal, _with_headers(send, self._closing(scope)))
             except ClientDisconnected:
                 counts.cancelled()
                 outcome.cancelled()
             else:
                 outcome.answered(200, response.prompt_tokens)
-                await send_response(send, 200, response.body, response.media_type, {**response.headers, **headers})
+                headers = {**response.headers, **self._closing(scope)}
+                await send_response(send, 200, response.body, response.media_type, headers)
+
+    def _closing(self, scope: Scope) -> Mapping[str, str]:
+        """Return the header of an answer behind which the connection is closed; none where it is kept."""
+        own = connection.of(scope)
+        close = self._drain.stopping or (own is not None and own.should_close())
+        return {"connection": "close"} if close else {}
 
     async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
         limits = self._serving.processor.limits

@@ -1,4 +1,4 @@
-"""Bounds how long, and how large, the headers of a request may be: uvicorn knows a limit for neither.
+"""Bounds how long, and how large, the headers of a request may be: uvicorn knows a limit for neither. Counts connections.
 
 A client that sends a header line every few seconds keeps a connection for ever, and one that never ends its headers fills the memory.
 The class below is uvicorn's own protocol with a timer, chosen through uvicorn's configuration.
@@ -11,12 +11,24 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from encoder_plugins.serving.http.admission import Scope
+from encoder_plugins.serving.http.balance import Connection, Connections
+
 # the request line and all headers; uvicorn's other protocol, h11, has the same bound
 MOST_HEADER_BYTES = 64 * 1024
 
+# the key among a scope's extensions
+_CONNECTION = "encoder_plugins.connection"
 
-def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """Return a protocol whose connections have ``seconds`` for the headers of each request.
+
+def of(scope: Scope) -> Connection | None:
+    """Return the connection on which a request came; None where another server than the one below is in front."""
+    found: Connection | None = scope.get("extensions", {}).get(_CONNECTION, {}).get("own")
+    return found
+
+
+def protocol(seconds: float, connections: Connections) -> type[HttpToolsProtocol]:
+    """Return a protocol whose connections have ``seconds`` for the headers of each request, and are counted in ``connections``.
 
     The time runs from the first byte of the request; before the first request, from the opening of the connection.
     """
@@ -24,19 +36,28 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
     class BoundedHeaders(HttpToolsProtocol):
         _header_timer: asyncio.TimerHandle | None = None
         _header_bytes = 0
+        _connection: Connection
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self._connection = connections.open()
             self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._connection.end()
             super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self) -> None:
+            # another protocol has it from now on
+            self._connection.end()
+            super().handle_websocket_upgrade()
 
         def on_message_begin(self) -> None:
             self._stop_timer()
             self._start_timer()
             super().on_message_begin()
+            self.scope["extensions"] = {_CONNECTION: {"own": self._connection}}
 
         def on_headers_complete(self) -> None:
             self._stop_timer()

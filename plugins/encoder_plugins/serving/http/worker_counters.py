@@ -1,9 +1,9 @@
 """Counts the requests in flight of several server processes behind one port, as if they were one process.
 
-vLLM's API servers, and the engines that share a GPU, are processes of their own, each with an application of its own. Two things
-concern them all: the limit of requests in flight, which clients know as one number, and readiness: a port that answers as soon as
-the first process listens would be called ready with a part of its strength. Both are in one small file that every
-process maps into memory: two 32-bit numbers for each process, written by it alone and read by all.
+vLLM's API servers, and the engines that share a GPU, are processes of their own, each with an application of its own. Three things
+concern them all: the limit of requests in flight, which clients know as one number; readiness: a port that answers as soon as
+the first process listens would be called ready with a part of its strength; and who has more connections than the others. All are in one
+small file that every process maps into memory: three 32-bit numbers for each process, written by it alone and read by all.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import fcntl
 import mmap
 import os
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from typing import Protocol
 
+from encoder_plugins.serving.http import balance
 from encoder_plugins.serving.settings import CountersFile
 
 # native numbers, so that a process always reads a whole one
 _NUMBER = 4
+# of each process: its engine, 0 until it listens; requests in flight; connections
+_COLUMNS = 3
 
 
-class WorkerCounters(Protocol):
+class WorkerCounters(balance.Counters, Protocol):
     """What a process publishes of itself, and reads of all."""
 
     def open(self) -> None:
@@ -58,6 +62,13 @@ class SingleProcess:
         """Return whether all processes listen."""
         return True
 
+    def publish_connections(self, connections: int) -> None:
+        """Publish the number of connections of this process."""
+
+    def is_crowded(self) -> bool:
+        """Return whether this process has too many of all connections."""
+        return False
+
 
 class SharedCounters:
     """The counters of several processes.
@@ -69,9 +80,10 @@ class SharedCounters:
         self._processes = file.processes
         self._path = file.path
         with open(file.path, "r+b") as opened:
-            self._memory = mmap.mmap(opened.fileno(), 2 * _NUMBER * file.processes)
+            self._memory = mmap.mmap(opened.fileno(), _COLUMNS * _NUMBER * file.processes)
         numbers = memoryview(self._memory).cast("i")
-        self._listening, self._in_flight = numbers[: file.processes], numbers[file.processes :]
+        columns = [numbers[column * file.processes :][: file.processes] for column in range(_COLUMNS)]
+        self._engines, self._in_flight, self._connections = columns
         self._slot: int | None = None
         self._complete = False
 
@@ -85,10 +97,11 @@ class SharedCounters:
             # released when the file is closed
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                self._slot = list(self._listening).index(0)
+                self._slot = list(self._engines).index(0)
             except ValueError:
                 raise RuntimeError(f"more than {self._processes} server processes share {self._path}") from None
-            self._listening[self._slot] = 1
+            # an engine's API servers have one parent
+            self._engines[self._slot] = max(1, os.getppid())
         if self.complete():
             Path(self._path).unlink(missing_ok=True)
 
@@ -101,13 +114,28 @@ class SharedCounters:
         """Return the number of requests that all processes have in flight."""
         return sum(self._in_flight)
 
+    def publish_connections(self, connections: int) -> None:
+        """Publish the number of connections of this process."""
+        if self._slot is not None:
+            self._connections[self._slot] = connections
+
+    def is_crowded(self) -> bool:
+        """Return whether this process has too many of all connections."""
+        if self._slot is None:
+            return False
+        counts: defaultdict[int, list[int]] = defaultdict(list)
+        for engine, connections in zip(self._engines, self._connections, strict=True):
+            if engine:
+                counts[engine].append(connections)
+        return balance.is_crowded(self._engines[self._slot], self._connections[self._slot], counts)
+
     def listening(self) -> int:
         """Return the number of processes that listen."""
-        return sum(self._listening)
+        return sum(map(bool, self._engines))
 
     def complete(self) -> bool:
         """Return whether all processes listen."""
-        self._complete = self._complete or all(self._listening)
+        self._complete = self._complete or all(self._engines)
         return self._complete
 
 
@@ -119,6 +147,6 @@ def counters_of(file: CountersFile | None) -> WorkerCounters:
 def new(processes: int, folder: Path | None = None) -> CountersFile:
     """Create the file for ``processes`` processes."""
     descriptor, path = tempfile.mkstemp(prefix="encoder-counters-", dir=folder)
-    os.ftruncate(descriptor, 2 * _NUMBER * processes)
+    os.ftruncate(descriptor, _COLUMNS * _NUMBER * processes)
     os.close(descriptor)
     return CountersFile(path=path, processes=processes)

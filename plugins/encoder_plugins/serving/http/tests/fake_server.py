@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ class FakeEngine:
 
 
 class FakeProcessor:
-    """Repeats the body, and notes in which thread it was parsed; some bodies fail in their own ways."""
+    """Repeats the body with the process's number, and notes in which thread it was parsed; some bodies fail in their own ways."""
 
     schemas: ClassVar[Mapping[str, Schema]] = {"pooling": Schema(str, int), "openai": Schema(int, str)}
 
@@ -78,7 +79,9 @@ class FakeProcessor:
             raise InvalidRequest("the answer is too large", param="data.threshold")
         if body == b"broken":
             raise RuntimeError("secret detail")
-        return Response(body=body, media_type="text/x-test", headers={"x-route": route.schema})
+        return Response(
+            body=body, media_type="text/x-test", headers={"x-route": route.schema, "x-process": str(os.getpid())}
+        )
 
 
 class Counters(SingleProcess):

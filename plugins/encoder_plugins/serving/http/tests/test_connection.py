@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -10,7 +11,9 @@ import pytest
 import uvicorn
 
 from encoder_plugins.serving.http.admission import Receive, Scope, Send
+from encoder_plugins.serving.http.balance import Connections
 from encoder_plugins.serving.http.connection import MOST_HEADER_BYTES, protocol
+from encoder_plugins.serving.http.worker_counters import SingleProcess
 
 SECONDS = 0.4
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -33,7 +36,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def connection(seconds: float = SECONDS) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect to a server whose headers may take so many seconds."""
-    config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=protocol(seconds))
+    http = protocol(seconds, Connections(SingleProcess(), time.monotonic))
+    config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=http)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.create_task(server._serve())

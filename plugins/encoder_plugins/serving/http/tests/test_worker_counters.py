@@ -49,13 +49,13 @@ def test_one_too_many_is_refused(tmp_path: Path) -> None:
 def test_more_processes_than_slots_are_refused_by_number(tmp_path: Path) -> None:
     file = worker_counters.new(2, tmp_path)
     assert isinstance(worker_counters.counters_of(file), SharedCounters)
-    # two numbers of four bytes for each process
-    assert Path(file.path).stat().st_size == 16
+    # three numbers of four bytes for each process
+    assert Path(file.path).stat().st_size == 24
     processes = [SharedCounters(file) for _ in range(3)]
     # one that has not opened has nothing to publish, and takes nobody's slot
     processes[2].publish(7)
     assert processes[0].total() == 0
-    processes[0]._listening[0] = processes[0]._listening[1] = 1
+    processes[0]._engines[0] = processes[0]._engines[1] = 1
     with pytest.raises(RuntimeError, match="more than 2 server processes"):
         processes[2].open()
 
