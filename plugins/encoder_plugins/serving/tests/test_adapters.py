@@ -40,7 +40,7 @@ def test_what_is_not_an_adapter_is_refused_by_the_reason(given: list[str], says:
     assert str(caught.value) == says
 
 
-@pytest.mark.parametrize("config", [None, "{", "[]", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
+@pytest.mark.parametrize("config", [None, "{", "[]", "{}", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
 def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) -> None:
     if config is not None:
         (tmp_path / "adapter_config.json").write_text(config)

@@ -22,6 +22,7 @@ from encoder_plugins.serving import command as serve
 from encoder_plugins.serving import entrypoint, host, limits, mps, settings, signals
 from encoder_plugins.serving.command import Adapter, Service
 from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS
+from encoder_plugins.serving.http import worker_counters
 from encoder_plugins.serving.settings import CountersFile, Settings
 from encoder_plugins.serving.tuning import Tuning
 
@@ -275,6 +276,10 @@ def test_a_dry_run_prints_the_command_line_and_starts_nothing(
     assert len(plan["commands"]) == 2
     assert plan["tuning"]["api_servers"] == 2
     assert plan["environment"]["HF_HUB_OFFLINE"] == "1"
+    serving = settings.read(plan["environment"])
+    # the file would be a new one at every start
+    assert serving is not None
+    assert serving.counters == CountersFile(path="COUNTERS", processes=4)
     # what the user has set like that is not shown as ours
     found = entrypoint.plan(service(artifact=prepared), {"HF_HUB_OFFLINE": "1"}, dry=True).environment
     assert ("HF_HUB_OFFLINE" in found, found["TRANSFORMERS_OFFLINE"]) == (False, "1")
@@ -302,7 +307,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         raise BecameError
 
     monkeypatch.setattr(os, "execve", execve)
-    for name in ("end_on_sigterm", "hold_sigterm"):
+    for name in ("end_on_sigterm", "exit_on_sigterm", "hold_sigterm"):
         monkeypatch.setattr(signals, name, lambda name=name: events.append(name))
     return events
 
@@ -321,6 +326,8 @@ def test_what_was_verified_becomes_the_engine(
     read = settings.read(environment)
     assert read is not None
     assert (read.plugin, read.digest, environment["PATH"]) == (PLUGIN.name, digest, os.environ["PATH"])
+    # a single process counts alone
+    assert read.counters is None
     became.clear()
     with pytest.raises(ChecksumMismatch):
         entrypoint.run(wanted, f"sha256:{'0' * 64}")
@@ -360,10 +367,12 @@ def test_engines_of_a_gpu_start_at_once_and_take_turns(
             return 0
 
     monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)
-    monkeypatch.setattr(mps, "shared_gpu", lambda environment: contextlib.nullcontext({}))
+    monkeypatch.setattr(mps, "shared_gpu", lambda environment: contextlib.nullcontext({mps.PIPES: "/pipes"}))
     assert entrypoint.run(service(artifact=prepared, accelerator="nvidia", engines=2, api_servers=2), None) == 0
     assert seen["at_once"] is True
     assert Path(seen["environment"][serve.START_TURNS]).is_absolute()
+    # after that, they run side by side
+    assert seen["environment"][mps.PIPES] == "/pipes"
     # each may take as long as one alone
     assert seen["environment"]["VLLM_ENGINE_READY_TIMEOUT_S"] == "1200"
     worker = resolve(value_of(seen["commands"][0], "--worker-cls").replace(".TurnTaking", ":TurnTaking"))
@@ -386,21 +395,33 @@ def test_several_engines_are_supervised_and_leave_nothing(
             read = settings.read(environment)
             assert read is not None
             assert read.counters is not None
+            assert environment["PATH"] == os.environ["PATH"]
             seen["folders"] = [Path(read.counters.path), Path(environment["PROMETHEUS_MULTIPROC_DIR"])]
             seen["commands"], self._next_may_start = commands, next_may_start
+            self._counters = worker_counters.SharedCounters(read.counters)
 
         def run(self) -> int:
             assert all(path.exists() for path in seen["folders"])
             assert (self._next_may_start(0), self._next_may_start(1)) == (True, False)
+            self._counters.open()
+            assert self._next_may_start(1) is False
+            # all API servers of the first engine
+            self._counters.open()
+            assert (self._next_may_start(1), self._next_may_start(2)) == (True, False)
             if all_listened:
+                self._counters.open()
                 # the last process to listen removes the file of the counters
-                seen["folders"][0].unlink()
+                self._counters.open()
+            assert seen["folders"][0].exists() is not all_listened
             return 7
 
     monkeypatch.setattr(entrypoint, "Supervisor", FakeSupervisor)
+    # engines on a CPU share no GPU
+    monkeypatch.setattr(mps, "shared_gpu", lambda environment: contextlib.nullcontext({"PATH": ""}))
     assert entrypoint.run(service(artifact=prepared, engines=2, api_servers=2), None) == 7
     assert len(seen["commands"]) == 2
-    assert became == ["end_on_sigterm"]
+    # what was begun is cleaned up when a signal comes
+    assert became == ["end_on_sigterm", "exit_on_sigterm"]
     assert not any(path.exists() for path in seen["folders"])
 
 

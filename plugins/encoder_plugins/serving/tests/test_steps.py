@@ -63,6 +63,6 @@ def test_after_a_step_with_long_requests_the_short_ones_that_wait_are_alone(
     assert steps.step_tokens(left, 1_000, 100, after_long=True) == expected
 
 
-@pytest.mark.parametrize(("now", "bounded"), [(5.0, True), (5.9, True), (6.1, False)])
+@pytest.mark.parametrize(("now", "bounded"), [(5.0, True), (5.9, True), (6.0, False), (6.1, False)])
 def test_a_short_request_bounds_the_steps_of_a_second(now: float, bounded: bool) -> None:
     assert steps.is_bounded(now, 5.0) is bounded
