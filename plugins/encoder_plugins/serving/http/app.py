@@ -174,9 +174,8 @@ class Application:
 
         async def receiving() -> Message:
             message = await receive()
-            if message["type"] == "lifespan.shutdown":
-                # vLLM looks for a dead engine, too, and may be the first to end the server
-                self._note_dead_engine(client)
+            # vLLM looks for a dead engine, too, and may be the first to end the server
+            self._note_dead_engine(client)
             return message
 
         await self._app(scope, receiving, send)
@@ -374,8 +373,6 @@ def _is_preflight(scope: Scope) -> bool:
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    if not headers:
-        return send
     added = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
     async def adding(message: Any) -> None:

@@ -88,7 +88,6 @@ def protocol(seconds: float, connections: Connections) -> type[HttpToolsProtocol
                 self._end(b"408 Request Timeout")
 
         def _end(self, status: bytes) -> None:
-            self._stop_timer()
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
             self.transport.close()

@@ -14,7 +14,7 @@ import httpx
 from prometheus_client import REGISTRY
 
 from encoder_plugins import catalog
-from encoder_plugins.errors import InvalidRequest, UnknownModel
+from encoder_plugins.errors import InvalidRequest, Overloaded, UnknownModel
 from encoder_plugins.plugin import POOLING, REQUEST_LIMITS, Route
 from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
 from encoder_plugins.serving.http.app import Application, Serving
@@ -70,6 +70,8 @@ class FakeProcessor:
             raise InvalidRequest("it is bad", param="data.text")
         if body == b"other":
             raise UnknownModel("it is another", param="model")
+        if body == b"later":
+            raise Overloaded("too many of this kind", param="data.labels")
         return route, body
 
     async def run(self, request: tuple[Route, bytes], engine: Engine) -> Response:

@@ -25,6 +25,8 @@ async def test_a_route_is_answered_by_the_processor_alone(route: Route) -> None:
     assert (response.status_code, response.content) == (200, b"hello")
     assert response.headers["content-type"] == "text/x-test"
     assert (response.headers["x-route"], response.headers["content-length"]) == (route.schema, "5")
+    # the client may use the connection again
+    assert "connection" not in response.headers
     assert server.passed == []
 
 
@@ -35,6 +37,12 @@ async def test_other_paths_do_not_exist(path: str) -> None:
     assert response.status_code == 404
     assert "/pooling" in error(response)["message"]
     assert server.passed == []
+
+
+async def test_a_path_that_no_plugin_has_is_refused_with_all_that_there_are() -> None:
+    response = await Server().client.post("/docs", content=b"{}", headers=JSON)
+    paths = "/health, /metrics, /openapi.json, /pooling, /v1/embeddings, /v1/models, /version"
+    assert error(response)["message"] == f"no such path; there is: {paths}"
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/score"])
@@ -58,7 +66,9 @@ async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
 
 async def test_the_openapi_document_describes_the_routes() -> None:
     server = Server(in_flight=3)
-    found = (await server.client.get("/openapi.json")).json()
+    response = await server.client.get("/openapi.json")
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    found = response.json()
     assert found["info"]["title"] == server.name
     # the limits that this server was started with, which a client reads to split its requests
     assert found["x-encoder-limits"] == asdict(server.processor.limits)
@@ -112,6 +122,12 @@ async def test_a_request_that_fails_reveals_no_details_and_does_no_harm() -> Non
     assert (await server.post(b"hello")).status_code == 200
 
 
+async def test_a_request_that_would_be_answered_later_may_be_sent_again() -> None:
+    response = await Server().post(b"later")
+    assert (error(response)["code"], error(response)["param"]) == (503, "data.labels")
+    assert response.headers["retry-after"] == "1"
+
+
 async def test_a_request_that_a_dead_engine_fails_may_be_sent_again() -> None:
     server = Server()
     server.died = True
@@ -149,18 +165,20 @@ async def test_a_large_body_in_chunks_is_refused_while_it_comes_and_read_to_its_
 
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:
-    first = True
+    received = 0
 
     async def receive() -> Message:
-        nonlocal first
-        if not first:
+        nonlocal received
+        received += 1
+        if received > 1:
             await asyncio.Event().wait()
-        first = False
         return {"type": "http.request", "body": b"x", "more_body": True}
 
     server = Server(body_seconds=1)
     sent = await server.raw(receive)
     assert sent[0]["status"] == 408
+    # nobody waits for the rest of it
+    assert received == 2
     assert server.counters.total() == 0
 
 
@@ -173,6 +191,30 @@ async def test_small_bodies_are_parsed_on_the_event_loop_and_large_ones_in_a_thr
     own, *others = server.processor.threads
     assert own == threading.get_ident()
     assert own not in others
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 2), (3, 3)])
+async def test_as_many_large_bodies_are_parsed_at_once_as_there_are_cores_and_two_at_least(
+    cores: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encoder_plugins.serving.http.app.os.sched_getaffinity", {0: set(range(cores))}.__getitem__)
+    server = Server()
+    parse, begun, free = server.processor.parse, threading.Semaphore(0), threading.Event()
+
+    def waiting(route: Route, body: bytes) -> tuple[Route, bytes]:
+        begun.release()
+        assert free.wait(30)
+        return parse(route, body)
+
+    monkeypatch.setattr(server.processor, "parse", waiting)
+    requests = [asyncio.create_task(server.post(b"x" * (INLINE_BYTES + 1))) for _ in range(at_once + 2)]
+    for _ in range(at_once):
+        assert await asyncio.to_thread(begun.acquire, timeout=30)
+    # no other one begins
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.1)
+    free.set()
+    assert [response.status_code for response in await asyncio.gather(*requests)] == [200] * len(requests)
+    assert len(set(server.processor.threads)) == at_once
 
 
 async def test_one_request_too_many_is_sent_away_until_another_has_ended() -> None:

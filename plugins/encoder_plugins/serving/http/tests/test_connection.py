@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import uvicorn
@@ -17,10 +18,17 @@ from encoder_plugins.serving.http.worker_counters import SingleProcess
 
 SECONDS = 0.4
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+# more than lies in the buffers between server and client
+MUCH = b"x" * 20_000_000
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the length of the body, after the time that the query names."""
+    """Answer with the length of the body, after the time that the query names; or with much, and close the connection."""
+    if scope["path"] == "/much":
+        headers = [(b"content-length", b"%d" % len(MUCH)), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": MUCH})
+        return
     size = 0
     while True:
         message = await receive()
@@ -133,6 +141,39 @@ async def test_the_answer_to_a_request_is_not_mixed_with_the_refusal_of_the_one_
             async with asyncio.timeout(10):
                 received = await reader.read()
         assert received == b""
+
+
+async def test_nothing_comes_behind_the_last_answer_to_a_client_that_reads_slowly() -> None:
+    async with connection() as (reader, writer):
+        writer.write(b"GET /much HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        # longer than the headers behind it may take
+        await asyncio.sleep(SECONDS * 1.5)
+        received = b""
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                while part := await reader.read(1 << 20):
+                    received += part
+    assert head.startswith(b"HTTP/1.1 200")
+    assert received.strip(b"x") == b""
+
+
+async def test_a_connection_that_has_ended_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def noted(delay: float, *arguments: Any, **more: Any) -> asyncio.TimerHandle:
+        handle = call_later(delay, *arguments, **more)
+        if delay == 1234:
+            timers.append(handle)
+        return handle
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    async with connection(1234) as (_, writer):
+        writer.write(b"GET / HTTP/1.1\r\n")
+        while len(timers) < 2:
+            await asyncio.sleep(0.01)
+    assert [timer.cancelled() for timer in timers] == [True, True]
 
 
 async def test_a_body_and_an_answer_may_take_longer_than_headers() -> None:

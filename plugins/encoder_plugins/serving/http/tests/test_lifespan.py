@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
-import httpx
+import msgspec
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from encoder_plugins.serving import settings
 from encoder_plugins.serving.http import app as application
 from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
 from encoder_plugins.serving.http.app import Application, Serving
 from encoder_plugins.serving.http.tests.fake_server import JSON, Server
+from encoder_plugins.serving.http.worker_counters import SingleProcess
+from encoder_plugins.serving.settings import Settings
 
 
 class FakeVllm:
@@ -33,19 +37,27 @@ class FakeVllm:
 async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> None:
     """Start a server, wait for something, and end it."""
     monkeypatch.setattr(Application, "failed", False)
-    monkeypatch.setattr(application, "build", lambda *_: server.application._serving)
+    serving = server.application._serving
+    monkeypatch.setattr(application, "build", lambda *_: serving)
+    stopping, server.application = server.application._drain.stopping, Application(server.vllm)
+    server.application._drain.stopping = stopping
     behind: list[tuple[Any, Any]] = []
 
     def guarded(app: Any, args: Any) -> Any:
         behind.append((app, args))
         return guard
 
+    guarding: list[str] = []
+
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         """Stand for vLLM's checks of keys and origins."""
+        guarding.append(scope["path"])
 
     monkeypatch.setattr(application, "guarded", guarded)
     taken_over: list[bool] = []
     monkeypatch.setattr(server.application._drain, "take_over", lambda: taken_over.append(True))
+    # a server without an engine is of no use for longer
+    assert application.WATCH_SECONDS <= 5
     monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
     switching: list[float] = []
     monkeypatch.setattr("encoder_plugins.serving.http.app.sys.setswitchinterval", switching.append)
@@ -56,6 +68,7 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
         async with asyncio.timeout(10):
             while not until():
                 await asyncio.sleep(0.01)
+        await server.raw(receive)
         ended.set()
         assert (await receive())["type"] == "lifespan.shutdown"
 
@@ -70,11 +83,13 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     server.application._app = inner
     await server.application({"type": "lifespan", "app": vllm}, receive, send)
     assert ended.is_set()
+    # in less time than Python's own 5 ms
     assert switching == [application.SWITCH_SECONDS]
+    assert 0 < application.SWITCH_SECONDS < 0.005
     assert server.counters.opened
     assert taken_over == [True]
     assert behind == [(server.application._answer_request, vllm.state.args)]
-    assert server.application._answer is guard
+    assert guarding == ["/pooling"]
     # what bounds the headers of every connection
     assert issubclass(vllm.state.server.config.http_protocol_class, HttpToolsProtocol)
 
@@ -100,7 +115,11 @@ async def test_a_dead_engine_is_a_failure_when_vllm_notices_it_first(monkeypatch
 async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm, server = FakeVllm(errored=True), Server()
     server.application._drain.stopping = True
-    await lifespan(server, vllm, monkeypatch, lambda: True)
+
+    def watched() -> bool:
+        return server.application._watch is not None and server.application._watch.done()
+
+    await lifespan(server, vllm, monkeypatch, watched)
     assert (Application.failed, vllm.state.server.should_exit) == (False, False)
 
 
@@ -126,14 +145,20 @@ async def test_label_sets_are_encoded_before_the_server_listens(monkeypatch: pyt
 
 
 async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a process begins like this
+    assert Application.failed is False
     monkeypatch.setattr(Application, "failed", False)
     sent: list[Message] = []
+    received: list[Message] = []
 
     async def send(message: Message) -> None:
+        # ASGI allows an answer to a question only
+        assert len(received) == 1
         sent.append(message)
 
     async def receive() -> Message:
-        return {"type": "lifespan.startup"}
+        received.append({"type": "lifespan.startup"})
+        return received[-1]
 
     def build(*_: object) -> Serving:
         raise ValueError("no tokenizer")
@@ -156,12 +181,50 @@ async def test_routes_are_behind_vllms_keys_and_origins(keys: list[str] | None) 
         allowed_headers=["authorization"],
         api_key=keys,
     )
-    transport = httpx.ASGITransport(app=application.guarded(server.application, args))
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-        for key, allowed in ((None, not keys), ("wrong", not keys), ("second", True)):
-            sent = JSON if key is None else {**JSON, "authorization": f"Bearer {key}"}
-            response = await client.post("/v1/embeddings", content=b"hello", headers=sent)
-            assert response.status_code == (200 if allowed else 401)
-        for origin, status in (("http://allowed", 200), ("http://other", 400)):
-            question = {"origin": origin, "access-control-request-method": "POST"}
-            assert (await client.options("/pooling", headers=question)).status_code == status
+    server.application._answer = application.guarded(server.application._answer_request, args)
+    for key, allowed in ((None, not keys), ("wrong", not keys), ("second", True)):
+        sent = JSON if key is None else {**JSON, "authorization": f"Bearer {key}"}
+        response = await server.client.post("/v1/embeddings", content=b"hello", headers=sent)
+        assert response.status_code == (200 if allowed else 401)
+    for origin, status in (("http://allowed", 200), ("http://other", 400)):
+        question = {"origin": origin, "access-control-request-method": "POST"}
+        assert (await server.client.options("/pooling", headers=question)).status_code == status
+        # a browser sends this question by OPTIONS only
+        assert (await server.client.get("/pooling", headers=question)).status_code == 405
+
+
+# vLLM warns of itself when it is imported
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("endpoint", [None, "http://collector"])
+def test_a_server_serves_what_its_settings_name_with_the_engine_of_vllm(
+    endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from encoder_plugins.serving import engine
+
+    server = Server(in_flight=3)
+    given = Settings(plugin=server.name, limits={"in_flight": 3})
+    monkeypatch.setenv(settings.VARIABLE, msgspec.json.encode(given).decode())
+    config = SimpleNamespace(
+        observability_config=SimpleNamespace(otlp_traces_endpoint=endpoint),
+        scheduler_config=SimpleNamespace(policy="priority"),
+        device_config=SimpleNamespace(device_type="cpu"),
+    )
+    client = SimpleNamespace(vllm_config=config, errored=False)
+    state = SimpleNamespace(engine_client=client, openai_serving_models=SimpleNamespace(lora_requests={"a": "lora a"}))
+    built: list[Any] = []
+
+    def build_from(*arguments: object) -> tuple[Any, Any]:
+        built.append(arguments)
+        return server.application._serving.plugin, server.processor
+
+    monkeypatch.setattr(engine, "build_from", build_from)
+    with ThreadPoolExecutor(1) as threads:
+        found = application.build(SimpleNamespace(state=state), threads)
+    assert built == [(config, given, frozenset({"a"}))]
+    assert (found.plugin.name, found.processor) == (server.name, server.processor)
+    assert isinstance(found.counters, SingleProcess)
+    # spans cost time, and go nowhere without a collector
+    assert (found.tracing.headers() is None) is (endpoint is None)
+    assert found.engine_died() is False
+    client.errored = True
+    assert found.engine_died() is True
