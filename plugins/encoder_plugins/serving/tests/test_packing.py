@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from encoder_plugins.serving.packing import grouped, pack
+from encoder_plugins.serving import steps
+from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,10 @@ def test_a_prompt_has_as_many_texts_as_fit_in_order(
     found = pack(tokens, 10, kinds)
     assert found == expected
     assert [text for texts in grouped(tokens, found) for text in texts] == tokens
+
+
+def test_a_shared_prompt_is_no_more_than_a_step_has_for_long_requests() -> None:
+    assert max(pack([16] * 5_000, MOST_TOKENS)) * 16 <= min(steps.LONG_TOKENS.values())
 
 
 def test_each_text_needs_a_kind() -> None:

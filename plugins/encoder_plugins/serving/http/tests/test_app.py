@@ -17,6 +17,9 @@ from encoder_plugins.serving.http.app import INLINE_BYTES, build
 from encoder_plugins.serving.http.tests.fake_server import JSON, OTHER, Server, chunks, error
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 
+# a request that is never answered would be waited for
+pytestmark = pytest.mark.timeout(30)
+
 
 @pytest.mark.parametrize("route", [POOLING, OTHER])
 async def test_a_route_is_answered_by_the_processor_alone(route: Route) -> None:

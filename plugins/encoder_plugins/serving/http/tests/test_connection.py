@@ -16,6 +16,9 @@ from encoder_plugins.serving.http.balance import Connections
 from encoder_plugins.serving.http.connection import MOST_HEADER_BYTES, protocol
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 
+# a server that waits for a connection would wait for ever
+pytestmark = pytest.mark.timeout(20)
+
 SECONDS = 0.4
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 # more than lies in the buffers between server and client
@@ -171,8 +174,9 @@ async def test_a_connection_that_has_ended_leaves_no_timer(monkeypatch: pytest.M
     monkeypatch.setattr(loop, "call_later", noted)
     async with connection(1234) as (_, writer):
         writer.write(b"GET / HTTP/1.1\r\n")
-        while len(timers) < 2:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            while len(timers) < 2:
+                await asyncio.sleep(0.01)
     assert [timer.cancelled() for timer in timers] == [True, True]
 
 
