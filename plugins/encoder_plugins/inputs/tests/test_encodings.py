@@ -83,6 +83,8 @@ def test_every_encoding_holds_the_same_numbers(dtype: EmbeddingDtype) -> None:
     assert headers == {"x-encoder-shape": f"5,{width}", "x-encoder-dimensions": "12", "x-encoder-dtype": dtype}
     assert len(body) == 5 * BYTES[dtype]
     numbers = encodings.decode_bytes(body, headers)
+    # whole numbers stay what they are
+    assert numbers.dtype == ("float32" if "float" in dtype else encodings._WRITTEN[dtype])
     for text, row in zip(encodings.encode_base64(ROWS, dtype, ranges(dtype)), numbers, strict=True):
         np.testing.assert_array_equal(encodings.decode_base64(text, dtype), row)
     listed = json.loads(msgspec.json.encode(encodings.encoded(ROWS, "float", dtype, ranges(dtype))))

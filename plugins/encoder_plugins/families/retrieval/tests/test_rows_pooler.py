@@ -146,6 +146,10 @@ def test_rows_have_length_1_unless_they_are_nothing_or_wanted_as_they_are(length
 
 
 def test_the_products_that_are_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from encoder_plugins.families.retrieval.pooler import PRODUCTS
+
+    # bytes of float32
+    assert 4 * PRODUCTS <= 64 << 20
     monkeypatch.setattr("encoder_plugins.families.retrieval.pooler.PRODUCTS", 50)
     of, held = pooler(), list[int]()
     plain = torch.Tensor.scatter_reduce_
@@ -160,3 +164,24 @@ def test_the_products_that_are_held_at_once_are_bounded(monkeypatch: pytest.Monk
     of(torch.randn(20, WIDTH), metadata([20], [document]))
     # two rows of the query times twenty of the document
     assert held == [40, 40, 40, 20]
+
+
+def test_a_copy_to_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from encoder_plugins.families.retrieval.pooler import _to_device
+
+    copies: list[Any] = []
+    values = np.arange(6, dtype=np.int32)[::2]
+    assert _to_device(values, torch.device("cpu")).tolist() == [0, 2, 4]
+    # this machine has none
+    monkeypatch.setattr(
+        torch,
+        "from_numpy",
+        lambda array: SimpleNamespace(
+            pin_memory=lambda: SimpleNamespace(
+                to=lambda device, **options: copies.append((array.tolist(), device, options))
+            )
+        ),
+    )
+    _to_device(values, torch.device("cuda"))
+    # only memory that is pinned is copied while the process goes on
+    assert copies == [([0, 2, 4], torch.device("cuda"), {"non_blocking": True})]
