@@ -101,7 +101,7 @@ class LabelSets:
                 raise Unsupported(f"{file.path}: {file.size} bytes; the limit is {label_sets.MOST_BYTES}")
             require_space(self._staging, max(file.size, 0))
             progress.start("download", max(file.size, 0), message=file.path)
-            self._staging.partial.mkdir(parents=True, exist_ok=True)
+            self._staging.partial.mkdir(exist_ok=True)
             target = self._staging.partial / wanted.sha256
             source.fetch(file, target, progress)
             return target

@@ -294,7 +294,6 @@ class _Preparation:
             listing = source.listing(self._progress)
             checkpoint_files.refuse_escapes(file.path for file in listing)
             folder = self._staging.auxiliary / str(number)
-            folder.mkdir(parents=True)
             taken = checkpoint_files.auxiliary(self._format, name, listing, allow_pickle=self._request.allow_pickle)
             chosen = [source.completed(file, self._progress) for file in taken]
             self._progress.start("download", sum(file.size for file in chosen))
@@ -347,7 +346,7 @@ class _Preparation:
                 return
         named = f"{file.path}\0{file.tag}" if file.tag else file.path
         name = file.sha256 or file.git_sha1 or hashlib.sha256(named.encode()).hexdigest()
-        self._staging.partial.mkdir(parents=True, exist_ok=True)
+        self._staging.partial.mkdir(exist_ok=True)
         partial = self._staging.partial / name
         source.fetch(file, partial, self._progress)
         self._received.note(file, partial)

@@ -177,7 +177,7 @@ def _refusal(response: httpx.Response, what: str, hub: str) -> Exception:
     status, code, host = response.status_code, response.headers.get("X-Error-Code"), response.url.host
     detail = response.headers.get("X-Error-Message", "")[:200]
     message = f"{what}: {host} answered {status}" + (f": {detail}" if detail else "")
-    if host != hub and status < 500 and status != 429:
+    if host != hub and status != 429:
         # the storage that a hub sends its clients to knows nothing of tokens or repositories
         return TryAgain(DownloadFailed(message))
     if code == "RevisionNotFound":

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from encoder_plugins import errors
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
+from encoder_plugins.prep.sources import huggingface
 from encoder_plugins.prep.sources.huggingface import HubSource
 from encoder_plugins.prep.sources.retry import RetryPolicy
 from encoder_plugins.prep.tests.web_server import WebServer, running
@@ -89,6 +92,7 @@ def test_an_answer_that_is_not_a_hubs_is_reported(server: WebServer, body: bytes
 @pytest.mark.parametrize(
     ("status", "headers", "error"),
     [
+        (400, {}, errors.DownloadFailed),
         (401, {}, errors.AuthFailed),
         (403, {}, errors.AuthFailed),
         (404, {}, errors.RepositoryNotFound),
@@ -158,3 +162,84 @@ def test_a_token_is_sent_if_there_is_one(
     found.listing(quiet())
     found.fetch(SourceFile(path="config.json", size=2), tmp_path / "partial", quiet())
     assert server.authorizations == [header, header]
+
+
+def test_a_refusal_without_words_has_none(server: WebServer) -> None:
+    server.always = (404, {})
+    with pytest.raises(errors.RepositoryNotFound, match=r"127\.0\.0\.1 answered 404$"):
+        source(server).listing(quiet())
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error"),
+    [
+        (401, {"X-Error-Code": "RepoNotFound"}, errors.DownloadFailed),
+        (404, {}, errors.DownloadFailed),
+        (429, {}, errors.RateLimited),
+        (500, {}, errors.DownloadFailed),
+    ],
+)
+def test_the_storage_behind_a_hub_knows_nothing_of_repositories(
+    server: WebServer, tmp_path: Path, status: int, headers: dict[str, str], error: type[errors.PrepareError]
+) -> None:
+    place = f"http://localhost:{server.server_port}/storage/w"
+    server.statuses = {f"/a/b/resolve/{COMMIT}/w": (302, {"Location": place}), "/storage/w": (status, headers)}
+    with pytest.raises(error, match=f"w: localhost answered {status}$") as caught:
+        source(server).fetch(WHOLE, tmp_path / "partial", quiet())
+    assert type(caught.value) is error
+
+
+WHOLE = SourceFile(path="w", size=9)
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+@pytest.mark.parametrize("there", [b"", b"012"])
+def test_a_file_is_continued_where_the_hub_knows_ranges_and_else_taken_whole(
+    server: WebServer, tmp_path: Path, knows_ranges: bool, there: bytes
+) -> None:
+    path = f"/a/b/resolve/{COMMIT}/w"
+    if knows_ranges:
+        (file := server.root / path.lstrip("/")).parent.mkdir(parents=True)
+        file.write_bytes(b"012345678")
+    else:
+        server.bodies[path] = b"012345678"
+    (partial := tmp_path / "partial").write_bytes(there)
+    source(server).fetch(WHOLE, partial, quiet())
+    assert partial.read_bytes() == b"012345678"
+    assert server.requests == [("GET", path, "bytes=3-" if there else "")]
+
+
+@pytest.mark.parametrize(("stall", "connect", "read"), [(600.0, 30.0, 300.0), (20.0, 10.0, 10.0)])
+def test_a_hub_has_half_of_the_stall_to_answer_and_at_most_30_seconds_to_connect(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall: float, connect: float, read: float
+) -> None:
+    given: list[Any] = []
+
+    def stream(*_: object, timeout: Any, **__: object) -> Any:
+        given.append(timeout)
+        raise httpx.ConnectError("nobody is there")
+
+    monkeypatch.setattr(huggingface, "get_session", lambda: SimpleNamespace(stream=stream))
+    found = source(server, policy=RetryPolicy(attempts=1, stall_seconds=stall))
+    with pytest.raises(errors.DownloadFailed, match="ConnectError: nobody is there"):
+        found.fetch(WHOLE, tmp_path / "partial", quiet())
+    assert [(each.connect, each.read) for each in given] == [(connect, read)]
+
+
+def test_a_size_that_nobody_knows_stays_the_one_that_was_listed(server: WebServer) -> None:
+    headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{SHA256}"', "Transfer-Encoding": "chunked"}
+    server.statuses[f"/a/b/resolve/{COMMIT}/w"] = (200, headers)
+    for size in (9, -1):
+        found = source(server).completed(SourceFile(path="w", size=size), quiet())
+        assert found == SourceFile(path="w", size=size, sha256=SHA256)
+
+
+def test_an_address_that_is_none_and_a_client_that_is_offline_are_reported(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(errors.DownloadFailed, match="w: host: InvalidURL"):
+        source(server, endpoint="http://host:port").fetch(WHOLE, tmp_path / "partial", quiet())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(errors.DownloadFailed, match="HF_HUB_OFFLINE is set"):
+        source(server).listing(quiet())
+    assert server.requests == []

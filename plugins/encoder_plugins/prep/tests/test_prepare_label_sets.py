@@ -170,3 +170,23 @@ def test_sixteen_sets_are_taken_and_a_file_that_is_gone_is_named(small: Path, tm
     small.unlink()
     with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: No such file"):
         sets.bring(Progress(lambda line: None))
+
+
+def test_sets_of_an_earlier_attempt_are_made_again_and_no_others(small: Path, tmp_path: Path) -> None:
+    for names in ("ab", "bc"):
+        sets, _ = of(tmp_path / "key", *sources(*(f"{name}={small}" for name in names)))
+        sets.bring(Progress(lambda line: None))
+        assert sorted(sets.files) == list(names)
+
+
+def test_a_set_of_unknown_size_is_reported_without_one(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[dict[str, object]]()
+    # as a server answers that makes a file while it sends it
+    monkeypatch.setattr(WebSource, "completed", lambda source, file, progress: file)
+    with web_server.running(small.parent) as server:
+        given = sources(f"a={server.address}/small.json@{sha256(small.read_bytes())}")
+        of(tmp_path / "key", *given)[0].bring(Progress(lines.append))
+    (begun,) = [line for line in lines if line.get("message") == "label set a" and line["phase"] == "download"]
+    assert not begun.get("total")

@@ -132,10 +132,13 @@ def test_of_two_writers_one_works_and_the_other_finds_it_done(requested: Request
     assert not (request.output.parent / ".staging").exists()
 
 
-def test_a_damaged_artifact_is_replaced_by_a_sound_one(requested: Requested, progress: Progress) -> None:
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("{}"), Path.unlink])
+def test_a_damaged_artifact_is_replaced_by_a_sound_one(
+    requested: Requested, progress: Progress, damage: Callable[[Path], object]
+) -> None:
     request = requested()
     first = prepare(request, progress)
-    (request.output / "model" / "config.json").write_text("{}")
+    damage(request.output / "model" / "config.json")
     assert prepare(request, progress) == first
     manifest.verify(request.output, first.digest)
     assert not (request.output.parent / ".staging").exists()
