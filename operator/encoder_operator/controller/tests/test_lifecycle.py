@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from encoder_operator.client.errors import Unavailable
 from encoder_operator.tests.harness import (
@@ -445,3 +447,30 @@ async def test_an_aborted_download_is_reported(code: str) -> None:
     await harness.settle()
     assert harness.condition("Degraded") == ("True", code)
     assert {event["reason"] for event in harness.fake.of("events")} == {"PrepStarted", code, "Degraded"}
+
+
+async def test_what_is_written_is_logged_and_an_event_is_named_by_its_content() -> None:
+    harness = Harness()
+    succeeds, harness.prep = harness.prep, lambda job: (44, {"code": "RepositoryNotFound", "message": "not there"})
+    with capture_logs() as logs:
+        await harness.settle()
+        harness.prep = succeeds
+        harness.edit(annotate(retry="1"))
+        await harness.settle()
+        harness.change(maxModelLen=64)
+        await harness.settle()
+
+    def logged(event: str, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(entry[name] for name in names) for entry in logs if entry["event"] == event]
+
+    assert logged("delete", "kind", "child") == [("Job", logged("apply", "child")[1][0])]
+    kinds = [kind for kind, exists in logged("apply", "kind", "exists") if not exists]
+    assert kinds.count("Job") == 4
+    assert kinds.count("Deployment") == 1
+    assert ("Deployment", True) in logged("apply", "kind", "exists")
+    (pod,) = harness.fake.of("pods", component="serving")
+    assert logged("gate", "pod", "open")[-1] == (pod["metadata"]["name"], True)
+    events = harness.fake.of("events")
+    assert {event["count"] for event in events} == {1}
+    assert {event["type"] for event in events} == {"Normal", "Warning"}
+    assert all(re.fullmatch(r"minilm\.[0-9a-f]{16}", event["metadata"]["name"]) for event in events)
