@@ -10,11 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from encoder_plugins import catalog, errors
 from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.cases import fingerprint
+from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.artifact.staging import Staging, discard
 from encoder_plugins.models.sentence_transformer.checkpoint import SentenceTransformerCheckpoint
 from encoder_plugins.prep.checkpoint import SourceFile
@@ -119,22 +121,35 @@ def test_code_of_an_auxiliary_repository_is_refused(
     assert recorder == []
 
 
-def test_an_artifact_records_auxiliary_files_and_inputs_and_is_found_by_them(
+def test_an_artifact_records_what_a_user_chose_and_is_found_by_it(
     requested: Requested,
     progress: Progress,
     checkpoint: Path,
     further: Path,
-    recorder: list[Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as if the format had a use for them
     monkeypatch.setattr(SentenceTransformerCheckpoint, "check", lambda *_: None)
-    request = requested(str(checkpoint), auxiliary=(Auxiliary(str(further)),), inputs=[{"text": "a"}])
-    prepared = prepare(request, progress)
+    monkeypatch.setattr(SentenceTransformerCheckpoint, "configured", lambda self, _: self, raising=False)
+    chosen: dict[str, Any] = {"inputs": [{"text": "a"}], "parameters": {"words": "few"}}
+    request = requested(str(checkpoint), auxiliary=(Auxiliary(str(further)),), **chosen)
+    # of an earlier attempt, when the repository had other files
+    left = Staging.beside(request.output).auxiliary / "0" / "added.json"
+    left.parent.mkdir(parents=True)
+    left.write_text("{}")
+
+    def record(*_: object, **__: object) -> Recording:
+        changed = {"config.json": {"words": "many"}}
+        outputs = {"one": {"vector": np.zeros(1, np.float32)}}
+        return Recording(cases=[{"id": "one"}], outputs=outputs, about={}, changed=changed)
+
+    prepared = prepare(request, progress, record)
     source = manifest.read(request.output).source
     (auxiliary,) = source["auxiliary"]
     assert (auxiliary["kind"], auxiliary["files"]) == ("pvc", manifest.tree_digest(further))
     assert source["inputs"] == fingerprint(request.inputs)
+    assert source["parameters"] == {"words": "few"}
+    assert source["changed"] == {"config.json": {"words": "many"}}
     lines: list[dict[str, Any]] = []
     assert prepare(request, Progress(lines.append)) == prepared
     assert lines == []
