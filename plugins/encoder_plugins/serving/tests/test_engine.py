@@ -51,6 +51,12 @@ class FakeClient:
         self.running.remove(request_id)
         yield SimpleNamespace(outputs=SimpleNamespace(data=prompt["prompt_token_ids"]))
 
+    async def until_running(self, count: int) -> None:
+        """Wait until so many prompts are pooled at a time."""
+        async with asyncio.timeout(10):
+            while len(self.running) < count:
+                await asyncio.sleep(0)
+
     async def render(self, prompts: Sequence[Any]) -> list[Any]:
         return [
             {"prompt_token_ids": [*each["prompt_token_ids"], *each["multi_modal_data"]["image"]]} for each in prompts
@@ -137,8 +143,7 @@ async def test_only_a_request_of_several_prompts_costs_tasks(count: int, own: bo
 async def test_cancelling_aborts_every_prompt(count: int) -> None:
     client = FakeClient()
     task = asyncio.create_task(engine_of(client).encode(prompts(count)))
-    while len(client.running) < count:
-        await asyncio.sleep(0)
+    await client.until_running(count)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -150,8 +155,7 @@ async def test_one_failure_aborts_the_others_and_is_raised_itself() -> None:
     client = FakeClient()
     client.fail = 3
     task = asyncio.create_task(engine_of(client).encode(prompts(5)))
-    while len(client.running) < 5:
-        await asyncio.sleep(0)
+    await client.until_running(5)
     client.open.set()
     with pytest.raises(RuntimeError, match="ill"):
         await task
@@ -170,8 +174,9 @@ async def test_the_engine_has_a_part_while_the_next_one_is_made() -> None:
         return [Prompt(token_ids=[7] * 50)]
 
     async def answered() -> None:
-        while len(client.requests) < 3 or client.running:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while len(client.requests) < 3 or client.running:
+                await asyncio.sleep(0)
 
     engine = engine_of(client, count_tokens=counted.append)
     # by this a processor decides whether it makes parts
