@@ -187,6 +187,8 @@ def test_a_list_of_modules_that_is_none_is_refused(content: bytes) -> None:
         ("modules.json", [{"path": "", "type": "custom_st.Transformer"}], RemoteCodeRefused),
         ("modules.json", [{"path": "", "type": "a_library.Transformer"}], None),
         ("modules.json", [{"path": ""}, {"type": "train"}], RemoteCodeRefused),
+        # of files that are listed, only scripts are code
+        ("modules.json", [{"path": "", "type": "modules.Transformer"}], None),
         ("config.json", {"encoders": [{"a": 1}, {"auto_map": {"AutoModel": "m.M"}}]}, RemoteCodeRefused),
         ("config.json", {"auto_map": {}, "text_config": {"auto_map": None}}, None),
         ("config.json", {"architectures": ["BertModel"]}, None),

@@ -20,6 +20,7 @@ from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.cli.prepare import _label_sets as from_arguments
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, SourceFileNotFound, Unsupported
 from encoder_plugins.prep.label_sets import LabelSets
+from encoder_plugins.prep.label_sets import cases as label_set_cases
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import LabelSetSource, Request
 from encoder_plugins.prep.sources.http import WebSource
@@ -170,6 +171,9 @@ def test_sixteen_sets_are_taken_and_a_file_that_is_gone_is_named(small: Path, tm
     small.unlink()
     with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: No such file"):
         sets.bring(Progress(lambda line: None))
+    small.mkdir()
+    with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: Is a directory"):
+        sets.bring(Progress(lambda line: None))
 
 
 def test_sets_of_an_earlier_attempt_are_made_again_and_no_others(small: Path, tmp_path: Path) -> None:
@@ -190,3 +194,13 @@ def test_a_set_of_unknown_size_is_reported_without_one(
         of(tmp_path / "key", *given)[0].bring(Progress(lines.append))
     (begun,) = [line for line in lines if line.get("message") == "label set a" and line["phase"] == "download"]
     assert not begun.get("total")
+
+
+def test_a_preparation_without_sets_seals_none_and_has_no_cases_of_them(tmp_path: Path) -> None:
+    sets, staging = of(tmp_path / "key")
+    sets.bring(Progress(lambda line: None))
+    # of a format and a parity that know nothing of label sets
+    unknowing: Any = object()
+    sets.seal(unknowing, staging.artifact / manifest.MODEL)
+    assert not (staging.artifact / label_sets.FOLDER).exists()
+    assert label_set_cases(unknowing, sets.files) == []
