@@ -84,7 +84,10 @@ async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slot
     assert slots.wait_reason(OTHER) == ""
 
 
-async def test_the_job_of_a_deleted_model_holds_its_slot_until_it_is_gone(harness: Harness, slots: PrepSlots) -> None:
+@pytest.mark.parametrize("ends", ["deleted", "finished"])
+async def test_the_job_of_a_deleted_model_holds_its_slot_until_it_ends(
+    harness: Harness, slots: PrepSlots, ends: str
+) -> None:
     await harness.reconcile()
     (job,) = harness.fake.of("jobs", component="prep")
     harness.fake.remove("encodermodels", "demo", "minilm")
@@ -92,7 +95,10 @@ async def test_the_job_of_a_deleted_model_holds_its_slot_until_it_is_gone(harnes
     harness.fake.put("jobs", job)
     await harness.reconcile()
     assert slots.has_job(MODEL)
-    harness.fake.remove("jobs", "demo", job["metadata"]["name"])
+    if ends == "deleted":
+        harness.fake.remove("jobs", "demo", job["metadata"]["name"])
+    else:
+        harness.fake.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
     await harness.reconcile()
     assert not slots.has_job(MODEL)
 

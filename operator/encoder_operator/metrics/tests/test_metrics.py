@@ -199,6 +199,14 @@ async def test_a_preparation_is_measured_once() -> None:
     harness.jobs()
     for pod in harness.fake.of("pods", component="prep"):
         pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-02-01T00:01:30Z"
+        # the attempts of its Job before and behind it
+        before, behind = copy.deepcopy(pod), copy.deepcopy(pod)
+        ended = before["status"]["containerStatuses"][0]["state"]["terminated"]
+        ended |= {"exitCode": 75, "finishedAt": "2026-02-01T00:00:30Z"}
+        behind["status"] = {"phase": "Pending"}
+        for name, other in (("minilm-0", before), ("minilm-1", behind)):
+            other["metadata"] |= {"name": name, "uid": name}
+            harness.fake.put("pods", other)
     # one that failed, of an earlier spec, has made nothing
     (done,) = harness.fake.of("jobs", component="prep")
     failed = copy.deepcopy(done)
