@@ -84,6 +84,19 @@ async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slot
     assert slots.wait_reason(OTHER) == ""
 
 
+async def test_a_parity_job_holds_no_slot(harness: Harness, slots: PrepSlots) -> None:
+    for _ in range(5):
+        await harness.reconcile()
+        if harness.fake.of("jobs", component="parity"):
+            break
+        harness.jobs()
+        harness.deployment()
+    assert harness.condition("Verified") == ("Unknown", "ParityRunning")
+    await harness.reconcile()
+    assert not slots.has_job(MODEL)
+    assert slots.wait_reason(OTHER) == ""
+
+
 @pytest.mark.parametrize("ends", ["deleted", "finished"])
 async def test_the_job_of_a_deleted_model_holds_its_slot_until_it_ends(
     harness: Harness, slots: PrepSlots, ends: str
