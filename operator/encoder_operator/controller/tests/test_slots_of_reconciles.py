@@ -84,6 +84,18 @@ async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slot
     assert slots.wait_reason(OTHER) == ""
 
 
+async def test_a_job_whose_pod_does_not_start_leaves_its_slot_to_others(harness: Harness, slots: PrepSlots) -> None:
+    elsewhere = NamespacedName("elsewhere", "minilm")
+    await harness.reconcile()
+    slots.wait(elsewhere)
+    assert not slots.may_start(elsewhere)
+    (job,) = harness.fake.of("jobs", component="prep")
+    job["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    await harness.reconcile()
+    assert slots.has_job(MODEL)
+    assert slots.may_start(elsewhere)
+
+
 async def test_a_parity_job_holds_no_slot(harness: Harness, slots: PrepSlots) -> None:
     for _ in range(5):
         await harness.reconcile()
