@@ -254,7 +254,7 @@ def _parse(content: bytes, artifact: Path) -> Manifest:
         )
         canonical = manifest.encode() == content
         sound = all(is_inside(entry.path) and entry.path != MANIFEST for entry in manifest.files)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ChecksumMismatch(f"{artifact / MANIFEST} is damaged: {error!r}") from error
     paths = [entry.path for entry in manifest.files]
     if not canonical or not sound or paths != sorted(set(paths)):

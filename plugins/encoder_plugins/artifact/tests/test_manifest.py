@@ -58,6 +58,15 @@ def test_the_reference_has_a_digest_of_its_own(sound: Path) -> None:
     assert write_manifest(sound).reference_digest != before.reference_digest
 
 
+def test_the_digest_of_a_folder_is_that_of_all_its_files_or_of_some(sound: Path) -> None:
+    some = ["model/1_Pooling/config.json", "reference/cases.json"]
+    every, before = artifact.tree_digest(sound), artifact.tree_digest(sound, some)
+    assert artifact.tree_digest(sound, some[::-1]) == before != every
+    (sound / "model" / "model.safetensors").write_bytes(b"other weights")
+    assert artifact.tree_digest(sound, some) == before
+    assert artifact.tree_digest(sound) != every
+
+
 def change_byte(folder: Path) -> None:
     with (folder / "model" / "model.safetensors").open("r+b") as stream:
         stream.seek(150_000)
@@ -97,6 +106,7 @@ TAMPERED: list[Callable[[Path], object]] = [
     lambda folder: (folder / artifact.MANIFEST).unlink(),
     lambda folder: (folder / artifact.MANIFEST).write_bytes(b"{"),
     lambda folder: (folder / artifact.MANIFEST).write_bytes(b"[]"),
+    lambda folder: (folder / artifact.MANIFEST).write_bytes(b"[" * 100_000),
     lambda folder: (folder / artifact.MANIFEST).write_bytes(b'{"manifest":2}'),
     lambda folder: (folder / artifact.MANIFEST).write_bytes((folder / artifact.MANIFEST).read_bytes() + b"\n"),
 ]
@@ -107,6 +117,18 @@ def test_a_changed_artifact_is_refused(sound: Path, tamper: Callable[[Path], obj
     tamper(sound)
     with pytest.raises(ChecksumMismatch):
         artifact.verify(sound)
+
+
+def test_a_link_is_refused_and_no_manifest_is_made_without_what_it_names(sound: Path) -> None:
+    link_a_folder(sound)
+    with pytest.raises(ChecksumMismatch, match="model/1_Pooling is a link"):
+        write_manifest(sound)
+
+
+def test_a_manifest_behind_a_link_is_not_read(sound: Path) -> None:
+    link_the_manifest(sound)
+    with pytest.raises(ChecksumMismatch, match=r"has no MANIFEST\.json"):
+        artifact.read(sound)
 
 
 def test_the_digest_covers_a_manifest_that_was_rewritten_to_fit(sound: Path) -> None:
@@ -126,7 +148,7 @@ def test_a_path_that_leaves_the_artifact_is_refused(sound: Path, path: str) -> N
     raw = json.loads((sound / artifact.MANIFEST).read_bytes())
     raw["files"] = [{"path": path, "size": 0, "sha256": "0" * 64}]
     (sound / artifact.MANIFEST).write_bytes(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode())
-    with pytest.raises(ChecksumMismatch):
+    with pytest.raises(ChecksumMismatch, match=r"not canonical|damaged"):
         artifact.verify(sound)
 
 
@@ -171,10 +193,11 @@ def test_what_takes_a_files_place_after_the_listing_is_not_hashed(
         artifact.verify(sound)
 
 
-def test_a_message_names_three_files_and_counts_the_others(sound: Path) -> None:
-    for number in range(5):
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (5, " and 2 more")])
+def test_a_message_names_three_files_and_counts_the_others(sound: Path, count: int, more: str) -> None:
+    for number in range(count):
         (sound / "model" / f"added{number}").touch()
-    surplus = "model/added0, model/added1, model/added2 and 2 more is not in MANIFEST.json"
+    surplus = f"model/added0, model/added1, model/added2{more} is not in MANIFEST.json"
     with pytest.raises(ChecksumMismatch, match=surplus):
         artifact.verify(sound)
 

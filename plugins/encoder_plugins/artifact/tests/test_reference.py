@@ -102,6 +102,36 @@ def test_a_reference_that_was_changed_is_not_read(tmp_path: Path, name: str) -> 
         reference.read(tmp_path)
 
 
+def reseal(folder: Path) -> None:
+    made = manifest.build(folder, key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"})
+    (folder / manifest.MANIFEST).write_bytes(made.encode())
+
+
+def test_the_reference_is_read_without_the_weights(tmp_path: Path) -> None:
+    (tmp_path / manifest.MODEL).mkdir()
+    weights = tmp_path / manifest.MODEL / "model.safetensors"
+    weights.write_bytes(b"weights")
+    sealed(tmp_path)
+    weights.unlink()
+    assert reference.read(tmp_path).expected.keys() == OUTPUTS.keys()
+
+
+@pytest.mark.parametrize("name", [manifest.CASES, manifest.EXPECTED])
+def test_a_reference_of_which_a_file_is_missing_or_damaged_is_not_read(tmp_path: Path, name: str) -> None:
+    path = sealed(tmp_path) / name
+    path.unlink()
+    with pytest.raises(ChecksumMismatch, match="the reference cannot be read: FileNotFoundError"):
+        reference.read(tmp_path)
+    # as prep would have sealed it
+    reseal(tmp_path)
+    with pytest.raises(ChecksumMismatch, match="the reference cannot be read: KeyError"):
+        reference.read(tmp_path)
+    path.write_bytes(b"{")
+    reseal(tmp_path)
+    with pytest.raises(ChecksumMismatch, match=r"the reference cannot be read: (JSONDecode|Safetensor)Error"):
+        reference.read(tmp_path)
+
+
 def test_a_reference_without_cases_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch, match="no cases"):
         reference.read(sealed_without_cases(tmp_path))
@@ -111,14 +141,12 @@ def test_a_reference_without_cases_is_not_read(tmp_path: Path) -> None:
 def test_a_reference_whose_cases_and_outputs_differ_is_not_read(tmp_path: Path, cases: list[dict[str, str]]) -> None:
     reference.write(Recording(cases=CASES, outputs=OUTPUTS, about={}), tmp_path)
     (tmp_path / manifest.CASES).write_bytes(manifest.canonical_json(cases))
-    made = manifest.build(tmp_path, key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"})
-    (tmp_path / manifest.MANIFEST).write_bytes(made.encode())
+    reseal(tmp_path)
     with pytest.raises(ChecksumMismatch, match="cases without expected outputs"):
         reference.read(tmp_path)
 
 
 def sealed_without_cases(folder: Path) -> Path:
     reference.write(Recording(cases=[], outputs={}, about={}), folder)
-    made = manifest.build(folder, key="k", plugin="p", prep_version=1, licence_note=None, source={"revision": "r"})
-    (folder / manifest.MANIFEST).write_bytes(made.encode())
+    reseal(folder)
     return folder

@@ -114,6 +114,57 @@ def forbid_renames(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(os, "rename", rename)
 
 
+def test_a_volume_that_renames_empty_folders_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, real = staging.Staging.beside(tmp_path / "volume" / "key"), os.rename
+    place.root.mkdir(parents=True)
+
+    def rename(source: Path, target: Path) -> None:
+        if any(source.iterdir()):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(UnsupportedFilesystem, match="volume can't rename a folder: Directory not empty"):
+        staging.require_atomic_rename(place)
+
+
+def test_a_rename_is_tried_again_after_an_attempt_that_was_killed_and_leaves_nothing(tmp_path: Path) -> None:
+    place = staging.Staging.beside(tmp_path / "volume" / "key")
+    for name in ("rename-before", "rename-after"):
+        (place.root / name).mkdir(parents=True)
+        (place.root / name / "file").touch()
+    staging.require_atomic_rename(place)
+    assert list(place.root.iterdir()) == []
+
+
+def test_each_part_of_an_artifact_in_the_making_has_a_path_of_its_own(tmp_path: Path) -> None:
+    place = staging.Staging.beside(tmp_path / "volume" / "key")
+    assert place.root == tmp_path / "volume" / ".staging" / "key"
+    parts = [
+        place.artifact,
+        place.published,
+        place.unpickled,
+        place.auxiliary,
+        place.label_sets,
+        place.partial,
+        place.received,
+        place.document,
+        place.unpacked,
+    ]
+    assert len(set(parts)) == len(parts)
+    assert {part.parent for part in parts} == {place.root}
+
+
+def test_an_artifact_is_in_the_making_while_its_folder_or_its_lock_is_there(tmp_path: Path) -> None:
+    place = staging.Staging.beside(tmp_path / "volume" / "key")
+    assert not place.is_there()
+    place.root.mkdir(parents=True)
+    assert place.is_there()
+    place.discard()
+    place.lock.touch()
+    assert place.is_there()
+
+
 def staged(tmp_path: Path) -> staging.Staging:
     """An artifact that is ready to be published."""
     found = staging.Staging.beside(tmp_path / "volume" / "key")
@@ -140,7 +191,9 @@ def test_every_file_and_folder_is_on_the_disk_before_the_rename_and_the_parent_b
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
+    opened = descriptors()
     place.publish()
+    assert descriptors() == opened
     before, after = events[: events.index("rename")], events[events.index("rename") + 1 :]
     assert set(before) == {"artifact/model/weights", "artifact/model", "artifact/MANIFEST.json", "artifact"}
     # a folder's entries before the folder, so that none of them can be lost behind it
@@ -204,6 +257,15 @@ def test_a_lock_is_gone_before_it_is_released_and_the_folder_with_it(
     assert not place.root.parent.exists()
     with staging.locked_now(place) as mine:
         assert mine
+
+
+def test_the_owner_can_open_a_lock_and_one_that_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
+    place = staging.Staging.beside(tmp_path / "volume" / "key")
+    with staging.locked(place, pytest.fail):
+        # the next prep Job of the same user opens it to read and write
+        assert place.lock.stat().st_mode & 0o600 == 0o600
+        place.lock.unlink()
+    assert not place.root.parent.exists()
 
 
 def test_a_folder_that_another_writer_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
