@@ -25,7 +25,7 @@ _LONGEST_NAME = 100
 _BUILDING = threading.Lock()
 
 
-class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The base of request types."""
 
 
@@ -86,7 +86,7 @@ def encode(data: object, *, lora: str | None = None) -> bytes:
     except UnicodeEncodeError:
         path = _surrogate(data, ("data",))
         raise InvalidRequest("the text holds a lone surrogate, which is not a character", param=_path(path)) from None
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
 
 

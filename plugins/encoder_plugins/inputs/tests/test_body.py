@@ -31,6 +31,7 @@ class Words(Data, frozen=True):
     kind: Literal["plain", "fancy"] | None = None
     inner: list[list[Inner]] | None = None
     named: list[Inner] | dict[str, list[Grade] | Inner] | None = None
+    grades: list[Grade] | Grade | None = None
 
 
 class Anything(Data, frozen=True):
@@ -133,6 +134,20 @@ def test_a_key_that_is_there_twice_is_not_named() -> None:
 def test_a_choice_below_a_key_is_refused_with_the_choices() -> None:
     found = refusal(b'{"data": {"words": [], "named": {"a": [], "b": [{"grade": "secret"}]}}}')
     assert (found.param, found.message) == ("data.named.b[0].grade", "it must be 'high' or 'low'")
+
+
+@pytest.mark.parametrize(
+    ("grades", "path"),
+    [('{"grade": "secret"}', "data.grades.grade"), ('[{"grade": "secret"}]', "data.grades[0].grade")],
+)
+def test_a_choice_in_one_form_of_several_is_refused_with_the_choices(grades: str, path: str) -> None:
+    found = refusal(f'{{"data": {{"words": [], "grades": {grades}}}}}'.encode())
+    assert (found.param, found.message) == (path, "it must be 'high' or 'low'")
+
+
+def test_a_request_with_its_defaults_written_out_is_the_same_request() -> None:
+    found = bodies.decode(b'{"data": {"words": []}}', BODY)
+    assert bodies.decode(msgspec.json.encode(found), BODY) == found
 
 
 @pytest.mark.parametrize("words", ['"secret"', '["a", {"secret": 1}]', "[secret]"])
@@ -239,6 +254,8 @@ def test_another_model_or_adapter_is_unknown() -> None:
     )
 
 
-def test_every_request_type_is_strict() -> None:
-    assert all(kind.__struct_config__.forbid_unknown_fields for kind in (Envelope, Words, Inner))
+def test_every_request_type_is_strict_and_cannot_be_changed() -> None:
+    for kind in (Data, Envelope, Words, Inner):
+        options = kind.__struct_config__
+        assert (options.forbid_unknown_fields, options.frozen) == (True, True)
     assert msgspec.json.schema(BODY)
