@@ -58,9 +58,9 @@ def source_identity(model: EncoderModel) -> Json:
         return {"s3": found.s3.uri.rstrip("/"), "endpoint": found.s3.endpoint or "", **auxiliary}
     if found.http is not None:
         return {"http": found.http.sha256, **auxiliary}
-    if found.pvc is not None:
-        return {"claim": found.pvc.claim_name, "path": found.pvc.path, **auxiliary}
-    raise ValueError("validation ensures that one of the four sources is set")
+    # validation ensures that one of the four sources is set
+    assert found.pvc is not None
+    return {"claim": found.pvc.claim_name, "path": found.pvc.path, **auxiliary}
 
 
 def is_mutable_revision(hub: HuggingFace) -> bool:

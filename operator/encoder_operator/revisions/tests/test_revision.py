@@ -13,6 +13,7 @@ from encoder_operator.api.v1alpha1 import HuggingFace
 from encoder_operator.cli import render
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
+from encoder_operator.revisions.hashing import json_digest
 from encoder_operator.revisions.revision import Artifact
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import Revision
@@ -137,6 +138,34 @@ def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
     ) == revision.artifact_key(BASE)
 
 
+def test_the_key_of_an_artifact_stays_the_hash_of_these_inputs() -> None:
+    """Another version that hashes them otherwise would prepare every checkpoint again."""
+    images = SETTINGS.images.model_copy(update={"prep": {"deberta_gliner_linker": "prep:1"}})
+    settings = SETTINGS.model_copy(update={"images": images, "allow_trust_remote_code": True})
+    parameters = {"wordsSplitter": "whitespace"}
+    model = parsed_model(
+        {
+            "spec.plugin": "deberta_gliner_linker",
+            "spec.image": "mine:1",
+            "spec.source.huggingFace": {"repo": "a/b", "revision": "1" * 40},
+            "spec.prepare": {"trustRemoteCode": True, "parameters": parameters},
+            "spec.labelSets": [{"name": "cities", "sha256": "1" * 64, "url": "http://web/cities.jsonl"}],
+        },
+        settings,
+    )
+    inputs = {
+        "source": {"repo": "a/b", "revision": "1" * 40},
+        "plugin": "deberta_gliner_linker",
+        "prepVersion": model.plugin.prep_version,
+        "allowPickle": False,
+        "inputs": "x",
+        "trustRemoteCode": True,
+        "parameters": parameters,
+        "labelSets": {"cities": "1" * 64},
+    }
+    assert revision.artifact_key(replace(model, inputs_hash="x")) == json_digest(inputs)
+
+
 def test_parameters_of_a_preparation_make_another_artifact_another_revision_and_stand_in_what_it_pins() -> None:
     settings = SETTINGS.model_copy(
         update={"images": SETTINGS.images.model_copy(update={"prep": {"mt5_gliner": "prep:1"}})}
@@ -196,6 +225,8 @@ def test_a_revision_pins_what_its_pods_run() -> None:
     }
     assert revision.pinned_artifact(found) == ARTIFACT
     assert found.template["metadata"]["labels"]["encoders.dev/revision"] == found.hash
+    # numbers from 1 are given when revisions are recorded
+    assert found.number == 0
 
 
 @pytest.mark.parametrize(
