@@ -55,8 +55,6 @@ def keep(
     if allowed is not None:
         wanted &= np.isin(start * words + width, [first * words + last - first for first, last in allowed])
     rows = np.flatnonzero(wanted)
-    if not rows.size:
-        return rows
     # by span and label first, as the library enumerates them, so that a stable sort settles ties as its does
     rows = rows[np.lexsort((label[rows], width[rows], start[rows]))]
     first = start[rows]
@@ -75,8 +73,6 @@ def search(start: Ints, end: Ints, score: Floats, *, words: int, flat: bool, sev
         flat: Entities share no words.
         several: A span may have several labels.
     """
-    if not score.size:
-        return np.zeros(0, np.int64)
     _, span = np.unique(start * words + end, return_inverse=True)  # [candidates]: number of the span
     by_score = np.argsort(-score, kind="stable")
     _, best = np.unique(span[by_score], return_index=True)  # the first candidate of each span in order of score

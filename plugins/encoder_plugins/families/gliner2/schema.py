@@ -350,9 +350,7 @@ class _Reader:
                         param=path,
                     )
         keys: set[str] = set()
-        for structure in spans:
-            if structure.kind != "structures":
-                continue
+        for structure in (task for task in spans if task.kind == "structures"):
             for number, field in enumerate(structure.fields):
                 if (key := f"{structure.name}.{field.name}") in keys:
                     raise InvalidRequest(

@@ -98,6 +98,30 @@ def test_refusals_name_the_field(data: dict[str, Any], path: str, says: str) -> 
     assert says in refused(**data)[1]
 
 
+def test_a_request_may_have_as_many_labels_as_the_limit_for_one_text_and_for_all() -> None:
+    names = [f"x{number}" for number in range(DEFAULTS["labels"])]
+    assert check(Request(text="a", labels=names))[1] == [tuple(names)]
+    each = [names[:600], names[500:]]
+    assert check(Request(texts=["a", "b"], labels_per_text=each))[1] == [tuple(labels) for labels in each]
+
+
+@pytest.mark.parametrize(
+    ("language", "languages", "says"),
+    [
+        ("de", ("fr", "en"), "the language is 'de'; supported: fr, en"),
+        ("de", (), "the language is 'de'; this checkpoint splits words of all languages alike"),
+        # of a long one the beginning
+        ("x" * 33, ("en",), f"the language is '{'x' * 32}'; supported: en"),
+    ],
+)
+def test_a_language_without_a_tokenizer_is_refused(language: str, languages: tuple[str, ...], says: str) -> None:
+    request.check_language(Request(text="a"), languages)
+    request.check_language(Request(text="a", language="en"), (*languages, "en"))
+    with pytest.raises(InvalidRequest) as caught:
+        request.check_language(Request(text="a", language=language), languages)
+    assert (caught.value.param, caught.value.message) == ("data.language", says)
+
+
 def test_labels_count_once_at_their_first_place() -> None:
     assert check(Request(texts=["a", "b"], labels=["x", "y", "x", "X", "z", "y"]))[1] == [("x", "y", "X", "z")] * 2
     per_text = Request(texts=["a", "b"], labels_per_text=[["y", "x", "y"], []])

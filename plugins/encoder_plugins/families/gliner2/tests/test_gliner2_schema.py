@@ -160,6 +160,17 @@ def test_what_the_library_refuses_is_refused_by_its_field(data: dict[str, Any], 
         ({"structures": structure({"name": "a", "choices": ["("]})}, "data.schema.structures.s.fields[0].choices", "'\\('"),
         ({"structures": {"s": {"fields": [{"name": "a"}], "mode": "latent"}}}, "data.schema.structures.s.mode", "span models"),
         ({"structures": structure({"name": "a", "exclusive": True})}, "data.schema.structures.s.fields[0].exclusive", "span models"),
+        ({"structures": structure({"name": "a", "cardinality": "one"})}, "data.schema.structures.s.fields[0].cardinality", "span models"),
+        ({"structures": structure({"name": "a"}, name=" ")}, "data.schema.structures. ", "blank"),
+        ({"entities": ["a"], "entity_attributes": {"": {"labels": ["b"]}}}, "data.schema.entity_attributes.", "blank"),
+        (
+            {
+                "entities": ["a"],
+                "entity_attributes": {"g": {"labels": ["x"], "qualify_labels": True}, "h": {"labels": ["g: x"]}},
+            },
+            "data.schema.entity_attributes",
+            "the same for the model",
+        ),
         (
             {"classifications": [{"task": "t", "labels": ["a", "b"], "examples": [["x", "c"]]}]},
             "data.schema.classifications[0].examples[0][1]",
@@ -169,6 +180,11 @@ def test_what_the_library_refuses_is_refused_by_its_field(data: dict[str, Any], 
         ({"entities": [str(number) for number in range(257)]}, "data.schema", "257 fields in one schema; the limit is 256"),
         ({"relations": [str(number) for number in range(65)]}, "data.schema", "65 tasks in one schema; the limit is 64"),
         ({"entities": {"a": "x" * 2_001}}, "data.schema.entities.a", "2001 characters; the limit is 2000"),
+        (
+            {"classifications": [{"task": "t", "labels": {"a": "", "b": "x" * 2_001}}]},
+            "data.schema.classifications[0].labels.b",
+            "2001 characters",
+        ),
     ],
 )  # fmt: skip
 def test_what_the_library_would_confuse_or_drop_is_refused(data: dict[str, Any], path: str, why: str) -> None:
@@ -184,12 +200,61 @@ FULL: dict[str, Any] = {
     ),
     "entities": {"p": {"validators": [{"pattern": "[a]+"}]}, "place": "where something is"},
     "entity_attributes": {"size": {"labels": ["large", "small", "middle"]}},
-    "relations": ["in"],
+    "relations": {"in": "is inside"},
     "classifications": [
-        {"task": "t", "labels": ["a", "b"]},
+        {"task": "t", "labels": ["a", "b"], "examples": [["so", "b"]]},
         {"task": "u", "labels": {"c": "1", "d": "2", "e": "3"}, "prompt": "which one"},
     ],
 }
+
+
+def test_descriptions_prompts_and_examples_are_read_with_the_name_of_their_task() -> None:
+    found = read(schema=FULL)
+    assert [task.piece for task in found.spans] == [
+        "s [DESCRIPTION] g: what it is",
+        "entities [DESCRIPTION] place: where something is",
+        "in: is inside",
+    ]
+    assert [task.piece for task in found.classes] == [
+        "t [EXAMPLE] so [OUTPUT] b",
+        "u: which one [DESCRIPTION] c: 1 [DESCRIPTION] d: 2 [DESCRIPTION] e: 3",
+    ]
+    # a string that the model reads as one of its markers is refused by its field
+    own = "data.schema.classifications[1]"
+    assert [each for each in found.strings if each[0].startswith(own)] == [
+        (own, "u"),
+        (f"{own}.labels.c", "c"),
+        (f"{own}.labels.c", "1"),
+        (f"{own}.labels.d", "d"),
+        (f"{own}.labels.d", "2"),
+        (f"{own}.labels.e", "e"),
+        (f"{own}.labels.e", "3"),
+        (f"{own}.prompt", "which one"),
+    ]
+
+
+def test_a_relation_has_all_heads_and_tails_above_its_own_threshold() -> None:
+    (relation,) = read(relations={"r": {"threshold": 0.75}}).spans
+    assert [(end.name, end.many, end.threshold) for end in relation.fields] == [
+        ("head", True, 0.75),
+        ("tail", True, 0.75),
+    ]
+
+
+def test_a_field_of_a_structure_may_be_called_like_an_end_of_a_relation() -> None:
+    # both are "a.b.head" together with their names, and answers have them in different places
+    found = read(structures=structure({"name": "b.head"}, name="a"), relations=["a.b"])
+    assert [task.name for task in found.spans] == ["a", "a.b"]
+
+
+def test_short_structures_may_be_written_in_both_forms_side_by_side() -> None:
+    found = read(structures={**structure({"name": "a"}, name="long"), "short": ["b::[open", "c::open]"]})
+    assert [(task.piece, [field.name for field in task.fields]) for task in found.spans] == [
+        ("long", ["a"]),
+        # brackets that are not a pair are part of a description
+        ("short [DESCRIPTION] b: [open [DESCRIPTION] c: open]", ["b", "c"]),
+    ]
+    assert [field.choices for field in found.spans[1].fields] == [(), ()]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +275,11 @@ def test_a_schema_is_taken_up_to_each_limit(limit: str, most: int, path: str) ->
     with pytest.raises(InvalidRequest, match=f": {most} .*; the limit is {most - 1}$") as caught:
         read_with(replace(library.LIMITS, **{limit: most - 1}), schema=FULL)
     assert caught.value.param == f"data.schema{path}"
+
+
+def test_the_first_two_forms_that_are_there_together_are_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"^data\.schemas: schema and schemas are both there; send one of them$"):
+        read(schema={"entities": ["a"]}, schemas=[], entities=["a"])
 
 
 @pytest.mark.parametrize(
