@@ -230,6 +230,7 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.timeout(30)
 def test_a_lock_is_gone_before_it_is_released_and_the_folder_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
