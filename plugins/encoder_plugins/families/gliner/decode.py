@@ -73,6 +73,9 @@ def search(start: Ints, end: Ints, score: Floats, *, words: int, flat: bool, sev
         flat: Entities share no words.
         several: A span may have several labels.
     """
+    if not score.size:
+        # most texts of some callers: what follows would take 12 to 25 microseconds of each
+        return np.zeros(0, np.int64)
     _, span = np.unique(start * words + end, return_inverse=True)  # [candidates]: number of the span
     by_score = np.argsort(-score, kind="stable")
     _, best = np.unique(span[by_score], return_index=True)  # the first candidate of each span in order of score

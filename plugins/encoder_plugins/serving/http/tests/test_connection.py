@@ -25,8 +25,23 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 MUCH = b"x" * 20_000_000
 
 
+class Noted(SingleProcess):
+    """Notes how many connections there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: list[int] = []
+
+    def publish_connections(self, connections: int) -> None:
+        self.published.append(connections)
+
+
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the length of the body, after the time that the query names; or with much, and close the connection."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close"})
+        return
     if scope["path"] == "/much":
         headers = [(b"content-length", b"%d" % len(MUCH)), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -45,9 +60,11 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def connection(seconds: float = SECONDS) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connection(
+    seconds: float = SECONDS, counters: SingleProcess | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect to a server whose headers may take so many seconds."""
-    http = protocol(seconds, Connections(SingleProcess(), time.monotonic))
+    http = protocol(seconds, Connections(counters or SingleProcess(), time.monotonic))
     config = uvicorn.Config(application, port=0, lifespan="off", log_level="critical", http=http)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -194,3 +211,28 @@ async def test_a_pipelined_request_with_slow_headers_lets_the_one_before_finish(
         writer.write(b"GET /?%.1f HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\n" % (SECONDS * 2))
         assert await status(reader) == "200 0"
         assert await status(reader) == "408"
+
+
+async def test_a_connection_counts_as_long_as_it_is_open() -> None:
+    noted = Noted()
+    async with connection(60, noted) as (reader, writer):
+        writer.write(GET)
+        assert await status(reader) == "200 0"
+        assert noted.published == [1]
+        writer.close()
+        async with asyncio.timeout(10):
+            while noted.published != [1, 0]:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_connection_that_becomes_a_websocket_counts_no_longer() -> None:
+    noted = Noted()
+    async with connection(60, noted) as (reader, writer):
+        writer.write(
+            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+            b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 403")
+        assert noted.published == [1, 0]
+    assert noted.published == [1, 0]
