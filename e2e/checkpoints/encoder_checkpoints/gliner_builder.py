@@ -126,7 +126,7 @@ def build(
         config |= gliner_overrides
         model = _model(config, seed)
         if config.get("span_mode") == "token_level":
-            _calibrate_words(model, seed)
+            _calibrate_words(model, seed, inner_bias=0.7 if config.get("represent_spans") else 0.1)
             if config.get("represent_spans"):
                 _calibrate_proposed(model, seed)
         else:
@@ -201,8 +201,11 @@ def _calibrate(model: Any, share: float) -> None:
 
 
 @torch.no_grad()
-def _calibrate_words(model: Any, seed: int) -> None:
-    """Redraw, scale and shift the head of a token-level model: logits have the requested spread, and `WORD_SHARES` of them are above 0."""
+def _calibrate_words(model: Any, seed: int, *, inner_bias: float) -> None:
+    """Redraw, scale and shift the head of a token-level model: logits have the requested spread, and `WORD_SHARES` of them are above 0.
+
+    Where words only propose spans, their scores are not part of an answer: a bias of the inner layer has to be large to show in it.
+    """
     head = model.model
     scorer, last = head.scorer, head.scorer.out_mlp[3]
     # as initialised, biases and the differences of labels outweigh those of words
@@ -213,6 +216,7 @@ def _calibrate_words(model: Any, seed: int) -> None:
                 parameter.normal_(0.0, 0.1)
             else:
                 parameter.normal_(0.0, 2.0 / parameter.shape[1] ** 0.5)
+    scorer.out_mlp[0].bias *= inner_bias / 0.1
     size = model.config.hidden_size
     scorer.out_mlp[0].weight[:, size : 2 * size] *= 0.6
     (seen,) = _captured(model, last)
@@ -234,7 +238,7 @@ def _calibrate_proposed(model: Any, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, parameter in layer.named_parameters():
-            parameter.normal_(0.0, 0.1 if "bias" in name else 2.0 / parameter.shape[1] ** 0.5)
+            parameter.normal_(0.0, 0.3 if "bias" in name else 2.0 / parameter.shape[1] ** 0.5)
     words, labels = _scored(model)
     last, mean = layer.out_project[3], labels.mean(0)
     common = torch.outer(mean, mean) / (mean @ mean)
