@@ -156,17 +156,17 @@ def test_counts_belong_to_structures_then_entities_then_relations() -> None:
 def test_attributes_are_compared_at_their_mention() -> None:
     schema = {
         "entities": ["person"],
-        "entity_attributes": {"age": {"labels": ["old", "young"]}, "mood": {"labels": ["gay"]}},
+        "entity_attributes": {"age": {"labels": ["old", "young"]}, "mood": {"labels": ["glad"]}},
     }
 
-    def sides(old: float, gay: float | None = 0.4) -> tuple[dict[str, Any], dict[str, Any]]:
+    def sides(old: float, glad: float | None = 0.4) -> tuple[dict[str, Any], dict[str, Any]]:
         ours = mention("Ada", 0.5, "score")
         ours["attributes"] = {"age": [{"label": "old", "score": old}, {"label": "young", "score": 0.2}]}
         theirs = mention("Ada", 0.5, "confidence")
         theirs["age"] = [{"label": "old", "confidence": 0.3}, {"label": "young", "confidence": 0.2}]
-        theirs["mood"] = {"label": "gay", "confidence": 0.4}
-        if gay is not None:
-            ours["attributes"]["mood"] = {"label": "gay", "score": gay}
+        theirs["mood"] = {"label": "glad", "confidence": 0.4}
+        if glad is not None:
+            ours["attributes"]["mood"] = {"label": "glad", "score": glad}
         return served(entities={"person": [ours]}), {"entities": {"person": [theirs]}}
 
     equal = compared(schema, *sides(0.3))
