@@ -74,7 +74,7 @@ def search(start: Ints, end: Ints, score: Floats, *, words: int, flat: bool, sev
         several: A span may have several labels.
     """
     if not score.size:
-        # most texts of some callers: what follows would take 12 to 25 microseconds of each
+        # texts without candidates are common, and what follows is not free for them
         return np.zeros(0, np.int64)
     _, span = np.unique(start * words + end, return_inverse=True)  # [candidates]: number of the span
     by_score = np.argsort(-score, kind="stable")

@@ -1,7 +1,7 @@
 """Which connections are closed behind an answer, so that the processes behind one port have about as many each.
 
 The kernel gives a new connection to one of the processes by chance, and clients keep their connections: with eight of them and four engines,
-an engine has none in 38 of 100 cases. A process with too many says ``connection: close`` in an answer; its client opens another one
+an engine has none in 38 of 100 cases. A process with too many writes ``connection: close`` in an answer; its client opens another one
 for its next request, which comes to a process by chance again, until all have as many. No request is lost that way.
 
 Old connections are closed, too: those of before an autoscaler added a pod would never come to it.

@@ -306,6 +306,16 @@ async def test_a_stopping_server_answers_and_sends_its_clients_away() -> None:
         assert (response.status_code, response.headers["connection"]) == (status, "close")
 
 
+async def test_a_request_that_came_before_the_stop_sends_its_client_away() -> None:
+    server = Server()
+    server.engine.open.clear()
+    request = asyncio.create_task(server.post(b"hello"))
+    await server.engine.waiting.acquire()
+    server.application._drain.stopping = True
+    server.engine.open.set()
+    assert (await request).headers["connection"] == "close"
+
+
 async def test_every_request_and_refusal_is_counted() -> None:
     server = Server(body_bytes=20, in_flight=7)
     for body in (b"12345", b"bad", b"other", b"broken", b"x" * 21):
