@@ -14,7 +14,10 @@ from typing import Protocol
 
 # a part of the mean by which processes may differ, besides one connection
 SHARE = 1 / 8
-# after which a connection is closed behind its next answer
+# the age from which a connection may be closed to balance, so that a client opens at most so many where the same process always gets them:
+# those that accept from one queue take turns by chance, and one may be faster than the others
+LEAST_SECONDS = 0.5
+# the age after which a connection is closed behind its next answer
 MOST_SECONDS = 300.0
 
 
@@ -65,8 +68,9 @@ class Connections:
         return Connection(self, self._clock())
 
     def should_close(self, opened: float) -> bool:
-        """Return whether a connection is too old, or one too many."""
-        return self._clock() - opened > MOST_SECONDS or self._counters.is_crowded()
+        """Return whether a connection is too old, or one too many and not just opened."""
+        age = self._clock() - opened
+        return age > MOST_SECONDS or (age > LEAST_SECONDS and self._counters.is_crowded())
 
     def remove(self) -> None:
         """Count one less."""

@@ -76,8 +76,10 @@ class Crowded(SingleProcess):
 
 def test_a_connection_counts_until_its_end_is_decided() -> None:
     noted = Crowded()
-    connections = Connections(noted, lambda: 0.0)
+    now = 0.0
+    connections = Connections(noted, lambda: now)
     first, second = connections.open(), connections.open()
+    now += 1
     assert (first.should_close(), noted.published) == (False, [1, 2])
     noted.crowded = True
     assert (first.should_close(), noted.published) == (True, [1, 2, 1])
@@ -89,6 +91,17 @@ def test_a_connection_counts_until_its_end_is_decided() -> None:
     second.end()
     second.end()
     assert noted.published == [1, 2, 1, 0]
+
+
+def test_a_connection_is_kept_for_half_a_second_however_many_there_are() -> None:
+    crowded = Crowded()
+    crowded.crowded = True
+    now = 100.0
+    opened = Connections(crowded, lambda: now).open()
+    now += 0.5
+    assert not opened.should_close()
+    now += 0.1
+    assert opened.should_close()
 
 
 def test_an_old_connection_is_closed() -> None:
@@ -174,8 +187,11 @@ async def test_clients_that_keep_their_connections_come_to_all_processes_alike(t
                 await _listening(tmp_path, sessions[0], url)
                 answered, closed = await send_all()
                 while closed or set(answered.values()) != {CLIENTS // PROCESSES}:
+                    # none that was opened just now is closed
+                    await asyncio.sleep(2 * balance.LEAST_SECONDS)
                     answered, closed = await send_all()
-            # and there they stay
+            # and there they stay, those opened last too
+            await asyncio.sleep(2 * balance.LEAST_SECONDS)
             assert len(answered) == PROCESSES
             assert [await send_all() for _ in range(5)] == [(answered, 0)] * 5
         finally:
