@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from encoder_bench import arithmetic, factory, load, workload
-from encoder_bench.sides import SIDES, WAYS, Row, Sides, together
+from encoder_bench import arithmetic, factory, load, sides, workload
+from encoder_bench.sides import WAYS, Row, Sides, together
 from encoder_bench.workload import Shape
 from encoder_plugins.artifact import manifest as artifact
 from encoder_plugins.families.gliner.config import KEY, GlinerConfig
@@ -71,7 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("artifact", type=Path, help="prepared, by `encoder-plugins prepare`")
     parser.add_argument("source", type=Path, help="the checkpoint that it was prepared from, for the library")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=["library", "ours", "http-1"])
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        type=sides.name,
+        metavar="SIDE",
+        default=["library", "ours", "http-1"],
+        help="library[-PROCESSES], flashdeberta, factory, ours[-ENGINES], http[-ENGINES[xAPI_SERVERS]], before[-ENGINES], profile",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--words", nargs="+", type=int, default=[64, 256, 512])
@@ -112,9 +119,9 @@ def main(given: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         folder = (given.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        sides = Sides(given, folder, stack.enter_context(load.Workers(given.processes)))
+        started = Sides(given, folder, stack.enter_context(load.Workers(given.processes)))
         for group in [names] if given.at_once else [[name] for name in names]:
-            with together({name: sides.open(name) for name in group}) as measures:
+            with together({name: started.open(name) for name in group}) as measures:
                 for shape in report.shapes:
                     for name in group:
                         try:

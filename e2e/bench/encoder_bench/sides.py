@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,25 +25,8 @@ from encoder_bench.workload import THRESHOLD, Shape
 from encoder_plugins.artifact import manifest
 from encoder_plugins.prep import reference_environment
 
-SIDES = (
-    "library",
-    "library-4",
-    "library-8",
-    "flashdeberta",
-    "factory",
-    "ours",
-    "ours-1",
-    "ours-2",
-    "http",
-    "http-1",
-    "http-2",
-    "http-2x6",
-    "http-3x4",
-    "before",
-    "before-1",
-    "before-2",
-    "profile",
-)
+# behind the dash: processes of the library, or engines of ours and, behind the x, API servers of each
+SIDE = re.compile(r"(library|ours|http|before)(-[1-9]\d*)?|http-[1-9]\d*x[1-9]\d*|flashdeberta|factory|profile")
 COUNTED = 64
 # how over HTTP: clients, texts a request
 WAYS = (f"16x{TEXTS}", "64x1")
@@ -67,6 +51,17 @@ class Row:
     notes: str = ""
 
 
+def name(value: str) -> str:
+    """Return the name of a side as it is.
+
+    Raises:
+        ValueError: There is no such side.
+    """
+    if SIDE.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no side")
+    return value
+
+
 Measure = Callable[[Shape], Iterator[Row]]
 Side = TypeVar("Side")
 
@@ -87,7 +82,6 @@ class Sides:
 
     def open(self, side: str) -> AbstractContextManager[Measure]:
         """Return what starts a side, and ends it."""
-        # behind the dash: engines of ours, with the API servers of each, or processes of the library
         kind, _, counts = side.partition("-")
         if kind == "factory":
             return self._factory()

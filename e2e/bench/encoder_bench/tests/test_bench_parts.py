@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from safetensors.numpy import save_file
 
-from encoder_bench import arithmetic, factory, gliner, interference, linking_workload, load, unrecorded, workload
+from encoder_bench import arithmetic, factory, gliner, interference, linking_workload, load, sides, unrecorded, workload
 from encoder_bench.peer_process import PeerProcess, measure_together
 from encoder_bench.peers import PROCESSOR, Result
 from encoder_bench.sides import Row
@@ -32,6 +32,14 @@ def test_texts_are_the_same_for_everybody_and_of_the_wanted_length() -> None:
     assert len(set(workload.labels(25))) == 25
     with pytest.raises(ValueError, match="labels"):
         workload.labels(1_000)
+
+
+def test_a_side_names_its_processes() -> None:
+    for known in ("library", "library-8", "ours-2", "http", "http-4x3", "before-2", "profile"):
+        assert sides.name(known) == known
+    for unknown in ("library-0", "http-", "http-2x", "ours-2x3", "factory-2", "others"):
+        with pytest.raises(ValueError, match=unknown):
+            sides.name(unknown)
 
 
 @pytest.fixture
