@@ -126,7 +126,7 @@ def build(
         config |= gliner_overrides
         model = _model(config, seed)
         if config.get("span_mode") == "token_level":
-            _calibrate_words(model, seed, inner_bias=0.7 if config.get("represent_spans") else 0.1)
+            _calibrate_words(model, seed, inner_bias=5.0 if config.get("represent_spans") else 0.1)
             if config.get("represent_spans"):
                 _calibrate_proposed(model, seed)
         else:
