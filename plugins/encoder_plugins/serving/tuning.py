@@ -98,7 +98,7 @@ def _engines(accelerator: Accelerator, host: Host, weights: int) -> int:
     if accelerator == "cpu":
         return 1
     # cores, bytes of weights, engines, API servers of each that the host must have memory for
-    for cores, most, engines, api_servers in ((16, SMALLEST_BYTES, 4, 3), (12, SMALL_BYTES, 2, 2)):
+    for cores, most, engines, api_servers in ((16, SMALLEST_BYTES, 4, 3), (8, SMALL_BYTES, 2, 2)):
         # each engine has a parent process beside them
         memory = engines * ((api_servers + 2) * PROCESS_BYTES + weights)
         if host.cores >= cores and weights <= most and (host.memory is None or host.memory >= memory):
@@ -109,11 +109,11 @@ def _engines(accelerator: Accelerator, host: Host, weights: int) -> int:
 def _api_servers(accelerator: Accelerator, host: Host, engines: int) -> int:
     if accelerator == "cpu":
         wanted = 1 + host.cores // 4
-    elif engines >= 4:
+    elif engines > 1:
         # each of them has less to do than the engines' main threads
         wanted = (host.cores - engines) // engines
     else:
-        wanted = (host.cores - engines) // (2 * engines)
+        wanted = (host.cores - engines) // 2
     if host.memory is not None:
         # the engine, its worker on a CPU, and the process that started all are three of them
         wanted = min(wanted, host.memory // PROCESS_BYTES // engines - 3)

@@ -28,8 +28,9 @@ def test_a_cpu_gets_more_api_servers_only_where_cores_and_memory_are_left(
     ("cores", "memory", "weights", "expected"),
     [
         (2, None, GIB, (1, 1)),
-        (8, None, GIB, (1, 3)),
-        (12, None, GIB, (2, 2)),
+        (7, None, GIB, (1, 3)),
+        (8, None, GIB, (2, 3)),
+        (15, None, GIB, (2, 3)),
         (16, None, GIB, (4, 3)),
         (32, None, GIB, (4, 3)),
         (16, None, 3 * GIB, (2, 3)),
@@ -60,7 +61,7 @@ def test_what_the_user_sets_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("host", "engines", "api_servers"),
-    [(Host(cores=12), 4, 2), (Host(cores=16), 4, 3), (Host(cores=32, memory=14 * GIB), 2, 2), (Host(cores=3), 1, 1)],
+    [(Host(cores=12), 4, 2), (Host(cores=16), 4, 3), (Host(cores=32, memory=14 * GIB), 2, 2), (Host(cores=6), 2, 2), (Host(cores=3), 1, 1)],
 )
 def test_api_servers_share_what_the_engines_leave(host: Host, engines: int, api_servers: int) -> None:
     assert choose("nvidia", host, **SMALL, engines=engines).api_servers == api_servers
