@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-# a part of the mean by which processes may differ, besides one connection
-SHARE = 1 / 8
+# the parts of a mean by which engines, and the processes of an engine, may differ from the one with the fewest; one connection is always
+# allowed. Processes that share many connections as evenly as they can wake up more often for less each, which costs more than it gives
+ENGINES_SHARE = 1 / 4
+PROCESSES_SHARE = 1.0
 # the age from which a connection may be closed to balance, so that a client opens at most so many where the same process always gets them:
 # those that accept from one queue take turns by chance, and one may be faster than the others
 LEAST_SECONDS = 0.5
@@ -31,14 +33,15 @@ class Counters(Protocol):
         """Return whether this process has too many of all connections."""
 
 
-def too_many(own: int, all_counts: Sequence[int]) -> bool:
+def too_many(own: int, all_counts: Sequence[int], share: float) -> bool:
     """Return whether one of several has clearly more than the one with the fewest.
 
     Args:
         own: Its count.
         all_counts: Everyone's counts, its own among them.
+        share: The part of the mean by which they may differ.
     """
-    return own - min(all_counts) > max(1.0, SHARE * sum(all_counts) / len(all_counts))
+    return own - min(all_counts) > max(1.0, share * sum(all_counts) / len(all_counts))
 
 
 def is_crowded(own_engine: int, own: int, counts: Mapping[int, Sequence[int]]) -> bool:
@@ -50,7 +53,9 @@ def is_crowded(own_engine: int, own: int, counts: Mapping[int, Sequence[int]]) -
         counts: Of each engine, the connections of its processes.
     """
     engines = {engine: sum(processes) for engine, processes in counts.items()}
-    return too_many(engines[own_engine], list(engines.values())) or too_many(own, counts[own_engine])
+    return too_many(engines[own_engine], list(engines.values()), ENGINES_SHARE) or too_many(
+        own, counts[own_engine], PROCESSES_SHARE
+    )
 
 
 class Connections:

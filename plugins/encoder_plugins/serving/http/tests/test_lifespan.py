@@ -206,7 +206,7 @@ def test_a_server_serves_what_its_settings_name_with_the_engine_of_vllm(
     monkeypatch.setenv(settings.VARIABLE, msgspec.json.encode(given).decode())
     config = SimpleNamespace(
         observability_config=SimpleNamespace(otlp_traces_endpoint=endpoint),
-        scheduler_config=SimpleNamespace(policy="priority"),
+        scheduler_config=SimpleNamespace(policy="priority", max_num_batched_tokens=1_000),
         device_config=SimpleNamespace(device_type="cpu"),
     )
     client = SimpleNamespace(vllm_config=config, errored=False)
