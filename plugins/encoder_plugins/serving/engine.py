@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from encoder_plugins.plugin import Plugin, Task, resolve
 from encoder_plugins.serving import steps
 from encoder_plugins.serving.processor import Part, Processor, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
+from encoder_plugins.serving.window import Window
 
 # of the time for which a long request may be overtaken; a slow CPU reads about this many
 TOKENS_PER_MILLISECOND = 10
@@ -100,6 +101,23 @@ def build_from(
     return plugin, build(plugin, context_of(config, settings, adapters))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A prompt that the engine can have.
+
+    Attributes:
+        prompt: The prompt.
+        id: What vLLM calls it.
+        params: How to pool it.
+        options: Of vLLM's `encode`.
+    """
+
+    prompt: Prompt
+    id: str
+    params: PoolingParams
+    options: Mapping[str, Any]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Sent:
     """What the engine has of one call.
@@ -149,6 +167,8 @@ class AsyncEngine:
         self._count_tokens = count_tokens
         self._trace_headers = trace_headers
         config = client.vllm_config
+        # so that a step can be full while the one before it is computed
+        self._window_tokens = 2 * config.scheduler_config.max_num_batched_tokens
         self._prioritised = config.scheduler_config.policy == "priority"
         self._short_tokens = steps.LONG_TOKENS[config.device_config.device_type]
 
@@ -160,14 +180,18 @@ class AsyncEngine:
         """Return one pooled tensor for each prompt of all parts, in order; the engine computes some while the next are made."""
         sent = _Sent(adapter=None if lora is None else self._adapters[lora])
         try:
-            first = await self._begun(parts[0], sent, complete=len(parts) == 1)
-            if len(parts) == len(first) == 1:
-                return [await first[0]]
+            ready = await self._begun(parts[0], sent, complete=len(parts) == 1)
+            if len(parts) == len(ready) == 1:
+                return [await self._encode(ready[0])]
+            window, tasks = Window(self._window_tokens), []
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in first]
-                for number, part in enumerate(parts[1:], 2):
-                    begun = await self._begun(part, sent, complete=number == len(parts))
-                    tasks += [group.create_task(one) for one in begun]
+                for number, part in enumerate(parts, 1):
+                    if number > 1:
+                        ready = await self._begun(part, sent, complete=number == len(parts))
+                    for one in ready:
+                        await window.enter(one.prompt.tokens)
+                        tasks.append(group.create_task(self._encode(one)))
+                        tasks[-1].add_done_callback(lambda _, tokens=one.prompt.tokens: window.leave(tokens))
             return [task.result() for task in tasks]
         except BaseExceptionGroup as group_error:
             await self._client.abort(sent.ids)
@@ -177,8 +201,8 @@ class AsyncEngine:
             await self._client.abort(sent.ids)
             raise
 
-    async def _begun(self, part: Part, sent: _Sent, *, complete: bool) -> list[Coroutine[Any, Any, Tensor]]:
-        """Return what encodes each prompt of a part, after which the request is ``complete`` or not."""
+    async def _begun(self, part: Part, sent: _Sent, *, complete: bool) -> list[_Ready]:
+        """Return the prompts of a part, after which the request is ``complete`` or not."""
         prompts = await self.compute(part.make, size=part.size)
         tokens = sum(prompt.tokens for prompt in prompts)
         self._count_tokens(tokens)
@@ -189,17 +213,18 @@ class AsyncEngine:
         options = {"lora_request": sent.adapter, "priority": rank, "trace_headers": self._trace_headers()}
         length = steps.parameters(sent.tokens, complete=complete, most=self._short_tokens)
         return [
-            self._encode(prompt, id_, pooling_params(prompt, self._task, length), options)
+            _Ready(prompt=prompt, id=id_, params=pooling_params(prompt, self._task, length), options=options)
             for prompt, id_ in zip(prompts, ids, strict=True)
         ]
 
-    async def _encode(self, prompt: Prompt, id_: str, params: PoolingParams, options: Mapping[str, Any]) -> Tensor:
+    async def _encode(self, ready: _Ready) -> Tensor:
+        prompt = ready.prompt
         pooled: Tensor | None = None
         given = tokens_input(prompt.token_ids)
         if prompt.image is not None:
             # in a thread of vLLM's
             (given,) = await self._client.renderer.render_cmpl_async([unprocessed(prompt)])
-        async for output in self._client.encode(given, params, id_, **options):
+        async for output in self._client.encode(given, ready.params, ready.id, **ready.options):
             pooled = output.outputs.data
         assert pooled is not None
         return pooled

@@ -27,9 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 class FakeClient:
     """Pools a prompt to its token ids when it is let, the last prompt first."""
 
-    def __init__(self, policy: str = "priority", device: str = "cpu") -> None:
+    def __init__(self, policy: str = "priority", device: str = "cpu", step_tokens: int = 1_000) -> None:
         self.vllm_config = SimpleNamespace(
-            scheduler_config=SimpleNamespace(policy=policy), device_config=SimpleNamespace(device_type=device)
+            scheduler_config=SimpleNamespace(policy=policy, max_num_batched_tokens=step_tokens),
+            device_config=SimpleNamespace(device_type=device),
         )
         self.renderer = SimpleNamespace(render_cmpl_async=self.render)
         self.requests: dict[str, dict[str, Any]] = {}
@@ -202,6 +203,43 @@ async def test_a_part_that_cannot_be_made_aborts_those_before_it(fails: int) -> 
         await engine_of(client).encode_parts(parts)
     assert caught.value.param == "documents[3]"
     assert (client.running, set(client.aborted)) == (set(), set(client.requests))
+
+
+async def test_the_engine_has_two_steps_of_a_request_at_a_time() -> None:
+    client = FakeClient(step_tokens=10)
+    # of 4 tokens each; one is longer than two steps
+    sent = [Prompt(token_ids=[number] * 4) for number in range(9)]
+    sent[6] = Prompt(token_ids=[6] * 25)
+    parts = [Part(make=lambda: sent[:2], size=0), Part(make=lambda: sent[2:], size=0)]
+    task = asyncio.create_task(engine_of(client).encode_parts(parts))
+    await client.until_running(5)
+    most = [0, 0]
+    while not task.done():
+        tokens = [len(client.requests[id_]["prompt"]["prompt_token_ids"]) for id_ in client.running]
+        assert sum(tokens) <= 20 or tokens == [25]
+        most = max(most, [sum(tokens), len(tokens)])
+        client.open.set()
+        await asyncio.sleep(0)
+        client.open.clear()
+    assert most == [25, 1]
+    assert await task == [prompt.token_ids for prompt in sent]
+    # in their order
+    assert [request["prompt"]["prompt_token_ids"][0] for request in client.requests.values()] == list(range(9))
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_prompts_that_wait_for_others_never_come_once_a_request_has_ended(cancelled: bool) -> None:
+    client = FakeClient(step_tokens=1)
+    client.fail = None if cancelled else 1
+    task = asyncio.create_task(engine_of(client).encode(prompts(50)))
+    await client.until_running(2)
+    if cancelled:
+        task.cancel()
+    client.open.set()
+    with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
+        await task
+    assert (client.running, len(client.requests)) == (set(), 2)
+    assert set(client.requests) <= set(client.aborted)
 
 
 async def test_an_adapter_is_found_by_its_name() -> None:
