@@ -26,7 +26,7 @@ from encoder_plugins.prep.checkpoint_files import (
     module_folders,
     select_folders,
 )
-from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object
+from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal
 
 CONFIG = "config.json"
 
@@ -78,7 +78,11 @@ TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "tokenizer_name_or_path": (),
     "module_output_name": ("token_embeddings",),
     "query_expansion": (),
+    "query_length": (),
+    "document_length": (),
 }
+# what Pooling makes, and Normalize is applied to
+VECTOR = "sentence_embedding"
 
 
 class EmbeddingCheckpoint:
@@ -184,6 +188,8 @@ def read(folder: Path, *, residual: bool = False) -> EmbeddingConfig:
     for kind, path in modules[2:]:
         if kind == "Dense":
             dimensions = dense_modules.read(folder, path, dimensions, residual=residual).outputs
+        else:
+            _check_normalize(folder, path)
     return EmbeddingConfig(
         dimensions=dimensions,
         pooling=pooling,
@@ -297,6 +303,15 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> tuple[int, str
     if not isinstance(width, int):
         raise Unsupported(f"{name}: embedding_dimension is missing")
     return width, modes[0]
+
+
+def _check_normalize(folder: Path, path: str) -> None:
+    """Refuse a Normalize module that leaves the vector as it is: one of rows, which come before it."""
+    name = f"{path}/config.json"
+    config = read_object(folder, name) if (folder / name).is_file() else {}
+    for field, unset in (("module_input_name", VECTOR), ("module_output_name", None)):
+        if (value := config.get(field, unset)) not in (VECTOR, unset):
+            raise refusal(name, field, value, [VECTOR])
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:

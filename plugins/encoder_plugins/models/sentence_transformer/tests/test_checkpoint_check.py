@@ -111,6 +111,8 @@ def test_a_sound_checkpoint_is_read(folder: Path) -> None:
         change("1_Pooling/config.json", include_prompt=True),
         change("2_Dense/config.json", use_residual=False, module_input_name="sentence_embedding"),
         change("sentence_bert_config.json", transformer_task="feature-extraction", modality_config={"text": {}}),
+        change("sentence_bert_config.json", query_length=None, document_length=None),
+        lambda folder: write(folder, "3_Normalize/config.json", {"module_input_name": "sentence_embedding"}),
         change("config_sentence_transformers.json", default_prompt_name=None, prompts=None),
         modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling"),
     ],
@@ -173,6 +175,18 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         ),
         (change("sentence_bert_config.json", tokenizer_args={"x": 1}), Unsupported, "tokenizer_args"),
         (change("sentence_bert_config.json", modality_config={"text": {}, "message": {}}), Unsupported, "message"),
+        (change("sentence_bert_config.json", query_length=16), Unsupported, "query_length is 16"),
+        (change("sentence_bert_config.json", document_length=64), Unsupported, "document_length is 64"),
+        (
+            lambda folder: write(folder, "3_Normalize/config.json", {"module_input_name": "token_embeddings"}),
+            Unsupported,
+            "3_Normalize/config.json: module_input_name",
+        ),
+        (
+            lambda folder: write(folder, "3_Normalize/config.json", {"module_output_name": "unit"}),
+            Unsupported,
+            "3_Normalize/config.json: module_output_name",
+        ),
         (change("config_sentence_transformers.json", default_prompt_name="none"), Unsupported, "default_prompt_name"),
     ],
 )
