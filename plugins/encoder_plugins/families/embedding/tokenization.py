@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer
 
 from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.retrieval.lower_case import lower_case
 
 # transformers writes "no limit" as a number beyond this one
 UNLIMITED = 10**20
@@ -32,9 +33,8 @@ def exact_tokenizer(tokenizer: Any, model: EmbeddingConfig) -> Tokenizer:
     limit = token_limit(model, tokenizer.model_max_length)
     if limit is not None:
         own.enable_truncation(limit, direction=tokenizer.truncation_side)
-    if model.lower_case and '"Lowercase"' not in own.to_str():
-        inner = [] if own.normalizer is None else [own.normalizer]
-        own.normalizer = normalizers.Sequence([normalizers.Lowercase(), *inner])
+    if model.lower_case:
+        lower_case(own)
     return own
 
 

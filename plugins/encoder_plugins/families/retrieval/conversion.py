@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -30,7 +30,14 @@ from encoder_plugins.families.retrieval.config import (
 )
 from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
 from encoder_plugins.families.retrieval.library_format import LIBRARY
-from encoder_plugins.families.retrieval.settings import CONFIG, STANFORD_PROJECTION, WEIGHTS, Settings
+from encoder_plugins.families.retrieval.lower_case import lower_case
+from encoder_plugins.families.retrieval.settings import (
+    CONFIG,
+    STANFORD_PROJECTION,
+    TRANSFORMER,
+    WEIGHTS,
+    Settings,
+)
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import read_object, shown
@@ -67,9 +74,12 @@ def convert(spec: EncoderSpec, encoder: Any, settings: Settings, folder: Path, t
     config = read_object(folder, CONFIG)
     with _quiet():
         tokenizer = _tokenizer(folder)
+        if settings.lower_case:
+            # before the prefixes, of which the library registers those that it then no longer finds in a text
+            lower_case(tokenizer.backend_tokenizer)
         register_prefixes(tokenizer, settings)
         served = resolve(settings, tokenizer, encoder)
-        _write_tokenizer(tokenizer, settings, folder, target)
+        _write_tokenizer(tokenizer, folder, target)
     _write_encoder(spec, config, folder, target)
     _write_projection(served, folder, target)
     kept = {name: value for name, value in config.items() if name not in ("auto_map", "dtype", "torch_dtype")}
@@ -145,6 +155,10 @@ def resolve(settings: Settings, tokenizer: Any, encoder: Any) -> RetrievalConfig
         strips=settings.strips,
         prompts=settings.named,
     )
+    # RoBERTa counts positions from behind the padding's id, and without the padding; the engine counts all tokens
+    if served.expansion is not None and served.expansion.token_id == getattr(encoder, "first_position", 0) - 1:
+        token = tokenizer.convert_ids_to_tokens(served.expansion.token_id)
+        raise Unsupported(f"{TRANSFORMER}: query_expansion: token is {token}, which has no position in this encoder")
     if expansion is not None and served.query.most_tokens < expansion.length:
         raise Unsupported(
             f"queries are filled up to {expansion.length} tokens, and the tokenizer cuts them at {served.query.most_tokens}"
@@ -175,14 +189,11 @@ def _skiplist(words: tuple[str, ...], tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _write_tokenizer(tokenizer: Any, settings: Settings, folder: Path, target: Path) -> None:
+def _write_tokenizer(tokenizer: Any, folder: Path, target: Path) -> None:
     """Write the tokenizer that prompts are made with: what the library's does with a text, but for its length."""
     own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     own.no_padding()
     own.no_truncation()
-    if settings.lower_case and '"Lowercase"' not in own.to_str():
-        inner = [] if own.normalizer is None else [own.normalizer]
-        own.normalizer = normalizers.Sequence([normalizers.Lowercase(), *inner])
     (target / TOKENIZER).write_text(own.to_str(pretty=True), encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():

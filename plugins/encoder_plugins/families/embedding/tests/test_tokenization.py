@@ -77,6 +77,12 @@ def test_a_tokenizer_that_lowers_already_is_left_as_it_is() -> None:
     assert exact_tokenizer(reference(own), model(lower_case=True)).to_str() == own.to_str()
 
 
+def test_a_word_of_the_vocabulary_is_not_taken_for_a_normalizer() -> None:
+    own = backend()
+    own.add_tokens(["Lowercase"])
+    assert ids(exact_tokenizer(reference(own), model(lower_case=True)), "ONE") == [1]
+
+
 def test_a_slow_tokenizer_is_refused_by_its_class() -> None:
     with pytest.raises(ValueError, match="SimpleNamespace; only fast"):
         exact_tokenizer(SimpleNamespace(), model())

@@ -61,6 +61,12 @@ def converted(name: str, folder: Path) -> tuple[Path, Path]:
         ("pylate", CONFIG, {"architectures": ["ElectraModel"]}, "architectures is .*ElectraModel"),
         ("pylate", CONFIG, {"architectures": ["BertColbertModel"]}, "architectures"),
         ("xlm-roberta", CONFIG, {"pad_token_id": 0}, "pad_token_id=0"),
+        (
+            "xlm-roberta",
+            "sentence_bert_config.json",
+            {"query_expansion": {"strategy": "min", "length": 20, "token": "<pad>"}},
+            "token is <pad>, which has no position",
+        ),
         ("xlm-roberta", CONFIG, {"type_vocab_size": 2}, r"token_type_embeddings.weight is \(1, 64\)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,17 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     assert {"query", "document"} <= config.prompts.keys()
     # the texts were long and short enough for every length to be met
     assert len(lengths) > 40
+
+
+def test_a_prefix_is_a_token_and_its_lower_case_is_none_where_texts_are_lower_cased(tmp_path: Path) -> None:
+    published, model = tiny.build("pylate", tmp_path), tmp_path / "model"
+    model.mkdir()
+    transformer = published / "sentence_bert_config.json"
+    transformer.write_text(json.dumps({**json.loads(transformer.read_text()), "do_lower_case": True}))
+    CHECKPOINT.convert(published, {}, model)
+    tokenizer = TextTokenizer(model, read_served(model))
+    texts = ["[q] what", "[Q] What", "THE Fox [d] x [D] y"]
+    kinds: tuple[InputType, ...] = ("query", "document")
+    for kind in kinds:
+        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        assert [found.ids for found in tokenizer(texts, kind)] == [ids for ids, _, _ in expected]
