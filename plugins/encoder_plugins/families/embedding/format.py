@@ -160,12 +160,13 @@ class EmbeddingCheckpoint:
         )
 
 
-def read(folder: Path, *, residual: bool = False) -> EmbeddingConfig:
+def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> EmbeddingConfig:
     """Read and check the modules of a checkpoint, and the sizes in its config.json.
 
     Args:
         folder: The checkpoint.
         residual: Whether Dense modules may have a residual branch.
+        own_prompts: Whether requests may have prompts of their own.
 
     Raises:
         Unsupported: It needs something that is not served; the message names file and field.
@@ -184,7 +185,7 @@ def read(folder: Path, *, residual: bool = False) -> EmbeddingConfig:
         raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
     transformer = _transformer(folder)
     prompts, default_prompt = _prompts(folder)
-    dimensions, pooling = _pooling(folder, modules[1][1], prompts)
+    dimensions, pooling = _pooling(folder, modules[1][1], prompted=own_prompts or any(prompts.values()))
     for kind, path in modules[2:]:
         if kind == "Dense":
             dimensions = dense_modules.read(folder, path, dimensions, residual=residual).outputs
@@ -285,7 +286,7 @@ def _transformer(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> tuple[int, str]:
+def _pooling(folder: Path, path: str, *, prompted: bool) -> tuple[int, str]:
     name = f"{path}/config.json"
     config = read_object(folder, name)
     modes = config.get("pooling_mode")
@@ -295,9 +296,9 @@ def _pooling(folder: Path, path: str, prompts: dict[str, str]) -> tuple[int, str
         modes = [modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise Unsupported(f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}")
-    if not config.get("include_prompt", True) and any(prompts.values()):
+    if prompted and not config.get("include_prompt", True):
         raise Unsupported(
-            f"{name}: include_prompt is false and there are prompts; pooling around a prompt is not supported"
+            f"{name}: include_prompt is false, and texts may have prompts; pooling around a prompt is not supported"
         )
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):

@@ -50,7 +50,7 @@ class EmbeddingGemmaCheckpoint(EmbeddingCheckpoint):
                 f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {PUBLISHED}"
             )
         check_bidirectional(Settings.read(config))
-        found = read(folder, residual=True)
+        found = read(folder, residual=True, own_prompts=True)
         if found.pooling != "mean":
             raise Unsupported(
                 f"{read_modules(folder)[1][1]}/config.json: pooling_mode is {found.pooling}; supported: mean"

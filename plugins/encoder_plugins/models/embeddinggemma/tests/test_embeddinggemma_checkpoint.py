@@ -112,6 +112,14 @@ def test_weights_below_a_prefix_are_those_of_the_encoder(published: Path, tmp_pa
         (change("config.json", hidden_activation="relu"), "hidden_activation='relu'"),
         (change("config.json", hidden_size=128), "2_Dense/config.json: in_features is 160"),
         (change("1_Pooling/config.json", pooling_mode="cls"), "1_Pooling/config.json: pooling_mode is cls"),
+        # even without prompts in the checkpoint: a request may have its own
+        (
+            lambda folder: (
+                change("1_Pooling/config.json", include_prompt=False)(folder),
+                change("config_sentence_transformers.json", prompts={})(folder),
+            ),
+            "1_Pooling/config.json: include_prompt is false",
+        ),
         (change("3_Dense/config.json", in_features=160), "3_Dense/config.json: in_features is 160"),
         (tensors(lambda found: found.pop("norm.weight")), "norm.weight is missing"),
         (tensors(lambda found: found.update({"norm.weight": torch.zeros(3)})), "norm.weight is [3]"),
