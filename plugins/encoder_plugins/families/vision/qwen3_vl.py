@@ -91,12 +91,12 @@ def _bounds(where: str, processor: dict[str, Any], vision: dict[str, Any]) -> Pi
         given, wanted = integer(where, processor, name), integer(f"{CONFIG}: vision_config", vision, of_model)
         if given != wanted:
             raise Unsupported(f"{where}: {name} is {given}, and the model's {of_model} is {wanted}")
-    # the older pair of fields counts where both are there
-    size: Any = {"shortest_edge": processor.get("min_pixels"), "longest_edge": processor.get("max_pixels")}
-    if None in size.values():
-        size = processor.get("size")
-    if not isinstance(size, dict):
+    size = processor.get("size")
+    older = {"shortest_edge": processor.get("min_pixels"), "longest_edge": processor.get("max_pixels")}
+    if not isinstance(size, dict) and None in older.values():
         raise Unsupported(f"{where}: size is {shown(size)}; expected shortest_edge and longest_edge, in pixels")
+    # each of the older fields counts before that of `size`
+    size = {**(size or {}), **{name: value for name, value in older.items() if value is not None}}
     least, most = (integer(f"{where}: size", size, name) for name in ("shortest_edge", "longest_edge"))
     if least > most:
         raise Unsupported(f"{where}: images have {least} pixels at least, and {most} at most")

@@ -29,6 +29,8 @@ PREFIX, HEAD = "model.", "lm_head.weight"
 VIDEO = "video_preprocessor_config.json"
 # fields of an image processor that the artifact says otherwise, or does not need
 _LEFT_OUT = ("min_pixels", "max_pixels", "processor_class", "auto_map")
+# pairs of a head's numbers that are rotated by time, height and width, where a checkpoint does not say
+_SECTIONS = (24, 20, 20)
 _NAMED_TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
@@ -96,7 +98,7 @@ def write_model(
             ``text_config`` as an object.
     """
     conversion.link_weights(folder, target)
-    text = {**settings.config["text_config"], "tie_word_embeddings": True, **changed.pop("text_config", {})}
+    text = {**_text_config(settings), "tie_word_embeddings": True, **changed.pop("text_config", {})}
     config = {
         **without_code(settings.config),
         # vLLM's and transformers' own classes for the backbone go by it
@@ -111,6 +113,19 @@ def write_model(
     write_json(target / CONFIG, config)
     write_json(target / PREPROCESSOR, _image_processor(settings))
     write_json(target / VIDEO, _video_processor(settings))
+
+
+def _text_config(settings: Settings) -> dict[str, Any]:
+    """Return the published ``text_config`` with the rotation of positions that transformers always takes, and vLLM only where it is named."""
+    text = settings.config["text_config"]
+    name = "rope_parameters" if "rope_parameters" in text else "rope_scaling"
+    rope = {
+        "rope_type": "default",
+        "mrope_section": list(_SECTIONS),
+        **(text.get(name) or {}),
+        "mrope_interleaved": True,
+    }
+    return {**text, name: rope}
 
 
 def _image_processor(settings: Settings) -> dict[str, Any]:

@@ -108,21 +108,33 @@ def test_weights_of_another_model_are_refused(
         CHECKPOINT.convert(folder, {}, tmp_path / "model")
 
 
-def test_the_older_pair_of_pixel_bounds_counts(tmp_path: Path) -> None:
+COUNTED = [(1000, 1400), (20, 12)]
+
+
+@pytest.mark.parametrize(
+    ("older", "least", "most"),
+    [
+        ({"min_pixels": 4096, "max_pixels": 131_072}, 4096, 131_072),
+        ({"min_pixels": 4096, "max_pixels": 131_072, "size": None}, 4096, 131_072),
+        ({"min_pixels": 4096}, 4096, 307_200),
+        ({"max_pixels": 131_072}, 65_536, 131_072),
+    ],
+)
+def test_each_of_the_older_pixel_bounds_counts(older: dict[str, Any], least: int, most: int, tmp_path: Path) -> None:
     folder = tiny.build(tmp_path)
     path = folder / "preprocessor_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "min_pixels": 4096, "max_pixels": 131_072}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **older}))
     model = tmp_path / "model"
     model.mkdir()
     CHECKPOINT.convert(folder, {}, model)
     bounds = read_visual(model).bounds
     assert isinstance(bounds, PixelBounds)
-    assert (bounds.least, bounds.most, bounds.side) == (4096, 131_072, 32)
+    assert (bounds.least, bounds.most, bounds.side) == (least, most, 32)
     written = json.loads((model / path.name).read_text())
-    assert written["size"] == {"shortest_edge": 4096, "longest_edge": 131_072}
-    assert "max_pixels" not in written
-    (counted,) = library("image_tokens", folder, [(1000, 1400)])
-    assert counted.count(read_visual(model).image_token) == bounds.tokens(1000, 1400)
+    assert written["size"] == {"shortest_edge": least, "longest_edge": most}
+    assert not {"min_pixels", "max_pixels"} & written.keys()
+    for counted, size in zip(library("image_tokens", folder, COUNTED), COUNTED, strict=True):
+        assert counted.count(read_visual(model).image_token) == bounds.tokens(*size)
 
 
 def test_tokens_are_those_of_the_library(published: Path, model: Path) -> None:
@@ -157,3 +169,30 @@ def test_pixels_are_those_of_the_library(size: tuple[int, int], published: Path,
     # the same function scaled both, from the same 8-bit pixels
     np.testing.assert_allclose(found["pixel_values"], expected, rtol=0, atol=1e-6)
     assert isinstance(image, Image.Image)
+
+
+@pytest.mark.parametrize(
+    ("published", "served"),
+    [
+        ({"mrope_interleaved": False, "mrope_section": [8, 4, 4]}, [8, 4, 4]),
+        ({"mrope_section": [8, 4, 4]}, [8, 4, 4]),
+        ({}, [24, 20, 20]),
+    ],
+)
+def test_positions_are_rotated_as_transformers_does_whatever_a_checkpoint_says(
+    published: dict[str, Any], served: list[int], tmp_path: Path
+) -> None:
+    folder, model = tiny.build(tmp_path), tmp_path / "model"
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["rope_parameters"] = {"rope_type": "default", "rope_theta": 100.0, **published}
+    path.write_text(json.dumps(config))
+    model.mkdir()
+    CHECKPOINT.convert(folder, {}, model)
+    written = json.loads((model / path.name).read_text())["text_config"]["rope_parameters"]
+    assert written == {
+        "rope_type": "default",
+        "rope_theta": 100.0,
+        "mrope_section": served,
+        "mrope_interleaved": True,
+    }
