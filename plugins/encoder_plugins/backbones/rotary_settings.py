@@ -19,7 +19,11 @@ def layer_types(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     listed = fields.get("layer_types")
     if listed is None:
         return None
-    if not isinstance(listed, list | tuple) or len(listed) != layers or not {GLOBAL, LOCAL}.issuperset(listed):
+    if (
+        not isinstance(listed, list | tuple)
+        or len(listed) != layers
+        or not all(kind in (GLOBAL, LOCAL) for kind in listed)
+    ):
         raise fields.refuse("layer_types", f"it must name {GLOBAL} or {LOCAL} for each of {layers} layers")
     return tuple(listed)
 

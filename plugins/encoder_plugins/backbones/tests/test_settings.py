@@ -175,6 +175,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("modernbert", {"layer_types": ["full_attention"]}, "layer_types=['full_attention']"),
     ("modernbert", {"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}, "layer_types="),
     ("modernbert", {"num_hidden_layers": 1, "layer_types": 1}, "layer_types=1"),
+    ("modernbert", {"num_hidden_layers": 1, "layer_types": [["full_attention"]]}, "layer_types="),
     ("modernbert", {"global_rope_theta": "1e4"}, "global_rope_theta='1e4'"),
     ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling={'rope_type': 'linear'"),
     ("modernbert", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),

@@ -26,7 +26,7 @@ from encoder_plugins.prep.checkpoint_files import (
     module_folders,
     select_folders,
 )
-from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal
+from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 
 CONFIG = "config.json"
 
@@ -279,9 +279,9 @@ def _transformer(folder: Path) -> dict[str, Any]:
     if config.get("max_seq_length") is not None:
         integer(name, config, "max_seq_length")
     modalities = config.get("modality_config")
-    if modalities is not None and set(modalities) != {"text"}:
+    if modalities is not None and not (isinstance(modalities, dict) and set(modalities) == {"text"}):
         raise Unsupported(
-            f"{name}: modality_config has {', '.join(modalities)}; only text, without a chat template, is served"
+            f"{name}: modality_config is {shown(modalities)}; only text, without a chat template, is served"
         )
     return config
 
@@ -292,10 +292,12 @@ def _pooling(folder: Path, path: str, *, prompted: bool) -> tuple[int, str]:
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for field, mode in LEGACY_POOLING_MODES.items() if config.get(field)] or ["mean"]
-    elif isinstance(modes, str):
+    elif not isinstance(modes, list):
         modes = [modes]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES:
-        raise Unsupported(f"{name}: pooling_mode is {', '.join(modes)}; supported: {', '.join(sorted(POOLING_MODES))}")
+    if len(modes) != 1 or str(modes[0]) not in POOLING_MODES:
+        raise Unsupported(
+            f"{name}: pooling_mode is {', '.join(map(str, modes))}; supported: {', '.join(sorted(POOLING_MODES))}"
+        )
     if prompted and not config.get("include_prompt", True):
         raise Unsupported(
             f"{name}: include_prompt is false, and texts may have prompts; pooling around a prompt is not supported"
@@ -318,10 +320,16 @@ def _check_normalize(folder: Path, path: str) -> None:
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     name = "config_sentence_transformers.json"
     config = read_object(folder, name) if (folder / name).is_file() else {}
+    given = config.get("prompts") or {}
+    if not isinstance(given, dict):
+        raise Unsupported(f"{name}: prompts is {shown(given)}; expected texts by name")
+    for key, text in given.items():
+        if text is not None and not isinstance(text, str):
+            raise Unsupported(f"{name}: prompts: {key} is {shown(text)}; expected a text")
     # sentence-transformers knows these two even where the checkpoint does not
-    prompts = {"query": "", "document": ""} | {key: text or "" for key, text in (config.get("prompts") or {}).items()}
+    prompts = {"query": "", "document": ""} | {key: text or "" for key, text in given.items()}
     default = config.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise Unsupported(f"{name}: default_prompt_name is {default!r}, and there is no such prompt")
     return prompts, default
 
@@ -336,6 +344,6 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 def _padding_token(config: dict[str, Any]) -> int | None:
     """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
-    return (
-        int(config.get("pad_token_id", 1)) if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else None
-    )
+    if config.get("model_type") not in ("mpnet", "roberta", "xlm-roberta"):
+        return None
+    return integer(CONFIG, config, "pad_token_id", 1, least=0)

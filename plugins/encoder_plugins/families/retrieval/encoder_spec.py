@@ -47,6 +47,6 @@ class EncoderSpec:
             if prefix is None:
                 raise refusal(CONFIG, "model_type", config.get("model_type"), list(self.stanford))
             return prefix
-        if not isinstance(named, list) or len(named) != 1 or named[0] not in self.published:
+        if not isinstance(named, list) or len(named) != 1 or str(named[0]) not in self.published:
             raise refusal(CONFIG, "architectures", named, [[name] for name in self.published])
-        return self.published[named[0]]
+        return self.published[str(named[0])]

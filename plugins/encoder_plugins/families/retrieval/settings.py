@@ -192,7 +192,8 @@ def read(folder: Path, width: int) -> Settings:
 
 def is_stanford(config: Mapping[str, Any]) -> bool:
     """Return whether the content of a config.json is that of a checkpoint in Stanford's format."""
-    return STANFORD in (config.get("architectures") or [])
+    named = config.get("architectures")
+    return isinstance(named, list) and STANFORD in named
 
 
 def _stanford(folder: Path, width: int) -> Settings:

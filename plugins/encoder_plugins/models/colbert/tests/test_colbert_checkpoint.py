@@ -59,6 +59,8 @@ def converted(name: str, folder: Path) -> tuple[Path, Path]:
         ("stanford", METADATA, {"query_token_id": 1}, "query_token_id"),
         ("stanford", "config_sentence_transformers.json", {"model_type": "ColBERT"}, "is of another one"),
         ("pylate", CONFIG, {"architectures": ["ElectraModel"]}, "architectures is .*ElectraModel"),
+        ("pylate", CONFIG, {"architectures": 1}, "architectures is 1"),
+        ("pylate", CONFIG, {"architectures": [["BertModel"]]}, "architectures is "),
         ("pylate", CONFIG, {"architectures": ["BertColbertModel"]}, "architectures"),
         ("xlm-roberta", CONFIG, {"pad_token_id": 0}, "pad_token_id=0"),
         (

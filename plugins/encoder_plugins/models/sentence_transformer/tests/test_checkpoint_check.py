@@ -188,6 +188,19 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
             "3_Normalize/config.json: module_output_name",
         ),
         (change("config_sentence_transformers.json", default_prompt_name="none"), Unsupported, "default_prompt_name"),
+        (change("config_sentence_transformers.json", default_prompt_name={}), Unsupported, "default_prompt_name"),
+        (change("config_sentence_transformers.json", prompts=True), Unsupported, "prompts is true"),
+        (change("config_sentence_transformers.json", prompts={"query": 5}), Unsupported, "prompts: query is 5"),
+        (change("1_Pooling/config.json", pooling_mode=1.5), Unsupported, "pooling_mode is 1.5"),
+        (change("1_Pooling/config.json", pooling_mode=[["mean"]]), Unsupported, "pooling_mode is"),
+        (change("1_Pooling/config.json", pooling_mode={"mean": 1}), Unsupported, "pooling_mode is"),
+        (change("sentence_bert_config.json", modality_config=False), Unsupported, "modality_config is false"),
+        (change("sentence_bert_config.json", modality_config=[1]), Unsupported, "modality_config is"),
+        (
+            change("config.json", architectures=["MPNetModel"], model_type="mpnet", pad_token_id=None),
+            Unsupported,
+            "pad_token_id is null",
+        ),
     ],
 )
 def test_what_would_be_served_differently_is_refused_by_name(
