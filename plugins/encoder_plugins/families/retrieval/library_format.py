@@ -33,12 +33,11 @@ def whole_text(folder: Path, text: str, kind: str, prompt_name: str | None) -> s
 
 def is_pylate(library: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is in PyLate's format; raises Unsupported for one of neither format."""
-    kind = library.get("model_type")
+    # earlier versions of the library did not write the field; null is none of its kinds, and it draws a projection
+    kind = library.get("model_type", "SentenceTransformer")
     if kind == "MultiVectorEncoder":
         return False
-    if kind == "ColBERT" or (
-        kind in (None, "SentenceTransformer") and {"query_prefix", "document_prefix"} & library.keys()
-    ):
+    if kind == "ColBERT" or (kind == "SentenceTransformer" and {"query_prefix", "document_prefix"} & library.keys()):
         return True
     raise Unsupported(
         f"{LIBRARY}: model_type is {shown(kind)}: not a checkpoint of one vector per token, which has MultiVectorEncoder or"

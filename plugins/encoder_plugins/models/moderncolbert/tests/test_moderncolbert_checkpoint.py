@@ -85,6 +85,7 @@ EXPANSION = {"strategy": "fixed", "attend": False, "length": 32}
         ("pylate", fields(CONFIG, max_position_embeddings=40), "up to 64 tokens, and the encoder only 40 positions"),
         ("pylate", fields(CONFIG, vocab_size=500), "tokenizer has ids up to 601, and the embedding only 500 rows"),
         ("pylate", fields(LIBRARY, model_type="SparseEncoder"), "model_type"),
+        ("pylate", fields(LIBRARY, model_type=None), "model_type is null"),
         ("pylate", fields(LIBRARY, query_length=2), "length is 2"),
         ("pylate", fields(LIBRARY, document_length="long"), "document_length"),
         ("pylate", fields(LIBRARY, skiplist_words="."), "skiplist_words"),
