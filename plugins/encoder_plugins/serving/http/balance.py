@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 # the parts of a mean by which engines, and the processes of an engine, may differ from the one with the fewest; one connection is always
-# allowed. Processes that share many connections as evenly as they can wake up more often for less each, which costs more than it gives
+# allowed. Processes that share many connections as evenly as they can do less at a time, which costs more than it gives
 ENGINES_SHARE = 1 / 4
 PROCESSES_SHARE = 1.0
 # the age from which a connection may be closed to balance, so that a client opens at most so many where the same process always gets them:
