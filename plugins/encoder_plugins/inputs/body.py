@@ -139,10 +139,8 @@ _NAMED_BYTES = 1 << 18
 
 def _invalid(message: str, body: bytes, kind: Any) -> InvalidRequest:
     """Return msgspec's finding as a sentence without the client's values, and the path of the field."""
-    matched = _WHERE.fullmatch(message)
-    assert matched is not None
-    what, place = matched.group(1), (matched.group(2) or "$")[1:].lstrip(".")
-    where = _with_keys(place, message, body, kind)
+    what, place = _parsed(message)
+    where = _with_keys(place, body, kind)
     if field := _FIELD.fullmatch(what):
         name = field.group(1)[:_LONGEST_NAME]
         where = f"{where}.{name}" if where else name
@@ -152,7 +150,14 @@ def _invalid(message: str, body: bytes, kind: Any) -> InvalidRequest:
     return InvalidRequest(what, param=where or "body")
 
 
-def _with_keys(place: str, message: str, body: bytes, kind: Any) -> str:
+def _parsed(message: str) -> tuple[str, str]:
+    """Return what msgspec found, and its path."""
+    matched = _WHERE.fullmatch(message)
+    assert matched is not None
+    return matched.group(1), (matched.group(2) or "$")[1:].lstrip(".")
+
+
+def _with_keys(place: str, body: bytes, kind: Any) -> str:
     """Return msgspec's path with the keys of mappings in it.
 
     The values of a mapping are checked in order: a document that has only some of its keys is refused with the same message if
@@ -164,7 +169,9 @@ def _with_keys(place: str, message: str, body: bytes, kind: Any) -> str:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return place  # something behind it is not JSON
-    if _problem(document, kind) != message:
+    # in other words than those of the bytes: an integer beyond 64 bits is a float there
+    message = _problem(document, kind)
+    if message is None or _parsed(message)[1] != place:
         return place
     holder: Any = [document]
     position: Any = 0

@@ -100,6 +100,7 @@ def test_what_other_clients_send_beside_the_data_is_accepted(more: str) -> None:
             b'{"data": {"words": [], "named": {"a": [{"grade": "low", "parts": {"p": 1, "q": ""}}], "z": 1}}}',
             "data.named.a[0].parts.q",
         ),
+        (b'{"data": {"words": [], "named": {"a": 18446744073709551616}}}', "data.named.a"),
         (b'{"data": {"words": [], "named": {"a": {"low": -1}}} ', "data.named[...].low"),
         (b'{"data": {"words": [], "named": {"' + b"x" * 5_000 + b'": 1}}}', f"data.named.{'x' * 100}"),
     ],
