@@ -112,6 +112,8 @@ class _Decoder:
         self._checker = checker
         # as the library reads it
         self._text = ended(part.text)
+        # where values end: white space before the full stop that is appended belongs to none
+        self._end = len(part.text.rstrip())
         self._choices = {
             (task.name, number): places for task, number, _, places in choice_places(schema.spans) if task.fields
         }
@@ -258,7 +260,7 @@ class _Decoder:
         part, ranked = self._part, self._ranked
         made: dict[tuple[int, int], Mention] = {}
         for place in spans:
-            start, end = ranked.starts[place], min(ranked.ends[place], len(part.text))
+            start, end = ranked.starts[place], min(ranked.ends[place], self._end)
             if start >= end:
                 continue
             attributes = self._attributes(ranked.rows[place], kind) if kind and self._schema.attributes else None

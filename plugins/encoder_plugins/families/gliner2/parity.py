@@ -321,7 +321,7 @@ def _mention(case: Mapping[str, Any], place: Key, value: Mapping[str, Any], scor
     if value.get("start") is None:
         yield (*place, value["text"]), value[score]
         return
-    start, end = value["start"], min(value["end"], len(case["text"]))
+    start, end = value["start"], min(value["end"], len(case["text"].rstrip()))
     if start >= end:
         return
     if score == "score" and case["text"][start:end].strip() != value["text"].strip():

@@ -13,7 +13,8 @@ from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.families.gliner2 import cases
 from encoder_plugins.families.gliner2.parity import PARITY, POOLING
 
-TEXT = "Ada met Bob in Rome"
+# with white space behind it: the library reads it as "… Rome\n."
+TEXT = "Ada met Bob in Rome\n"
 STARTS = {"Ada": 0, "met": 4, "Bob": 8, "Rome": 15}
 
 
@@ -179,8 +180,8 @@ def test_attributes_are_compared_at_their_mention() -> None:
 def test_what_the_library_finds_behind_the_text_is_left_out() -> None:
     # the library ends a text with a full stop of its own; attributes of what is in it go with it
     schema = {"entities": ["person"], "entity_attributes": {"age": {"labels": ["old"]}}}
-    behind = {"text": ".", "start": 19, "end": 20, "confidence": 0.9, "age": {"label": "old", "confidence": 0.9}}
-    at_the_end = {"text": "Rome.", "start": 15, "end": 20, "confidence": 0.5}
+    behind = {"text": ".", "start": 20, "end": 21, "confidence": 0.9, "age": {"label": "old", "confidence": 0.9}}
+    at_the_end = {"text": "Rome\n.", "start": 15, "end": 21, "confidence": 0.5}
     got = served(entities={"person": [mention("Rome", 0.5, "score")]})
     found = compared(schema, got, {"entities": {"person": [behind, at_the_end]}})
     assert (found.notes, found.metrics["score_max"]) == ((), 0.0)

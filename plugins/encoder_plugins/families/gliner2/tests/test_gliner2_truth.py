@@ -129,6 +129,15 @@ CASES = [
     Case("a count of 0 means that there is none", P, {"p": []}, {(0, "p", 0, 0): 0.9}, count=0),
     Case("only the first step has entities", P, {"p": ["Ada"]}, {(0, "p", 0, 0): 0.9}, count=3),
     Case("the appended full stop is cut off", P, {"p": ["met"]}, {(0, "p", 1, 2): 0.9}, text="Ada met", same=False),
+    Case(
+        "so is white space before it",
+        P,
+        {"p": ["met"]},
+        {(0, "p", 1, 1): 0.9, (0, "p", 1, 2): 0.8},
+        text="Ada met\r\n",
+        policy="allow",
+        same=False,
+    ),
     Case("the appended full stop alone is nothing", P, {"p": []}, {(0, "p", 2, 2): 0.9}, text="Ada met", same=False),
     Case(
         "an address at the end holds the appended full stop",
