@@ -113,9 +113,9 @@ def _rows(header: Header, tokenizer: Any) -> int:
 def _served_config(spec: EncoderSpec, encoder: Any, config: Gliner2Config) -> dict[str, Any]:
     """Return config.json: the encoder's own with every default spelled out, our architecture, and the head."""
     served: dict[str, Any] = encoder.to_dict()
-    if served.get("max_relative_positions") == -1:
+    if served.get("max_relative_positions") in (-1, 0):
         # the encoder's own number: what follows may change what it stands for
-        served["max_relative_positions"] = served["max_position_embeddings"]
+        served["max_relative_positions"] = served.get("max_position_embeddings")
     if not served.get("position_biased_input", False):
         served["max_position_embeddings"] = checkpoint.CONTEXT
     for name in ("dtype", "torch_dtype", "_name_or_path", "_attn_implementation"):

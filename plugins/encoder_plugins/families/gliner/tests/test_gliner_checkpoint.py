@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from encoder_checkpoints import gliner as builder
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import checkpoint, words
 from encoder_plugins.models.deberta_gliner.checkpoint import CHECKPOINT
@@ -244,3 +245,13 @@ def test_a_folder_without_configuration_is_no_checkpoint_of_gliner(tmp_path: Pat
 def test_the_context_holds_the_words_and_several_hundred_labels(words: int, tokens: int) -> None:
     assert checkpoint.context(words) == tokens
     assert tokens - 4 * words >= 2500
+
+
+@pytest.mark.parametrize("distances", [-1, 0])
+def test_as_many_distances_as_positions_are_those_of_the_encoder(tmp_path: Path, distances: int) -> None:
+    published = builder.build(tmp_path / "published", "deberta_gliner", encoder={"max_relative_positions": distances})
+    (tmp_path / "model").mkdir()
+    CHECKPOINT.convert(published, {}, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    # not those of the context that is served
+    assert (config["max_relative_positions"], config["max_position_embeddings"]) == (128, 3072)

@@ -71,16 +71,22 @@ def changed(published: Path, folder: Path, name: str, **values: Any) -> Path:
     return folder
 
 
-def test_the_artifact_has_the_encoders_configuration_and_the_heads(published: Path, tmp_path: Path) -> None:
-    CHECKPOINT.check(published, {})
-    CHECKPOINT.convert(published, {}, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("distances", [-1, 0])
+def test_the_artifact_has_the_encoders_configuration_and_the_heads(
+    published: Path, tmp_path: Path, distances: int
+) -> None:
+    folder = changed(published, tmp_path / "changed", checkpoint.ENCODER_CONFIG, max_relative_positions=distances)
+    CHECKPOINT.check(folder, {})
+    model = tmp_path / "model"
+    model.mkdir()
+    CHECKPOINT.convert(folder, {}, model)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["DebertaGliner2Model"]
     assert config[KEY] == {"max_width": 8, "counting_layer": "count_lstm_v2"}
     assert config["max_position_embeddings"] == checkpoint.CONTEXT
     # what "the encoder's own number" stood for
     assert config["max_relative_positions"] == 128
-    assert CHECKPOINT.engine_settings(tmp_path, "cpu").max_model_len == checkpoint.CONTEXT
+    assert CHECKPOINT.engine_settings(model, "cpu").max_model_len == checkpoint.CONTEXT
 
 
 @pytest.mark.parametrize("layer", [layer for layer in COUNTING_LAYERS if layer != "count_lstm_v2"])
