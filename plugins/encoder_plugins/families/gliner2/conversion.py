@@ -20,7 +20,7 @@ from encoder_plugins.families.gliner2 import checkpoint
 from encoder_plugins.families.gliner2.checkpoint import ENCODER_CONFIG, WEIGHTS, EncoderSpec
 from encoder_plugins.families.gliner2.config import KEY, Gliner2Config
 from encoder_plugins.families.gliner2.heads import layout
-from encoder_plugins.families.gliner2.prompt import MARKERS
+from encoder_plugins.families.gliner2.prompt import MARKERS, unknown_id
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep.tensor_file import Header, read_header
 
@@ -94,6 +94,12 @@ def _tokenizer(folder: Path) -> Any:
             raise Unsupported(
                 f"the tokenizer does not know {marker!r} as one token: the library would add it with a row of random numbers"
             )
+    # the library looks up the id of each piece's text, which for what the vocabulary lacks is that of unk_token
+    if (unknown := unknown_id(tokenizer.backend_tokenizer)) not in (None, tokenizer.unk_token_id):
+        raise Unsupported(
+            f"tokenizer_config.json: unk_token is {tokenizer.unk_token!r}, with the id {tokenizer.unk_token_id}; tokenizer.json has"
+            f" {unknown} for what its vocabulary lacks"
+        )
     return tokenizer
 
 

@@ -71,10 +71,7 @@ class PromptBuilder:
             if len(tokens) != 1:
                 raise ValueError(f"the tokenizer makes {len(tokens)} tokens of {marker!r}; it takes one")
         self._reserved = {token: added.content for token, added in own.get_added_tokens_decoder().items()}
-        model = json.loads(own.to_str())["model"]
-        unknown = model.get("unk_id")
-        if unknown is None and model.get("unk_token") is not None:
-            unknown = own.token_to_id(model["unk_token"])
+        unknown = unknown_id(own)
         # its id is also that of ordinary characters which the vocabulary lacks
         self._unknown = self._reserved.pop(unknown, None) if unknown is not None else None
 
@@ -127,3 +124,12 @@ class PromptBuilder:
                 raise InvalidRequest(f"it holds {marker!r}, which means something to the model", param=path)
             if text and not piece:
                 raise InvalidRequest("the tokenizer leaves nothing of it", param=path)
+
+
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id that a tokenizer gives to what its vocabulary lacks; None where there is none."""
+    model = json.loads(tokenizer.to_str())["model"]
+    found: int | None = model.get("unk_id")
+    if found is None and model.get("unk_token") is not None:
+        found = tokenizer.token_to_id(model["unk_token"])
+    return found

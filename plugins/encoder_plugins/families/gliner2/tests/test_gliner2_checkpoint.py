@@ -118,3 +118,11 @@ def test_a_tokenizer_without_the_librarys_marks_is_refused(published: Path, tmp_
     (tmp_path / "model").mkdir()
     with pytest.raises(Unsupported, match=r"\[R\]"):
         CHECKPOINT.convert(folder, {}, tmp_path / "model")
+
+
+def test_an_unknown_token_that_is_not_the_tokenizers_own_is_refused(published: Path, tmp_path: Path) -> None:
+    # the library gives its id to characters that the vocabulary lacks
+    folder = changed(published, tmp_path / "changed", "tokenizer_config.json", unk_token="[MASK]")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(Unsupported, match=r"unk_token is '\[MASK\]'"):
+        CHECKPOINT.convert(folder, {}, tmp_path / "model")
