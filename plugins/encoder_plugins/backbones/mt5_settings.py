@@ -27,6 +27,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "relative_attention_max_distance": 128,
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "gated-gelu",
+        "dense_act_fn": "gelu_new",
+        "is_gated_act": True,
         "is_decoder": False,
     }
 )
@@ -76,6 +78,9 @@ class Settings:
         fields = ConfigFields(config, DEFAULTS, ALIASES)
         # "gated-gelu" is the tanh form, whatever its name says
         fields.choice("feed_forward_proj", ("gated-gelu",))
+        # transformers derives both from it, unless the configuration has them
+        fields.choice("dense_act_fn", ("gelu_new", "gelu_pytorch_tanh"))
+        fields.choice("is_gated_act", (True,))
         fields.choice("is_decoder", (False,))
         buckets = fields.integer("relative_attention_num_buckets", least=4)
         if buckets % 2:
