@@ -81,7 +81,9 @@ class Schema:
         added = self._data.setdefault("entities", {})
         for name, given in _settings(entity_types, "entity_types"):
             rules = _rules(given.pop("validators", validators))
-            added[name] = {"dtype": dtype, "threshold": threshold, "validators": rules} | given
+            # as in the library: a description stays until there is another one
+            kept = {"description": added[name]["description"]} if "description" in added.get(name, {}) else {}
+            added[name] = kept | {"dtype": dtype, "threshold": threshold, "validators": rules} | given
         return self
 
     def entity_attributes(self, groups: Mapping[str, AttributeGroup]) -> Self:
@@ -212,18 +214,24 @@ def schema_dict(schema: Any, *, param: str) -> dict[str, Any]:
     if not hasattr(schema, "to_dict"):
         raise ArgumentError(f"it is {type(schema).__name__}, not a schema", param=param)
     found: dict[str, Any] = schema.to_dict()
-    if not isinstance(schema, Schema):
-        _add_validators(found, schema)
+    if not isinstance(schema, Schema | StructureBuilder):
+        _add_omitted(found, schema)
     return found
 
 
-def _add_validators(found: dict[str, Any], schema: Any) -> None:
-    """Add those of a schema of the library, whose own dictionary has none."""
-    types = {name: _rules(values.get("validators")) for name, values in getattr(schema, "_entity_metadata", {}).items()}
-    if any(types.values()):
+def _add_omitted(found: dict[str, Any], schema: Any) -> None:
+    """Add what a schema of the library leaves out of its own dictionary: validators, and empty descriptions, which the model reads."""
+    added: dict[str, dict[str, Any]] = {}
+    for name, values in getattr(schema, "_entity_metadata", {}).items():
+        if rules := _rules(values.get("validators")):
+            added[name] = {"validators": rules}
+    built: dict[str, Any] = getattr(schema, "build", dict)()
+    for name, text in built.get("entity_descriptions", {}).items():
+        if text == "":
+            added.setdefault(name, {})["description"] = text
+    if added:
         found["entities"] = {
-            name: given | {"validators": types.get(name) or []}
-            for name, given in _settings(found["entities"], "schema")
+            name: given | added.get(name, {}) for name, given in _settings(found["entities"], "schema")
         }
     fields = getattr(schema, "_field_metadata", {})
     for parent, structure in found.get("structures", {}).items():

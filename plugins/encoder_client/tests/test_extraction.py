@@ -74,6 +74,7 @@ STEPS: Any = [
     ("structure", ["record"], {}),
     ("field", ["item"], {}),
     ("relations", ["follows"], {}),
+    ("entities", ["person"], {"dtype": "str"}),
 ]
 
 
@@ -164,11 +165,15 @@ class Theirs:
         self._entity_metadata = {"city": {"validators": [RegexValidator(re.compile("x"), exclude=True)]}, "b": {}}
         self._field_metadata = {"s.f": {"validators": [RegexValidator("y", "partial", flags=re.I | re.A)]}}
 
+    def build(self) -> Any:
+        return {"entity_descriptions": {"b": ""}}
+
     def to_dict(self) -> Any:
+        # neither the validators nor the empty description
         return {"entities": ["city", "b"], "structures": {"s": {"fields": [{"name": "f"}, {"name": "g"}]}}}
 
 
-def test_validators_are_sent(server: ScriptedServer) -> None:
+def test_what_the_librarys_own_dictionaries_lack_is_sent(server: ScriptedServer) -> None:
     city = {"pattern": "x", "mode": "full", "exclude": True, "flags": []}
     field = {"pattern": "y", "mode": "partial", "exclude": False, "flags": ["IGNORECASE", "ASCII"]}
     rules: Any = Theirs()._entity_metadata["city"], Theirs()._field_metadata["s.f"]
@@ -183,6 +188,7 @@ def test_validators_are_sent(server: ScriptedServer) -> None:
         assert not schema["entities"]["b"].get("validators")
         first, second = schema["structures"]["s"]["fields"]
         assert (first["validators"], "validators" in second) == ([field], False)
+    assert server.posted[0].data["schema"]["entities"]["b"] == {"description": ""}
     assert server.posted[2].data["schema"]["entities"]["b"]["validators"][0]["flags"] == ["IGNORECASE"]
 
 
