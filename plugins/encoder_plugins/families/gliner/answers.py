@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from encoder_plugins.families.gliner import chunks, decode, payload
 from encoder_plugins.families.gliner.chunks import Chunk
+from encoder_plugins.families.gliner.probabilities import probabilities
 from encoder_plugins.families.gliner.request import Entity, EntityRequest, Result, wants_class_probs
 from encoder_plugins.families.gliner.words import Split
 
@@ -83,7 +84,7 @@ def candidate_count(table: torch.Tensor) -> int:
 
 def _read_table(table: torch.Tensor) -> Candidates:
     spans = table.numpy()[:, : payload.LOGIT].astype(np.int64)
-    return Candidates(spans, probabilities(table[:, payload.LOGIT]), table[:, payload.COLUMNS :])
+    return Candidates(spans, probabilities(table[:, payload.LOGIT]).numpy(), table[:, payload.COLUMNS :])
 
 
 def chosen(text: PreparedText, found: Candidates, data: EntityRequest) -> NDArray[np.int64]:
@@ -128,12 +129,6 @@ def class_probabilities(
         dict(zip(map(text.labels.__getitem__, labels), likely, strict=True))
         for labels, likely in zip(names, scores, strict=True)
     ]
-
-
-def probabilities(logits: torch.Tensor) -> NDArray[np.float32]:
-    """Return the sigmoid, to the last bit as the library computes it: ties and thresholds depend on that."""
-    result: NDArray[np.float32] = torch.sigmoid(logits.contiguous()).numpy()
-    return result
 
 
 def result_of(text: PreparedText, found: list[Entity], data: EntityRequest) -> Result:

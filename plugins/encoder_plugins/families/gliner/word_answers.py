@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from encoder_plugins.families.gliner import answers, chunks, decode, decode_words, payload
-from encoder_plugins.families.gliner.answers import Candidates, PreparedText, probabilities
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText
+from encoder_plugins.families.gliner.probabilities import probabilities
 from encoder_plugins.families.gliner.request import EntityRequest
 
 Reading = tuple[PreparedText, Candidates, NDArray[np.int64]]
@@ -39,7 +40,7 @@ def candidates(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityR
         spans = decode_words.spans(
             word + text.chunks[number].begin,
             label,
-            probabilities(rows[:, payload.TOKEN_LOGITS :]),
+            probabilities(rows[:, payload.TOKEN_LOGITS :]).numpy(),
             # the library also finds entities in words that its tokenizer cut off, which it scores as rows of zeros
             words=len(text.words) if text.words_kept is None else text.words_kept,
             threshold=data.threshold,

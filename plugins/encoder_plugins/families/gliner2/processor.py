@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.gliner.probabilities import probabilities
 from encoder_plugins.families.gliner.request import Usage
 from encoder_plugins.families.gliner2 import chunks, config, decode, overlaps, payload, request
 from encoder_plugins.families.gliner2 import schema as schemas
@@ -48,9 +49,6 @@ from encoder_plugins.serving import limits
 from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 from encoder_plugins.serving.processor import Engine, Prompt, Response, ServingContext
 from encoder_plugins.serving.processor import Schema as RouteSchema
-
-# a multiple of the values that torch computes at once on any CPU
-_VECTOR = 128
 
 # what decoding takes: of each text, of each field and step, and of each candidate
 MICROSECONDS_PER_TEXT = 60
@@ -324,14 +322,6 @@ def found_of(table: torch.Tensor, item: Item) -> Found:
     scores = probabilities(output.logits).numpy()
     candidates = Candidates(output.places, scores, output.attributes.numpy())
     return Found(output.counts.tolist(), candidates, output.classes)
-
-
-def probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """Return the sigmoid of `[candidates]` float32 logits, the same for equal logits: ties depend on that.
-
-    torch computes the last values of a tensor, which do not fill a vector register, in another way than the others.
-    """
-    return torch.sigmoid(torch.nn.functional.pad(logits, (0, -logits.numel() % _VECTOR)))[: logits.numel()]
 
 
 def result_of(text: PreparedText, found: Sequence[Found], parsed: Parsed, checker: Checker) -> Result:

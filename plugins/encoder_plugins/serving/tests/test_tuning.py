@@ -61,7 +61,13 @@ def test_what_the_user_sets_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("host", "engines", "api_servers"),
-    [(Host(cores=12), 4, 2), (Host(cores=16), 4, 3), (Host(cores=32, memory=14 * GIB), 2, 2), (Host(cores=6), 2, 2), (Host(cores=3), 1, 1)],
+    [
+        (Host(cores=12), 4, 2),
+        (Host(cores=16), 4, 3),
+        (Host(cores=32, memory=14 * GIB), 2, 2),
+        (Host(cores=6), 2, 2),
+        (Host(cores=3), 1, 1),
+    ],
 )
 def test_api_servers_share_what_the_engines_leave(host: Host, engines: int, api_servers: int) -> None:
     assert choose("nvidia", host, **SMALL, engines=engines).api_servers == api_servers
