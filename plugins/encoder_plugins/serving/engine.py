@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,7 +192,7 @@ class AsyncEngine:
                     for one in ready:
                         await window.enter(one.prompt.tokens)
                         tasks.append(group.create_task(self._encode(one)))
-                        tasks[-1].add_done_callback(lambda _, tokens=one.prompt.tokens: window.leave(tokens))
+                        tasks[-1].add_done_callback(partial(window.leave, one.prompt.tokens))
             return [task.result() for task in tasks]
         except BaseExceptionGroup as group_error:
             await self._client.abort(sent.ids)

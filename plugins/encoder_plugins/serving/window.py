@@ -25,7 +25,7 @@ class Window:
             await self._changed.wait()
         self._inside += tokens
 
-    def leave(self, tokens: int) -> None:
-        """Note that a prompt has ended, whatever its end was."""
+    def leave(self, tokens: int, _task: object = None) -> None:
+        """Note that a prompt of so many tokens has ended, whatever its end was; a task can call it back."""
         self._inside -= tokens
         self._changed.set()
