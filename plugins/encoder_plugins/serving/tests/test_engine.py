@@ -214,13 +214,14 @@ async def test_the_engine_has_two_steps_of_a_request_at_a_time() -> None:
     task = asyncio.create_task(engine_of(client).encode_parts(parts))
     await client.until_running(5)
     most = [0, 0]
-    while not task.done():
-        tokens = [len(client.requests[id_]["prompt"]["prompt_token_ids"]) for id_ in client.running]
-        assert sum(tokens) <= 20 or tokens == [25]
-        most = max(most, [sum(tokens), len(tokens)])
-        client.open.set()
-        await asyncio.sleep(0)
-        client.open.clear()
+    async with asyncio.timeout(10):
+        while not task.done():
+            tokens = [len(client.requests[id_]["prompt"]["prompt_token_ids"]) for id_ in client.running]
+            assert sum(tokens) <= 20 or tokens == [25]
+            most = max(most, [sum(tokens), len(tokens)])
+            client.open.set()
+            await asyncio.sleep(0)
+            client.open.clear()
     assert most == [25, 1]
     assert await task == [prompt.token_ids for prompt in sent]
     # in their order
@@ -236,8 +237,9 @@ async def test_prompts_that_wait_for_others_never_come_once_a_request_has_ended(
     if cancelled:
         task.cancel()
     client.open.set()
-    with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
-        await task
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
+            await task
     assert (client.running, len(client.requests)) == (set(), 2)
     assert set(client.requests) <= set(client.aborted)
 
