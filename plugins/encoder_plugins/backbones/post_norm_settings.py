@@ -160,6 +160,7 @@ def read_distilbert(config: Any) -> Settings:
         UnsupportedConfig: A field has a value that is not supported, or that no model can have.
     """
     fields = ConfigFields(config, DISTILBERT_DEFAULTS, DISTILBERT_ALIASES)
+    fields.choice("model_type", ("distilbert",))
     fields.divided("dim", "n_heads")
     return Settings(
         hidden_size=fields.integer("dim"),
@@ -183,6 +184,7 @@ def read_mpnet(config: Any) -> Settings:
         UnsupportedConfig: A field has a value that is not supported, or that no model can have.
     """
     fields = ConfigFields(config, MPNET_DEFAULTS)
+    fields.choice("model_type", ("mpnet",))
     fields.divided("hidden_size", "num_attention_heads")
     fields.choice("relative_attention_num_buckets", (MPNET_BUCKETS,))
     return Settings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from encoder_plugins.errors import NotServable, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
@@ -39,37 +40,30 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
             raise Unsupported(
                 f"{CONFIG}: architectures is {shown(config.get('architectures'))}; supported: {supported}"
             )
-        found = read(folder, residual=encoder.layout is not None)
-        if encoder.read is not None:
-            encoder.read(config)
+        found = read(folder, residual=encoder.read is not None)
+        encoder.layout(config)
         return found
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
-        """Give the engine the published files; what the library leaves out (a head for masked words) is left out here, too."""
-        super().convert(folder, auxiliary, target)
-        config = read_object(folder, CONFIG)
-        encoder = ENCODERS[architecture(config)]
-        if encoder.layout is None:
-            return
+        """Give the engine the published files; what the library leaves out (a head for words) is left out here, too."""
         # torch: only where a checkpoint is converted
         from encoder_plugins.families.embedding.conversion import write_model
 
-        assert encoder.read is not None
-        dense = dense_folders(folder)
-        chain = read_chain(folder, dense, encoder.read(config).hidden_size)
-        write_model(
-            folder,
-            target,
-            layout=encoder.layout(config),
-            prefix=encoder.prefix,
-            dense=dense,
-            served=served_config(config, encoder.architecture, chain),
-        )
+        super().convert(folder, auxiliary, target)
+        config = read_object(folder, CONFIG)
+        encoder = ENCODERS[architecture(config)]
+        # vLLM's classes read the Dense modules from their folders
+        dense = dense_folders(folder) if encoder.read is not None else []
+        served: Mapping[str, Any] = config
+        if encoder.read is not None:
+            chain = read_chain(folder, dense, encoder.read(config).hidden_size)
+            served = served_config(config, encoder.architecture, chain)
+        write_model(folder, target, layout=encoder.layout(config), prefix=encoder.prefix, dense=dense, served=served)
 
     def packs_texts(self, folder: Path) -> bool:
         """Return whether the encoder of an artifact is ours; vLLM's class of the same encoder would mix the texts of a prompt."""
         name = architecture(read_object(folder, CONFIG))
-        return name == ENCODERS[name].architecture and ENCODERS[name].layout is not None
+        return name == ENCODERS[name].architecture and ENCODERS[name].read is not None
 
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.

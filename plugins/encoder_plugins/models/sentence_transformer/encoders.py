@@ -9,6 +9,7 @@ from typing import Any
 
 from encoder_plugins.backbones import modernbert_settings, post_norm_settings
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
+from encoder_plugins.models.sentence_transformer import vllm_encoders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,21 +18,28 @@ class Encoder:
 
     Attributes:
         architecture: The architecture in the artifact.
+        layout: The tensors that the engine loads; refuses a configuration that it would compute something else for.
         prefix: What the names of the encoder's tensors may begin with, beside a head that the library leaves out; empty for
             none.
         read: The engine's own reader of the configuration; None for an encoder of vLLM's.
-        layout: The tensors that the engine's own class loads; None for an encoder of vLLM's.
     """
 
     architecture: str
+    layout: Callable[[Any], CheckpointLayout]
     prefix: str = ""
     read: Callable[[Any], Any] | None = None
-    layout: Callable[[Any], CheckpointLayout] | None = None
 
 
 def _encoders() -> dict[str, Encoder]:
     """Return the encoders by the architecture that config.json names; each was compared with the library, see the tests."""
-    found = {name: Encoder(architecture=name) for name in ("Gemma3TextModel", "Qwen3ForCausalLM", "Qwen3Model")}
+    found = {
+        name: Encoder(architecture=name, layout=layout, prefix="model.")
+        for name, layout in (
+            ("Gemma3TextModel", vllm_encoders.gemma3_layout),
+            ("Qwen3ForCausalLM", vllm_encoders.qwen3_layout),
+            ("Qwen3Model", vllm_encoders.qwen3_layout),
+        )
+    }
     bert = Encoder(
         architecture="SentenceBertModel", read=post_norm_settings.read_bert, layout=post_norm_settings.bert_layout
     )

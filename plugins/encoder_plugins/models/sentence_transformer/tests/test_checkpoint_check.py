@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from encoder_plugins.errors import NotServable, PrepareError, RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.models.sentence_transformer import checkpoint
+from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
 from encoder_plugins.prep.checkpoint import SourceFile
 
 MODELS = "sentence_transformers.models"
@@ -133,6 +134,9 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (change("config.json", architectures=...), Unsupported, "architectures"),
         (change("config.json", architectures=["BertModel", "BertModel"]), Unsupported, "architectures"),
         (change("config.json", hidden_size=8, num_attention_heads=3), Unsupported, "num_attention_heads is 3"),
+        # the library takes the encoder by its model_type
+        (change("config.json", architectures=["MPNetModel"]), Unsupported, "model_type='bert'"),
+        (change("config.json", architectures=["DistilBertForMaskedLM"]), Unsupported, "model_type='bert'"),
         (change("config.json", hidden_size="8"), Unsupported, 'hidden_size is "8"'),
         (change("config.json", num_attention_heads=None), Unsupported, "num_attention_heads is null"),
         (change("sentence_bert_config.json", max_seq_length="128"), Unsupported, "max_seq_length"),
@@ -209,6 +213,111 @@ def test_what_would_be_served_differently_is_refused_by_name(
     harm(folder)
     with pytest.raises(kind, match=named.replace(".", r"\.")):
         checkpoint.CHECKPOINT.check(folder, {})
+
+
+def decoder(**fields: Any) -> Change:
+    """Make it a checkpoint of Qwen3, or of another encoder that vLLM has."""
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 6,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "vocab_size": 9,
+    }
+    qwen3 = {"architectures": ["Qwen3Model"], "model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 4}
+    return change("config.json", **sizes | qwen3 | fields)
+
+
+GEMMA3 = {"architectures": ["Gemma3TextModel"], "model_type": "gemma3_text"}
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0}
+HALF = {"rope_type": "default", "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": None},
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+        {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 0},
+        {"rope_parameters": LINEAR},
+        GEMMA3,
+        {**GEMMA3, "hidden_activation": "silu", "use_bidirectional_attention": True},
+        {**GEMMA3, "rope_parameters": {"full_attention": LINEAR, "rope_type": "default", "rope_theta": None}},
+        {**GEMMA3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        {**GEMMA3, "rope_parameters": {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"}}},
+    ],
+)
+def test_what_vllms_encoders_compute_is_taken(folder: Path, fields: dict[str, Any]) -> None:
+    decoder(**fields)(folder)
+    checkpoint.CHECKPOINT.check(folder, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model_type": "qwen2"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"rms_norm_eps": None}, "rms_norm_eps"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "max_window_layers"),
+        (
+            {
+                "use_sliding_window": True,
+                "max_window_layers": 2,
+                "layer_types": ["full_attention", "sliding_attention"],
+            },
+            "layer_types",
+        ),
+        ({"layer_types": ["sliding_attention"] * 2}, "layer_types"),
+        ({"rope_parameters": HALF}, "rope_parameters"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling"),
+        ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
+        ({**GEMMA3, "model_type": "gemma2"}, "model_type"),
+        ({**GEMMA3, "hidden_activation": "relu"}, "hidden_activation"),
+        ({**GEMMA3, "num_key_value_heads": None}, "num_key_value_heads"),
+        ({**GEMMA3, "rope_parameters": {"full_attention": HALF}}, "rope_parameters"),
+        ({**GEMMA3, "rope_parameters": LINEAR}, "rope_parameters"),
+    ],
+)
+def test_what_vllms_encoders_do_not_compute_is_refused_by_name(
+    folder: Path, fields: dict[str, Any], named: str
+) -> None:
+    decoder(**fields)(folder)
+    with pytest.raises(Unsupported, match=f"{named}="):
+        checkpoint.CHECKPOINT.check(folder, {})
+
+
+@pytest.mark.parametrize("fields", [{}, GEMMA3])
+def test_vllms_encoders_get_their_tensors_without_prefix_and_head(
+    folder: Path, fields: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    decoder(**fields)(folder)
+    config = json.loads((folder / "config.json").read_text())
+    shapes = ENCODERS[config["architectures"][0]].layout(config).shapes
+    tensors = {name: np.full(shape, number, np.float32) for number, (name, shape) in enumerate(shapes.items())}
+
+    def converted(published: dict[str, Any]) -> Path:
+        save_file(published, folder / "model.safetensors")
+        target = tmp_path_factory.mktemp("model")
+        checkpoint.CHECKPOINT.convert(folder, {}, target)
+        return target
+
+    assert (converted(tensors) / "model.safetensors").samefile(folder / "model.safetensors")
+    prefixed = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    target = converted({**prefixed, "lm_head.weight": np.zeros((9, 8), np.float32)})
+    found = load_file(target / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], tensor) for name, tensor in tensors.items())
+    # the Dense module stays where vLLM reads it
+    assert [path.name for path in target.glob("*.safetensors")] == ["model.safetensors"]
+    assert (target / "2_Dense/model.safetensors").is_file()
+    # vLLM would start with this part of a tensor as it is in memory
+    del tensors["layers.1.mlp.up_proj.weight"]
+    with pytest.raises(Unsupported, match=r"layers\.1\.mlp\.up_proj\.weight is missing"):
+        converted(tensors)
 
 
 def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> None:
