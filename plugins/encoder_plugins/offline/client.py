@@ -44,6 +44,8 @@ from encoder_plugins.serving.settings import Settings
 MOST_BYTES = 8 << 20
 MOST_REQUESTS = 2048
 STOP_SECONDS = 30.0
+# what no request is
+_END: Any = object()
 
 # what `data` is in the body of a response; an array for the encoding "bytes"
 Answer = Any
@@ -189,9 +191,11 @@ class Model:
             engine.wait(max(0.0, end - time.monotonic()))
 
     def _submit(self, body: bytes) -> Future[Answer]:
-        if not self._engines:
-            raise EngineEnded("there is no engine")
-        return min(self._engines, key=lambda engine: engine.waiting).submit(body)
+        # one may end while a request waits for room in it
+        while left := [engine for engine in self._engines if not engine.ended]:
+            with contextlib.suppress(EngineEnded):
+                return min(left, key=lambda engine: engine.waiting).submit(body)
+        raise EngineEnded("the engine has ended")
 
 
 class _Answers(Iterator[Answer]):
@@ -207,8 +211,9 @@ class _Answers(Iterator[Answer]):
 
     def __next__(self) -> Answer:
         while self._bytes < MOST_BYTES * self._most and len(self._given) < MOST_REQUESTS * self._most:
-            data = next(self._requests, None)
-            if data is None:
+            # None may be one of them: a request that cannot be answered, in its position
+            data = next(self._requests, _END)
+            if data is _END:
                 break
             try:
                 body = bodies.encode(data, lora=self._lora)
@@ -231,7 +236,12 @@ def _failed(error: Exception) -> Future[Answer]:
 
 
 class _Engine:
-    """One engine's process, and the requests that it has."""
+    """One engine's process, and the requests that it has.
+
+    Attributes:
+        waiting: Bytes of the requests without an answer.
+        ended: Whether it takes no more of them.
+    """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it."""
@@ -255,7 +265,7 @@ class _Engine:
         self._futures: dict[int, tuple[Future[Answer], int]] = {}
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._ended = False
+        self.ended = False
 
     def wait_until_ready(self) -> None:
         """Wait until it takes requests.
@@ -276,8 +286,8 @@ class _Engine:
         future: Future[Answer] = Future()
         size = len(body)
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._has_room(size))
-            if self._ended:
+            self._changed.wait_for(lambda: self.ended or self._has_room(size))
+            if self.ended:
                 raise EngineEnded("the engine has ended")
             number = next(self._numbers)
             self._futures[number] = (future, size)
@@ -300,7 +310,7 @@ class _Engine:
                     self._changed.notify()
                 _settle(future, kind, value)
         with self._changed:
-            self._ended = True
+            self.ended = True
             left = [future for future, _ in self._futures.values()]
             self._futures.clear()
             self._changed.notify_all()

@@ -141,8 +141,9 @@ class EngineLoop:
         self._parsing.submit(self._guarded, number, self._begin, number, body)
 
     def end(self) -> None:
-        """End ``run`` when nothing is in flight any more; nothing may be taken after it."""
-        self._parsing.shutdown()
+        """End ``run``; what has no answer yet gets none, and nothing may be taken after it."""
+        # nobody waits for the requests that have not begun
+        self._parsing.shutdown(cancel_futures=True)
         self._ready.put(None)
 
     def run(self) -> None:

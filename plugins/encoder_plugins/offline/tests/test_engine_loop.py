@@ -105,3 +105,17 @@ def test_a_first_round_is_given_back_with_its_answer(loop: Any) -> None:
         assert len(engine.waiting) <= 4 * BATCH
         if not running.step():
             time.sleep(0.001)
+
+
+def test_requests_that_have_not_begun_are_dropped_at_the_end(loop: Any) -> None:
+    running, _, answers = loop
+    most = 4 * BATCH
+    for number in range(10 * most):
+        running.take(number, b"")
+    # the threads that parse wait for room
+    until(lambda: running._ready.qsize() == most)
+    ending = threading.Thread(target=running.end)
+    ending.start()
+    running.run()
+    ending.join()
+    assert len(answers) < 3 * most

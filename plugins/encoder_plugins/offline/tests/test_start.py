@@ -1,14 +1,16 @@
-"""How the engines of ``offline.Model`` start: at once where they take turns on a GPU, else one after the other."""
+"""How the engines of ``offline.Model`` start, at once where they take turns on a GPU, else one after the other, and which get requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from encoder_plugins.errors import EngineEnded
+from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.offline import client
 from encoder_plugins.serving.command import START_TURNS, TURN_TAKING_WORKER
 
@@ -22,6 +24,8 @@ class FakeEngine:
     events: list[str]
     fails: int | None = None
     turns: set[Path]
+    waiting = 0
+    ended = False
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._name = sum(event.startswith("start") for event in self.events)
@@ -35,6 +39,19 @@ class FakeEngine:
         if self._name == self.fails:
             raise EngineEnded("it ended")
         self.events.append(f"ready {self._name}")
+
+    def submit(self, body: bytes) -> Future[Any]:
+        if self.fails == self._name:
+            # while the request waited for room
+            self.ended = True
+            raise EngineEnded("it ended")
+        data = msgspec.json.decode(body)["data"]
+        answered = Future[Any]()
+        if isinstance(data, dict):
+            answered.set_result((self._name, data))
+        else:
+            answered.set_exception(InvalidRequest("no object", param="data"))
+        return answered
 
     def hang_up(self) -> None:
         self.events.append(f"end {self._name}")
@@ -83,3 +100,28 @@ def test_where_one_does_not_start_the_others_end(prepared: Path, engines: type[F
         client.Model(prepared, accelerator="nvidia", engines=3)
     # all hear of it before one is waited for
     assert engines.events[4:] == ["end 0", "end 1", "end 2", "waited 0", "waited 1", "waited 2"]
+
+
+def test_requests_go_to_the_engines_that_are_left(prepared: Path, engines: type[FakeEngine]) -> None:
+    with client.Model(prepared, accelerator="nvidia", engines=3) as model:
+        model._engines[0].ended = True
+        engines.fails = 1
+        assert list(model.map([{"text": "a"}, {"text": "b"}])) == [(2, {"text": "a"}), (2, {"text": "b"})]
+        model._engines[2].ended = True
+        with pytest.raises(EngineEnded, match="has ended"):
+            model.answer({"text": "a"})
+
+
+def test_none_among_the_requests_is_one_of_them(prepared: Path, engines: type[FakeEngine]) -> None:
+    given: Any = [None, {"text": "a"}, None, {"text": "b"}]
+    found = []
+    with client.Model(prepared, accelerator="nvidia", engines=1) as model:
+        answers = model.map(given)
+        for request in given:
+            if request is None:
+                with pytest.raises(InvalidRequest):
+                    next(answers)
+            else:
+                found.append(next(answers))
+        assert list(answers) == []
+    assert found == [(0, {"text": "a"}), (0, {"text": "b"})]
