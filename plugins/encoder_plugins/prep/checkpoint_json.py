@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 
 _SHOWN = 200
+# fields of a config.json that vLLM takes for the length of any model, the least of them; no encoder that is served has them
+_LENGTHS = frozenset(
+    {
+        "max_seq_len",
+        "max_seq_length",
+        "max_sequence_length",
+        "max_target_positions",
+        "model_max_length",
+        "n_positions",
+        "seq_len",
+        "seq_length",
+    }
+)
 
 
 def read_json(folder: Path, name: str) -> Any:
@@ -71,3 +84,12 @@ def integer(where: str, values: dict[str, Any], name: str, default: int | None =
 def shown(value: object) -> str:
     """Return a value as a message shows it."""
     return json.dumps(value, default=str)[:_SHOWN]
+
+
+def for_engine(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an encoder's config.json without fields that end the engine's start, and that its library does not read."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in _LENGTHS and (name, value) != ("is_encoder_decoder", True)
+    }

@@ -9,6 +9,7 @@ from typing import Any
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, join
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.dense import DenseSpec
+from encoder_plugins.prep.checkpoint_json import for_engine
 
 # the field of the artifact's config.json that has the Dense modules
 DENSE_KEY = "dense_modules"
@@ -25,7 +26,7 @@ def served_config(config: Mapping[str, Any], architecture: str, chain: Sequence[
         chain: The checkpoint's Dense modules.
     """
     return {
-        **config,
+        **for_engine(config),
         "architectures": [architecture],
         DENSE_KEY: [dataclasses.asdict(spec) for spec in chain],
     }

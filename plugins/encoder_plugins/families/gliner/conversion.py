@@ -26,7 +26,7 @@ from encoder_plugins.families.gliner.heads import layout as head_layouts
 from encoder_plugins.families.gliner.parameters import Choices
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep.checkpoint import link
-from encoder_plugins.prep.checkpoint_json import shown
+from encoder_plugins.prep.checkpoint_json import for_engine, shown
 from encoder_plugins.prep.tensor_file import FLOATS, Header, read_header
 
 # where gliner's checkpoints have their encoder
@@ -236,7 +236,7 @@ def served_config(spec: EncoderSpec, encoder: Any, gliner: GlinerConfig) -> dict
         served["max_position_embeddings"] = checkpoint.context(gliner.max_words)
     for name in ("dtype", "torch_dtype", "_name_or_path", "_attn_implementation"):
         served.pop(name, None)
-    return {**served, **spec.changes, "architectures": [spec.architecture], KEY: gliner.to_dict()}
+    return {**for_engine(served), **spec.changes, "architectures": [spec.architecture], KEY: gliner.to_dict()}
 
 
 def write_tokenizer(tokenizer: Any, target: Path, *, of_words: bool = True) -> None:

@@ -22,6 +22,7 @@ from encoder_plugins.families.gliner2.config import KEY, Gliner2Config
 from encoder_plugins.families.gliner2.heads import layout
 from encoder_plugins.families.gliner2.prompt import MARKERS, unknown_id
 from encoder_plugins.plugin import resolve
+from encoder_plugins.prep.checkpoint_json import for_engine
 from encoder_plugins.prep.tensor_file import Header, read_header
 
 EMBEDDINGS = f"{layout.ENCODER}embeddings.word_embeddings.weight"
@@ -126,4 +127,4 @@ def _served_config(spec: EncoderSpec, encoder: Any, config: Gliner2Config) -> di
         served["max_position_embeddings"] = checkpoint.CONTEXT
     for name in ("dtype", "torch_dtype", "_name_or_path", "_attn_implementation"):
         served.pop(name, None)
-    return {**served, "architectures": [spec.architecture], KEY: config.to_dict()}
+    return {**for_engine(served), "architectures": [spec.architecture], KEY: config.to_dict()}

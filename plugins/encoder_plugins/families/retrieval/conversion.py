@@ -40,7 +40,7 @@ from encoder_plugins.families.retrieval.settings import (
 )
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
-from encoder_plugins.prep.checkpoint_json import read_object, shown
+from encoder_plugins.prep.checkpoint_json import for_engine, read_object, shown
 from encoder_plugins.prep.tensor_file import FLOATS, read_header
 
 TOKENIZER = "tokenizer.json"
@@ -83,7 +83,7 @@ def convert(spec: EncoderSpec, encoder: Any, settings: Settings, folder: Path, t
     _write_encoder(spec, config, folder, target)
     _write_projection(served, folder, target)
     kept = {name: value for name, value in config.items() if name not in ("auto_map", "dtype", "torch_dtype")}
-    written = {**kept, "architectures": [spec.architecture], KEY: served.to_dict()}
+    written = {**for_engine(kept), "architectures": [spec.architecture], KEY: served.to_dict()}
     (target / CONFIG).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

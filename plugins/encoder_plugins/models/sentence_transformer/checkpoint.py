@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from encoder_plugins.errors import NotServable, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
@@ -20,7 +19,7 @@ from encoder_plugins.families.retrieval.dense import read_chain
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings
-from encoder_plugins.prep.checkpoint_json import read_object, shown
+from encoder_plugins.prep.checkpoint_json import for_engine, read_object, shown
 
 
 class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
@@ -54,7 +53,7 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
         encoder = ENCODERS[architecture(config)]
         # vLLM's classes read the Dense modules from their folders
         dense = dense_folders(folder) if encoder.read is not None else []
-        served: Mapping[str, Any] = config
+        served = for_engine(config)
         if encoder.read is not None:
             chain = read_chain(folder, dense, encoder.read(config).hidden_size)
             served = served_config(config, encoder.architecture, chain)
