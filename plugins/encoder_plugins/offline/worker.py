@@ -122,6 +122,9 @@ class EngineLoop:
         self._engine = engine
         self._send = send
         self._adapters = adapters_of(settings.adapters)
+        for lora in self._adapters.values():
+            # one that cannot be loaded would end the engine at the first request for it, and with it all others
+            engine.add_lora(lora)
         plugin, self._processor = adapter.build_from(engine.vllm_config, settings, frozenset(self._adapters))
         self._task = plugin.task
         scheduler = engine.vllm_config.scheduler_config

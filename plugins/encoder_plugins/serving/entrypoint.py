@@ -129,11 +129,13 @@ def read_adapter(name: str, folder: Path, plugin: Plugin) -> Adapter:
                 f"--adapter {name}: {folder} is in the format of gliner2's save_adapter; save it in PEFT's, with"
                 " PeftModel.save_pretrained"
             )
-        rank = config["r"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # some layers may have ranks of their own
+        ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadArgument(f"--adapter {name}: {folder} has no readable {ADAPTER_CONFIG} ({error})") from None
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise BadArgument(f"--adapter {name}: r in {folder}/{ADAPTER_CONFIG} is {rank!r}")
+    for rank in ranks:
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+            raise BadArgument(f"--adapter {name}: r or rank_pattern in {folder}/{ADAPTER_CONFIG} has {rank!r}")
     if config.get("use_dora"):
         raise BadArgument(f"--adapter {name}: it is a DoRA adapter (use_dora), which vLLM does not serve")
     if (folder / ADAPTER_WEIGHTS).is_file():
@@ -142,7 +144,7 @@ def read_adapter(name: str, folder: Path, plugin: Plugin) -> Adapter:
         except Unsupported as error:
             raise BadArgument(f"--adapter {name}: {folder}: {error}") from None
         command.check_adapter(name, tensors, plugin)
-    return Adapter(name=name, path=folder, rank=rank)
+    return Adapter(name=name, path=folder, rank=max(ranks))
 
 
 def run(service: Service, digest: str | None) -> int:

@@ -29,6 +29,11 @@ class FakeEngine:
         scheduler = SimpleNamespace(max_num_batched_tokens=BATCH, max_num_seqs=BATCH)
         self.vllm_config = SimpleNamespace(scheduler_config=scheduler)
         self.waiting: list[tuple[str, list[int]]] = []
+        self.loaded: list[str] = []
+
+    def add_lora(self, lora_request: Any) -> bool:
+        self.loaded.append(lora_request.lora_name)
+        return True
 
     def add_request(self, name: str, prompt: Any, params: Any, lora_request: Any = None) -> str:
         self.waiting.append((name, prompt["prompt_token_ids"]))
@@ -60,7 +65,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, FakeEngine, dic
     monkeypatch.setattr("encoder_plugins.offline.worker.adapter.build_from", lambda *_: (plugin, TwoRounds()))
     engine, answers = FakeEngine(), dict[int, Any]()
     given: Any = engine
-    settings = Settings(plugin=plugin.name, limits={})
+    settings = Settings(plugin=plugin.name, limits={}, adapters={"a": "/a", "b": "/b"})
     loop = worker.EngineLoop(given, settings, lambda number, *what: answers.update({number: what}))
     yield loop, engine, answers
     loop.end()
@@ -119,3 +124,8 @@ def test_requests_that_have_not_begun_are_dropped_at_the_end(loop: Any) -> None:
     running.run()
     ending.join()
     assert len(answers) < 3 * most
+
+
+def test_adapters_are_loaded_before_the_first_request(loop: Any) -> None:
+    # vLLM ends with what it cannot load
+    assert loop[1].loaded == ["a", "b"]

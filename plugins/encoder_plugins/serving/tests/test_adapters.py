@@ -40,7 +40,13 @@ def test_what_is_not_an_adapter_is_refused_by_the_reason(given: list[str], says:
     assert str(caught.value) == says
 
 
-@pytest.mark.parametrize("config", [None, "{", "[]", "{}", '{"r": 0}', '{"r": true}', '{"r": "8"}'])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(None, "{", "[]", "{}", '{"r": 0}', '{"r": true}', '{"r": "8"}'),
+        *('{"r": 1, "rank_pattern": 8}', '{"r": 1, "rank_pattern": {"q": 0}}'),
+    ],
+)
 def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) -> None:
     if config is not None:
         (tmp_path / "adapter_config.json").write_text(config)
@@ -48,6 +54,9 @@ def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) 
         entrypoint.read_adapter("a", tmp_path, PLUGIN)
     (tmp_path / "adapter_config.json").write_text('{"r": 1}')
     assert entrypoint.read_adapter("a", tmp_path, PLUGIN) == Adapter(name="a", path=tmp_path, rank=1)
+    # the engine needs room for the largest
+    (tmp_path / "adapter_config.json").write_text('{"r": 8, "rank_pattern": {"q": 4, "k": 32}}')
+    assert entrypoint.read_adapter("a", tmp_path, PLUGIN).rank == 32
 
 
 @pytest.mark.parametrize(
