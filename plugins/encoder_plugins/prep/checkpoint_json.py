@@ -87,7 +87,7 @@ def shown(value: object) -> str:
 
 
 def for_engine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoder's config.json without fields that end the engine's start, and that its library does not read."""
+    """Return a config.json, or the part of one that is an encoder's, without fields that end the engine's start, and that its library does not read."""
     return {
         name: value
         for name, value in config.items()

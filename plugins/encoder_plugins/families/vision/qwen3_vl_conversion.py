@@ -22,6 +22,7 @@ from encoder_plugins.families.vision.config import CONFIG, VisualConfig
 from encoder_plugins.families.vision.conversion import without_code, write_json
 from encoder_plugins.families.vision.published import PREPROCESSOR
 from encoder_plugins.families.vision.qwen3_vl import Settings
+from encoder_plugins.prep.checkpoint_json import for_engine
 from encoder_plugins.prep.tensor_file import Shape
 
 # what some exports put before every name, and the head of the language model, which no encoder has
@@ -98,9 +99,9 @@ def write_model(
             ``text_config`` as an object.
     """
     conversion.link_weights(folder, target)
-    text = {**_text_config(settings), "tie_word_embeddings": True, **changed.pop("text_config", {})}
+    text = {**for_engine(_text_config(settings)), "tie_word_embeddings": True, **changed.pop("text_config", {})}
     config = {
-        **without_code(settings.config),
+        **for_engine(without_code(settings.config)),
         # vLLM's and transformers' own classes for the backbone go by it
         "model_type": "qwen3_vl",
         # there is no head of the language model, which vLLM would make otherwise

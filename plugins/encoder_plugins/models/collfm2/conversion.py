@@ -21,6 +21,7 @@ from encoder_plugins.families.vision.config import CONFIG, VisualConfig
 from encoder_plugins.families.vision.conversion import PROJECTION, write_json
 from encoder_plugins.families.vision.published import PREPROCESSOR, PROCESSOR
 from encoder_plugins.models.collfm2.published import ARCHITECTURE, BASE_TYPE, DIMENSIONS, Settings
+from encoder_plugins.prep.checkpoint_json import for_engine
 
 IMAGE = "<|im_start|>user\n<image>Describe the image.<|im_end|>"
 IMAGE_TOKEN = "<image>"
@@ -101,7 +102,7 @@ def _config(settings: Settings, tokenizer: Any, own: Tokenizer) -> dict[str, Any
         bounds=settings.bounds,
     )
     served = shared.rows_config(width=settings.width, dimensions=DIMENSIONS, positions=settings.positions)
-    kept = shared.without_code(settings.config)
+    kept = for_engine(shared.without_code(settings.config))
     # vLLM reads two fields that transformers no longer writes
     sizes = {name: text.get(name) or settings.width for name in ("conv_dim", "block_dim")}
     return {
@@ -114,7 +115,7 @@ def _config(settings: Settings, tokenizer: Any, own: Tokenizer) -> dict[str, Any
         "tie_word_embeddings": True,
         "tie_embedding": True,
         "text_config": {
-            **shared.without_code(text),
+            **for_engine(shared.without_code(text)),
             **sizes,
             "architectures": ["Lfm2ForCausalLM"],
             "tie_word_embeddings": True,

@@ -21,9 +21,9 @@ UNREAD = {"seq_length": 8, "model_max_length": 8, "is_encoder_decoder": True}
 def add(path: Path) -> None:
     """Add the fields where the checkpoint has its encoder's configuration."""
     config: dict[str, Any] = json.loads(path.read_text())
-    config.setdefault("encoder_config", config).update(UNREAD)
-    if config["encoder_config"] is config:
-        del config["encoder_config"]
+    for encoder in (config, config.get("encoder_config"), config.get("text_config")):
+        if encoder is not None:
+            encoder |= UNREAD
     path.write_text(json.dumps(config))
 
 
@@ -35,6 +35,8 @@ def add(path: Path) -> None:
         ("moderncolbert", "config.json"),
         ("mmbert_gliner", "gliner_config.json"),
         ("deberta_gliner2", "encoder_config/config.json"),
+        ("colqwen3", "config.json"),
+        ("collfm2", "config.json"),
     ],
 )
 def test_what_the_library_does_not_read_is_left_out(plugin: str, file: str, tmp_path: Path) -> None:
@@ -48,4 +50,5 @@ def test_what_the_library_does_not_read_is_left_out(plugin: str, file: str, tmp_
     checkpoint.convert(published, {}, target)
     written = json.loads((target / "config.json").read_text())
     # null is what transformers itself writes
-    assert not [name for name in UNREAD if written.get(name)]
+    for encoder in (written, written.get("text_config", {})):
+        assert not [name for name in UNREAD if encoder.get(name)]
