@@ -19,6 +19,7 @@ from encoder_plugins import errors
 from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact.reference import Recording
 from encoder_plugins.cli import prepare as prepare_command
+from encoder_plugins.models.sentence_transformer.tests import tiny
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Request
@@ -162,26 +163,27 @@ def test_a_pin_of_another_kind_of_source_is_refused(tmp_path: Path, source: str,
         prepare_command._request(arguments)
 
 
-def with_code(checkpoint: Path) -> None:
-    config = json.loads((checkpoint / "config.json").read_text())
+@pytest.fixture
+def with_code(tmp_path: Path) -> Path:
+    """A checkpoint that brings code, of an encoder of vLLM's, which can run it; ours never do."""
+    folder = tiny.build("qwen3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
     code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
-    # of an encoder of vLLM's, which can run code of a checkpoint; ours never do
-    own = {"auto_map": code, "model_type": "own-bert", "architectures": ["Qwen3Model"]}
-    (checkpoint / "config.json").write_text(json.dumps(config | own))
-    (checkpoint / "configuration_own.py").write_text(
-        "from transformers import BertConfig\nclass OwnConfig(BertConfig):\n    model_type = 'own-bert'\n"
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    (folder / "configuration_own.py").write_text(
+        "from transformers import Qwen3Config\nclass OwnConfig(Qwen3Config):\n    pass\n"
     )
-    (checkpoint / "modeling_own.py").write_text(
-        "from transformers import BertModel\nfrom .configuration_own import OwnConfig\n"
-        "class OwnModel(BertModel):\n    config_class = OwnConfig\n"
+    (folder / "modeling_own.py").write_text(
+        "from transformers import Qwen3Model\nfrom .configuration_own import OwnConfig\n"
+        "class OwnModel(Qwen3Model):\n    config_class = OwnConfig\n"
     )
+    return folder
 
 
-def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progress: Progress, checkpoint: Path) -> None:
-    with_code(checkpoint)
+def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progress: Progress, with_code: Path) -> None:
     with pytest.raises(errors.RemoteCodeRefused, match="auto_map"):
-        prepare(requested(str(checkpoint)), progress)
-    request = requested(str(checkpoint), trust_remote_code=True)
+        prepare(requested(str(with_code)), progress)
+    request = requested(str(with_code), trust_remote_code=True)
     trusted = []
 
     def record(*arguments: Any, trust_remote_code: bool = False, **_: Any) -> Recording:
@@ -194,13 +196,12 @@ def test_code_of_a_checkpoint_runs_only_with_leave(requested: Requested, progres
     assert manifest.verify(request.output).source["trust_remote_code"] is True
     # the same place can't hold the artifact that was made without
     with pytest.raises(errors.Unsupported, match="trust_remote_code"):
-        prepare(requested(str(checkpoint)), progress)
+        prepare(requested(str(with_code)), progress)
 
 
-def test_the_library_runs_the_code_of_the_checkpoint(checkpoint: Path) -> None:
-    with_code(checkpoint)
+def test_the_library_runs_the_code_of_the_checkpoint(with_code: Path) -> None:
     oracle = "encoder_plugins.families.embedding.tests.oracle:trusted_class"
-    assert original("sentence_transformers").call(oracle, str(checkpoint)) == "OwnModel"
+    assert original("sentence_transformers").call(oracle, str(with_code)) == "OwnModel"
 
 
 def test_a_plugin_without_use_for_code_says_so(requested: Requested, progress: Progress, checkpoint: Path) -> None:
