@@ -343,7 +343,7 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 
 def _padding_token(config: dict[str, Any]) -> int | None:
-    """Return the padding token of a encoder that numbers positions from behind it: RoBERTa and its kin."""
+    """Return the padding token of an encoder that numbers positions from behind it: RoBERTa and its kin."""
     if config.get("model_type") not in ("mpnet", "roberta", "xlm-roberta"):
         return None
     return integer(CONFIG, config, "pad_token_id", 1, least=0)
