@@ -10,6 +10,7 @@ Each engine has a process of its own that tokenises what comes next, and decodes
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -36,7 +37,7 @@ from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.encodings import BINARY, decode_bytes
 from encoder_plugins.plugin import Accelerator
-from encoder_plugins.serving import command, entrypoint, host
+from encoder_plugins.serving import command, entrypoint, host, mps
 from encoder_plugins.serving import limits as serving_limits
 from encoder_plugins.serving.settings import Settings
 
@@ -125,8 +126,13 @@ class Model:
         line = command.engine_arguments(service, plugin, checkpoint, tuning)
         self.engines = tuning.engines
         self._engines: list[_Engine] = []
+        # a program may end without closing this
+        self._shared_gpu = contextlib.ExitStack()
+        atexit.register(self._shared_gpu.close)
         at_once = command.takes_turns(service, tuning)
         try:
+            if service.accelerator == "nvidia" and tuning.engines > 1:
+                environment |= self._shared_gpu.enter_context(mps.shared_gpu(environment))
             with tempfile.TemporaryDirectory(prefix="encoder-turns-") as turns:
                 # vLLM measures a GPU's memory at start, while no other process may take any: where engines take no turns at
                 # that, they start one after the other
@@ -189,6 +195,8 @@ class Model:
         end = time.monotonic() + STOP_SECONDS
         for engine in self._engines:
             engine.wait(max(0.0, end - time.monotonic()))
+        self._shared_gpu.close()
+        atexit.unregister(self._shared_gpu.close)
 
     def _submit(self, body: bytes) -> Future[Answer]:
         # one may end while a request waits for room in it

@@ -150,6 +150,7 @@ class AsyncEngine:
         adapters: Mapping[str, LoRARequest] | None = None,
         count_tokens: Callable[[int], None] = lambda _: None,
         trace_headers: Callable[[], Mapping[str, str] | None] = lambda: None,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """Use a running engine.
 
@@ -160,6 +161,7 @@ class AsyncEngine:
             adapters: vLLM's requests for the adapters that were loaded, by name.
             count_tokens: Called with the number of tokens that the engine is given.
             trace_headers: Called for each request: its position in a trace, for the engine's own spans; None outside of one.
+            is_alone: Returns whether the engine has no other request.
         """
         self._client = client
         self._task = plugin.task
@@ -168,8 +170,8 @@ class AsyncEngine:
         self._count_tokens = count_tokens
         self._trace_headers = trace_headers
         config = client.vllm_config
-        # so that a step can be full while the one before it is computed
-        self._window_tokens = 2 * config.scheduler_config.max_num_batched_tokens
+        self._step_tokens: int = config.scheduler_config.max_num_batched_tokens
+        self._is_alone = is_alone
         self._prioritised = config.scheduler_config.policy == "priority"
         self._short_tokens = steps.LONG_TOKENS[config.device_config.device_type]
 
@@ -201,6 +203,10 @@ class AsyncEngine:
             # vLLM forgets a request by itself, unless it is cancelled while it hands it to the engine
             await self._client.abort(sent.ids)
             raise
+
+    def _window_tokens(self) -> int:
+        # so that a step can be full while the one before it is computed: all of a step is one request's where there is no other
+        return 2 * (self._step_tokens if self._is_alone() else min(self._step_tokens, self._short_tokens))
 
     async def _begun(self, part: Part, sent: _Sent, *, complete: bool) -> list[_Ready]:
         """Return the prompts of a part, after which the request is ``complete`` or not."""

@@ -20,11 +20,24 @@ CONTROL = "nvidia-cuda-mps-control"
 # where a process finds the daemon; who sets it has a daemon of their own, or wants none
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
+# which GPUs a process may use: their numbers, or their UUIDs
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # the daemon starts its server with the first process that uses the GPU
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
-# a process of its own, without torch: what the driver says to a first context on each GPU that there is
+# a process of its own, without torch: writes the UUIDs of the GPUs that it sees, as the variable has them
+UUIDS = """
+import ctypes, uuid
+cuda = ctypes.CDLL("libcuda.so.1")
+count, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+error, found = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)), []
+for number in range(count.value):
+    error = error or cuda.cuDeviceGetUuid(raw, number)
+    found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+raise SystemExit(f"CUDA error {error}") if error or not found else print(",".join(found))
+"""
+# and this one: what the driver says to a first context on each GPU that there is
 PROBE = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -51,6 +64,7 @@ def shared_gpu(environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
         variables = {PIPES: f"{folder}/pipes", LOGS: f"{folder}/logs"}
         for path in variables.values():
             Path(path).mkdir()
+        variables |= _named_gpus(environment)
         whole = {**environment, **variables}
         with contextlib.ExitStack() as running:
             # a signal may end this process at any moment
@@ -60,6 +74,23 @@ def shared_gpu(environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
                 running.close()
                 print(f"engines take turns on the GPU, because {CONTROL} is of no use here: {problem}", file=sys.stderr)
             yield variables if problem is None else {}
+
+
+def _named_gpus(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with UUIDs where it has numbers: the daemon counts the GPUs that it sees, and its processes would count those."""
+    if not environment.get(VISIBLE, "").replace(",", "").replace(" ", "").isdigit():
+        return {}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [sys.executable, "-c", UUIDS],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=True,
+        )
+        return {VISIBLE: done.stdout.strip()}
+    return {}
 
 
 def _failure(command: list[str], environment: Mapping[str, str]) -> str | None:

@@ -7,20 +7,21 @@ a step, and a short request in it, for as long as several steps take. So its pro
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class Window:
     """Lets the prompts of one request pass, in the order in which one task brings them."""
 
-    def __init__(self, most: int) -> None:
-        """Let pass ``most`` tokens at a time, and a longer prompt alone."""
+    def __init__(self, most: Callable[[], int]) -> None:
+        """Let pass as many tokens at a time as ``most`` returns for each prompt, and a longer prompt alone."""
         self._most = most
         self._inside = 0
         self._changed = asyncio.Event()
 
     async def enter(self, tokens: int) -> None:
         """Wait until a prompt of so many tokens may pass."""
-        while self._inside and self._inside + tokens > self._most:
+        while self._inside and self._inside + tokens > self._most():
             self._changed.clear()
             await self._changed.wait()
         self._inside += tokens

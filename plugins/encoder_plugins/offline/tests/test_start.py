@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.offline import client
+from encoder_plugins.serving import mps
 from encoder_plugins.serving.command import START_TURNS, TURN_TAKING_WORKER
 
 # importing vLLM warns a lot about itself
@@ -29,6 +32,7 @@ class FakeEngine:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._name = sum(event.startswith("start") for event in self.events)
+        assert (mps.PIPES in environment) == (self.events.count("daemon") > self.events.count("daemon ends"))
         self.events.append(f"start {self._name}")
         if TURN_TAKING_WORKER in arguments:
             path = Path(environment[START_TURNS])
@@ -100,6 +104,31 @@ def test_where_one_does_not_start_the_others_end(prepared: Path, engines: type[F
         client.Model(prepared, accelerator="nvidia", engines=3)
     # all hear of it before one is waited for
     assert engines.events[4:] == ["end 0", "end 1", "end 2", "waited 0", "waited 1", "waited 2"]
+
+
+@pytest.mark.parametrize("fails", [None, 1])
+def test_engines_share_a_gpu_until_the_last_has_ended(
+    prepared: Path, engines: type[FakeEngine], monkeypatch: pytest.MonkeyPatch, fails: int | None
+) -> None:
+    @contextmanager
+    def shared_gpu(environment: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+        assert environment["PATH"]
+        engines.events.append("daemon")
+        yield {mps.PIPES: "/pipes"}
+        engines.events.append("daemon ends")
+
+    monkeypatch.setattr(mps, "shared_gpu", shared_gpu)
+    monkeypatch.delenv(mps.PIPES, raising=False)
+    engines.fails = fails
+    with contextlib.suppress(EngineEnded), client.Model(prepared, accelerator="nvidia", engines=2):
+        assert fails is None
+    assert engines.events[0] == "daemon"
+    assert engines.events[-3:] == ["waited 0", "waited 1", "daemon ends"]
+    # one has a GPU for itself, and on a CPU there is nothing to share
+    engines.fails = None
+    client.Model(prepared, accelerator="nvidia", engines=1).close()
+    client.Model(prepared, accelerator="cpu", engines=2).close()
+    assert engines.events.count("daemon") == 1
 
 
 def test_requests_go_to_the_engines_that_are_left(prepared: Path, engines: type[FakeEngine]) -> None:

@@ -335,15 +335,22 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
     counts = Counts(plugin.name, processor.limits.in_flight)
     traces = client.vllm_config.observability_config.otlp_traces_endpoint
     tracing = Tracing(plugin.name, enabled=traces is not None)
+    counters = worker_counters.counters_of(given.counters)
     asynchronous = engine.AsyncEngine(
-        client, plugin, threads, adapters=adapters, count_tokens=counts.tokens, trace_headers=tracing.headers
+        client,
+        plugin,
+        threads,
+        adapters=adapters,
+        count_tokens=counts.tokens,
+        trace_headers=tracing.headers,
+        is_alone=lambda: counters.of_engine() <= 1,
     )
     return Serving(
         plugin=plugin,
         processor=processor,
         engine=asynchronous,
         counts=counts,
-        counters=worker_counters.counters_of(given.counters),
+        counters=counters,
         engine_died=lambda: client.errored,
         tracing=tracing,
     )

@@ -37,6 +37,9 @@ class WorkerCounters(balance.Counters, Protocol):
     def total(self) -> int:
         """Return the number of requests that all processes have in flight."""
 
+    def of_engine(self) -> int:
+        """Return the number of requests that the processes of this one's engine have in flight."""
+
     def complete(self) -> bool:
         """Return whether all processes listen."""
 
@@ -56,6 +59,10 @@ class SingleProcess:
 
     def total(self) -> int:
         """Return the number of requests that all processes have in flight."""
+        return self._in_flight
+
+    def of_engine(self) -> int:
+        """Return the number of requests that the processes of this one's engine have in flight."""
         return self._in_flight
 
     def complete(self) -> bool:
@@ -113,6 +120,13 @@ class SharedCounters:
     def total(self) -> int:
         """Return the number of requests that all processes have in flight."""
         return sum(self._in_flight)
+
+    def of_engine(self) -> int:
+        """Return the number of requests that the processes of this one's engine have in flight; 0 before this one listens."""
+        if self._slot is None:
+            return 0
+        own = self._engines[self._slot]
+        return sum(count for engine, count in zip(self._engines, self._in_flight, strict=True) if engine == own)
 
     def publish_connections(self, connections: int) -> None:
         """Publish the number of connections of this process."""

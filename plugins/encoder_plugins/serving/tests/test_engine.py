@@ -17,6 +17,7 @@ import pytest
 
 from encoder_plugins import catalog
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.serving import steps
 from encoder_plugins.serving.processor import Part, Prompt, ServingContext
 from encoder_plugins.serving.settings import Settings
 
@@ -205,19 +206,26 @@ async def test_a_part_that_cannot_be_made_aborts_those_before_it(fails: int) -> 
     assert (client.running, set(client.aborted)) == (set(), set(client.requests))
 
 
-async def test_the_engine_has_two_steps_of_a_request_at_a_time() -> None:
-    client = FakeClient(step_tokens=10)
+@pytest.mark.parametrize(
+    ("step_tokens", "short_tokens", "alone", "window"),
+    [(10, 5, True, 20), (10, 5, False, 10), (10, 50, False, 20)],
+)
+async def test_the_engine_has_two_steps_of_a_request_at_a_time_and_short_ones_beside_others(
+    monkeypatch: pytest.MonkeyPatch, step_tokens: int, short_tokens: int, alone: bool, window: int
+) -> None:
+    monkeypatch.setitem(steps.LONG_TOKENS, "cpu", short_tokens)
+    client = FakeClient(step_tokens=step_tokens)
     # of 4 tokens each; one is longer than two steps
     sent = [Prompt(token_ids=[number] * 4) for number in range(9)]
     sent[6] = Prompt(token_ids=[6] * 25)
     parts = [Part(make=lambda: sent[:2], size=0), Part(make=lambda: sent[2:], size=0)]
-    task = asyncio.create_task(engine_of(client).encode_parts(parts))
-    await client.until_running(5)
+    task = asyncio.create_task(engine_of(client, is_alone=lambda: alone).encode_parts(parts))
+    await client.until_running(window // 4)
     most = [0, 0]
     async with asyncio.timeout(10):
         while not task.done():
             tokens = [len(client.requests[id_]["prompt"]["prompt_token_ids"]) for id_ in client.running]
-            assert sum(tokens) <= 20 or tokens == [25]
+            assert sum(tokens) <= window or tokens == [25]
             most = max(most, [sum(tokens), len(tokens)])
             client.open.set()
             await asyncio.sleep(0)

@@ -133,7 +133,13 @@ def test_however_the_weights_are_read_the_answer_is_the_same(artifact: Path) -> 
             assert server.answer(data) == expected, way
 
 
-async def test_engines_that_share_a_gpu_lose_no_request_and_end_together(artifact: Path) -> None:
+async def test_engines_that_share_a_gpu_lose_no_request_and_end_together(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the last one by its number, which an engine would look for among those of the daemon
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    numbers = os.environ.get(mps.VISIBLE) or str(len(listed) - 1)
+    monkeypatch.setenv(mps.VISIBLE, numbers.rpartition(",")[2])
     data = DATA[artifact.name]
     with served(artifact, "--engines", "2") as server:
         expected = server.answer(data)

@@ -18,6 +18,7 @@ if [ "$1" = -d ]; then
   test -d "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
   test -d "$CUDA_MPS_LOG_DIRECTORY" || exit 4
   echo "start $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
+  echo "$CUDA_VISIBLE_DEVICES" > "$CALLS.gpus"
   sleep 60 &
   echo $! > "$CALLS.pid"
   exit ${STATUS:-0}
@@ -34,7 +35,8 @@ def host(tmp_path: Path) -> dict[str, str]:
     program = tmp_path / mps.CONTROL
     program.write_text(DAEMON, encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
+    environment = {name: value for name, value in os.environ.items() if name != mps.VISIBLE}
+    return {**environment, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
 
 
 @pytest.fixture
@@ -79,6 +81,38 @@ with mps.shared_gpu(os.environ):
     done = subprocess.run([sys.executable, "-c", script], env=host, capture_output=True, text=True, timeout=30)
     assert done.returncode == signals.ENDED, done.stderr
     assert [line.split()[0] for line in calls(host)] == ["start", "quit"]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("1", "GPU-of-1"),
+        ("2, 0", "GPU-of-2, 0"),
+        ("GPU-5a909b49-588b-2ad8-c363-62e2c7efb9f6", "GPU-5a909b49-588b-2ad8-c363-62e2c7efb9f6"),
+        ("MIG-6f5d3a1c-6a5c-5f2d-a0f3-52a0c1a5a3b0", "MIG-6f5d3a1c-6a5c-5f2d-a0f3-52a0c1a5a3b0"),
+        ("", ""),
+    ],
+)
+def test_the_daemon_and_the_engines_name_the_same_gpus(
+    host: dict[str, str], monkeypatch: pytest.MonkeyPatch, given: str, seen: str
+) -> None:
+    # a number would be counted among all GPUs by the daemon, and among the daemon's by an engine
+    monkeypatch.setattr(
+        mps,
+        "UUIDS",
+        f"import os; assert {mps.PIPES!r} not in os.environ; print('GPU-of-' + os.environ[{mps.VISIBLE!r}])",
+    )
+    with mps.shared_gpu(host | {mps.VISIBLE: given}) as variables:
+        assert variables.get(mps.VISIBLE, given) == seen
+    assert Path(host["CALLS"] + ".gpus").read_text(encoding="utf-8").rstrip("\n") == seen
+
+
+@pytest.mark.usefixtures("gpu")
+def test_numbers_stay_where_their_gpus_have_no_uuids(host: dict[str, str]) -> None:
+    # without a driver, the real script fails
+    with mps.shared_gpu(host | {mps.VISIBLE: "0"}) as variables:
+        assert variables.keys() == {mps.PIPES, mps.LOGS}
 
 
 def test_engines_take_turns_where_a_process_cannot_use_the_gpu_through_it(

@@ -17,7 +17,7 @@ def test_a_single_process_is_complete_and_counts_itself() -> None:
     assert isinstance(single, SingleProcess)
     single.open()
     single.publish(3)
-    assert (single.total(), single.complete()) == (3, True)
+    assert (single.total(), single.of_engine(), single.complete()) == (3, 3, True)
 
 
 def test_all_count_together_and_are_complete_when_the_last_has_come(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_more_processes_than_slots_are_refused_by_number(tmp_path: Path) -> None
     processes = [SharedCounters(file) for _ in range(3)]
     # one that has not opened has nothing to publish, and takes nobody's slot
     processes[2].publish(7)
-    assert processes[0].total() == 0
+    assert (processes[0].total(), processes[2].of_engine()) == (0, 0)
     processes[0]._engines[0] = processes[0]._engines[1] = 1
     with pytest.raises(RuntimeError, match="more than 2 server processes"):
         processes[2].open()
@@ -94,4 +94,7 @@ def test_processes_see_each_other(tmp_path: Path) -> None:
     assert (own.total(), own.listening(), own.complete()) == (60, 3, False)
     own.open()
     own.publish(4)
-    assert (own.total(), own.complete()) == (64, True)
+    assert (own.total(), own.of_engine(), own.complete()) == (64, 4, True)
+    # the three have one parent, which is another engine's
+    own._engines[own._slot or 0] = own._engines[0]
+    assert own.of_engine() == 64
