@@ -104,13 +104,20 @@ def main(given: argparse.Namespace) -> int:
     from encoder_bench import step_parts
     from encoder_plugins import catalog
     from encoder_plugins.artifact import manifest
+    from encoder_plugins.plugin import resolve
+    from encoder_plugins.prep.checkpoint import Checkpoint
     from encoder_plugins.serving.tuning import BATCH_TOKENS, graph_sizes
 
     plugin = catalog.get(manifest.read(given.artifact).plugin)
+    model_folder = given.artifact / manifest.MODEL
+    checkpoint: Checkpoint = resolve(plugin.checkpoint)
+    # what `serve` passes: a checkpoint's configuration may have more positions than a step has tokens
+    longest = checkpoint.engine_settings(model_folder, "nvidia" if on_gpu else "cpu").max_model_len
     captured = {"compilation_config": {"cudagraph_capture_sizes": list(graph_sizes(BATCH_TOKENS))}}
     llm = LLM(
-        str(given.artifact / manifest.MODEL),
+        str(model_folder),
         runner="pooling",
+        max_model_len=longest,
         dtype=given.dtype,
         enable_prefix_caching=False,
         enable_chunked_prefill=False,

@@ -123,8 +123,6 @@ def command(
     if tuning.api_servers > 1:
         # vLLM kills API servers that have not ended this many seconds after SIGTERM, and its default is 0
         arguments |= {"--api-server-count": str(tuning.api_servers), "--shutdown-timeout": str(SHUTDOWN_SECONDS)}
-    if not any(argument.startswith(OTHER_SCHEDULERS) for argument in service.arguments):
-        arguments["--scheduler-cls"] = SHORT_STEP_SCHEDULER
     return [
         python,
         *SERVER,
@@ -153,6 +151,8 @@ def engine_arguments(service: Service, plugin: Plugin, checkpoint: EngineSetting
         arguments["--max-model-len"] = str(longest)
     if takes_turns(service, tuning):
         arguments["--worker-cls"] = TURN_TAKING_WORKER
+    if not any(argument.startswith(OTHER_SCHEDULERS) for argument in service.arguments):
+        arguments["--scheduler-cls"] = SHORT_STEP_SCHEDULER
     return [
         *(part for pair in arguments.items() for part in pair),
         *_accelerator_arguments(service.accelerator),

@@ -1,8 +1,9 @@
-"""vLLM's scheduler, with a bound on steps where long requests meet short ones (``serving.steps``)."""
+"""vLLM's scheduler, with a bound on steps on a CPU, and where long requests meet short ones (``serving.steps``)."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -20,7 +21,9 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
         """Take what vLLM's scheduler takes."""
         super().__init__(*args, **kwargs)
         self._most: int = self.max_num_scheduled_tokens
-        self._for_long = steps.LONG_TOKENS[self.vllm_config.device_config.device_type]
+        device = self.vllm_config.device_config.device_type
+        self._enough = steps.ENOUGH_TOKENS.get(device, self._most)
+        self._for_long = steps.LONG_TOKENS[device]
         self._long: set[str] = set()
         self._after_long = False
         self._last_short = float("-inf")
@@ -35,18 +38,18 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """Decide about the next step as vLLM does, with fewer tokens where long requests meet short ones."""
+        """Decide about the next step as vLLM does, with fewer tokens on a CPU, and where long requests meet short ones."""
         self._long &= self.requests.keys()
         bounded = self._long and steps.is_bounded(time.monotonic(), self._last_short)
-        self.max_num_scheduled_tokens = self._bound() if bounded else self._most
+        most = steps.most_tokens((tokens for tokens, _ in self._left()), self._most, self._enough)
+        self.max_num_scheduled_tokens = self._bound(most) if bounded else most
         step = super().schedule(*args, **kwargs)
         self._after_long = not self._long.isdisjoint(step.num_scheduled_tokens)
         return step
 
-    def _bound(self) -> int:
-        return steps.step_tokens(
-            ((one.num_tokens - one.num_computed_tokens, id_ in self._long) for id_, one in self.requests.items()),
-            self._most,
-            self._for_long,
-            after_long=self._after_long,
-        )
+    def _bound(self, most: int) -> int:
+        return steps.step_tokens(self._left(), most, self._for_long, after_long=self._after_long)
+
+    def _left(self) -> Iterator[tuple[int, bool]]:
+        """Return of each prompt the tokens to compute, and whether it is a long request's."""
+        return ((one.num_tokens - one.num_computed_tokens, id_ in self._long) for id_, one in self.requests.items())

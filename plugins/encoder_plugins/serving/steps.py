@@ -1,4 +1,4 @@
-"""How many tokens a step of the engine may have while short requests come beside long ones. Pure.
+"""How many tokens a step of the engine may have: on a CPU, and while short requests come beside long ones. Pure.
 
 A step that runs can't be overtaken: a short request waits for the rest of it, and then for its own. So while there are short requests,
 long ones get a part of a step only, which is large enough to keep a GPU busy, and no part of the step after it, which has the short
@@ -12,6 +12,9 @@ from typing import Any
 
 # by vLLM's device type: a request of more tokens is a long one, and all long ones together get this many tokens of a step
 LONG_TOKENS = {"cpu": 2_048, "cuda": 8_192}
+# by vLLM's device type: tokens of any step, but for a longer prompt. What a larger step hands from one layer to the next no longer fits
+# into a CPU's caches (`docs/benchmarks.md`)
+ENOUGH_TOKENS = {"cpu": 2_048}
 # after a short request, so long another one is expected
 RECENT_SECONDS = 1.0
 
@@ -46,6 +49,17 @@ def is_short(extra: Mapping[str, Any] | None) -> bool:
 def is_bounded(now: float, last_short: float) -> bool:
     """Return whether the next step has a bound, by the time of the last short request, in seconds of one clock."""
     return now - last_short < RECENT_SECONDS
+
+
+def most_tokens(left: Iterable[int], most: int, enough: int) -> int:
+    """Return how many tokens the next step may have where nothing else bounds it.
+
+    Args:
+        left: Of each prompt that waits or runs, the tokens to compute.
+        most: Tokens that the engine can hold.
+        enough: Tokens with which a step is fast; a longer prompt is computed nevertheless.
+    """
+    return most if enough >= most else min(most, max((enough, *left)))
 
 
 def step_tokens(left: Iterable[tuple[int, bool]], most: int, for_long: int, *, after_long: bool) -> int:

@@ -101,6 +101,14 @@ def test_without_short_requests_a_step_takes_all_that_fits(
     assert computed(engine, prompts) == [" ".join(sorted(prompts))]
 
 
+def test_where_fewer_tokens_are_enough_a_step_has_no_more_but_for_a_longer_prompt(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.engine_core.engine_core.scheduler, "_enough", 10)
+    prompts = {"a": (6, SHORT), "b": (4, SHORT), "c": (3, SHORT), "d": (12, SHORT), "e": (7, SHORT), "f": (4, SHORT)}
+    assert computed(engine, prompts) == ["a b", "c", "d", "e", "f"]
+
+
 def test_nothing_is_kept_of_requests_that_have_ended(engine: Any) -> None:
     computed(engine, {f"l{number}": (6, LONG) for number in range(30)})
     computed(engine, {"a": (2, SHORT)})

@@ -31,6 +31,24 @@ def test_a_prompt_that_says_nothing_is_a_short_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("left", "enough", "expected"),
+    [
+        ([50] * 10, 100, 100),
+        ([], 100, 100),
+        # a prompt is computed whole
+        ([50, 150, 7], 100, 150),
+        # never more than the engine holds
+        ([2_000], 100, 1_000),
+        ([50] * 10, 1_000, 1_000),
+    ],
+)
+def test_a_step_has_no_more_tokens_than_are_enough_or_one_prompt_has(
+    left: Sequence[int], enough: int, expected: int
+) -> None:
+    assert steps.most_tokens(iter(left), 1_000, enough) == expected
+
+
+@pytest.mark.parametrize(
     ("left", "expected"),
     [
         ([(50, True)] * 10, 100),
