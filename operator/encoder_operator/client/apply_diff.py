@@ -44,7 +44,7 @@ def is_up_to_date(manifest: Json, live: Json | None) -> bool:
     ours = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     ours["metadata"] = metadata
-    owned = extract_owned(live, fields)
+    owned = extract_owned(live, fields, ours)
     for side in (ours, owned):
         if defaults and "spec" in side:
             side["spec"] = {key: value for key, value in side["spec"].items() if key not in defaults}
@@ -96,23 +96,37 @@ def owned_fields(live: Json) -> Json | None:
     return None
 
 
-def extract_owned(value: Any, fields: Json) -> Any:
-    """Return the part of a value that a set of fields, in the notation of `managedFields`, covers."""
+def extract_owned(value: Any, fields: Json, wanted: Any = None) -> Any:
+    """Return the part of a value that a set of fields, in the notation of `managedFields`, covers.
+
+    The API server omits many fields that are 0 or False (`readOnly`, `initialDelaySeconds`), but records who has applied
+    them: those are taken from `wanted`, the value that was applied.
+    """
     inner = {key: below for key, below in fields.items() if key != "."}
     if not inner:
         return value
     if isinstance(value, dict):
         names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
-        return {name: extract_owned(value[name], below) for name, below in names_ if name in value}
+        applied = wanted if isinstance(wanted, dict) else {}
+        omitted = {name: zero for name, _ in names_ if name not in value and (zero := applied.get(name)) in (0, False)}
+        return omitted | {
+            name: extract_owned(value[name], below, applied.get(name)) for name, below in names_ if name in value
+        }
     if isinstance(value, list):
         keyed = [(key[0], json.loads(key[2:]), below) for key, below in inner.items()]
         return [
-            extract_owned(entry, below)
-            for kind, wanted, below in keyed
+            extract_owned(entry, below, _list_entry(wanted, kind, keys))
+            for kind, keys, below in keyed
             for entry in value
-            if _is_list_entry(entry, kind, wanted)
+            if _is_list_entry(entry, kind, keys)
         ]
     return value
+
+
+def _list_entry(value: Any, kind: str, keys: Any) -> Any:
+    """Return the entry of a list that has these values of its keys, or None."""
+    found = value if isinstance(value, list) else []
+    return next((entry for entry in found if _is_list_entry(entry, kind, keys)), None)
 
 
 def _is_list_entry(entry: Any, kind: str, wanted: Any) -> bool:

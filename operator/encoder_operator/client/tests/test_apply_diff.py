@@ -62,6 +62,24 @@ def test_the_api_servers_own_spelling_and_defaults_match() -> None:
     assert apply_diff.is_up_to_date(MANIFEST, found)
 
 
+def test_zeros_that_the_api_server_omits_match_while_they_are_ours() -> None:
+    wanted = copy.deepcopy(MANIFEST)
+    mount = {"name": "tmp", "mountPath": "/tmp", "readOnly": False}
+    probe = {"initialDelaySeconds": 0, "periodSeconds": 5}
+    container(wanted).update(readinessProbe=probe, volumeMounts=[mount])
+    found = _applied(None, wanted)
+    del container(found)["readinessProbe"]["initialDelaySeconds"], container(found)["volumeMounts"][0]["readOnly"]
+    assert apply_diff.is_up_to_date(wanted, found)
+    # another client has set it, which takes the field from us
+    taken = copy.deepcopy(found)
+    container(taken)["readinessProbe"]["initialDelaySeconds"] = 9
+    template = taken["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:template"]["f:spec"]
+    del template["f:containers"]['k:{"name": "c"}']["f:readinessProbe"]["f:initialDelaySeconds"]
+    assert not apply_diff.is_up_to_date(wanted, taken)
+    # nor does what was never applied match
+    assert not apply_diff.is_up_to_date(wanted, live())
+
+
 @pytest.mark.complaint(24)
 def test_fields_of_others_are_left_alone() -> None:
     found = live()
