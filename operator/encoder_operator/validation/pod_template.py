@@ -141,6 +141,8 @@ _KEYS = MappingProxyType(
 )
 _WHOLE_DEFAULTS = MappingProxyType({"fieldRef": {"apiVersion": "v1"}, "resourceFieldRef": {"divisor": "0"}})
 _LISTS = MappingProxyType({"add": str, "drop": str, "sources": dict})
+# maps whose keys are the user's own
+_FREE = frozenset({"annotations", "labels", "limits", "matchLabels", "requests", "volumeAttributes"})
 _MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "securityContext", "spec"})
 # entries that are a choice between several fields: merging would give a variable both a value and a source
 _WHOLE = frozenset({"env", "volumes"})
@@ -214,21 +216,21 @@ def find_violation(overlay: Json, grace: int) -> Violation | None:
     return next(_check_structure(overlay, ""), None) or next(_check_content(overlay, grace), None)
 
 
-def _check_structure(value: Any, path: str) -> Iterator[Violation]:
+def _check_structure(value: Any, path: str, *, free: bool = False) -> Iterator[Violation]:
     name = path.rpartition(".")[2]
-    labels = path.startswith("metadata.")
+    free = free or path.startswith("metadata.")
     if value is None:
         yield Violation(path, "an override can add and change fields, but not remove them")
-    elif name in _MAPS and not labels and not isinstance(value, dict):
+    elif name in _MAPS and not free and not isinstance(value, dict):
         yield Violation(path, "it must be an object")
-    elif (name in _KEYS or name in _LISTS) and not labels and not isinstance(value, list):
+    elif (name in _KEYS or name in _LISTS) and not free and not isinstance(value, list):
         yield Violation(path, "it must be a list")
     elif isinstance(value, dict):
         for key, entry in value.items():
             where = f"{path}.{key}" if path else str(key)
             if key.startswith("$"):
                 yield Violation(where, "patch directives are not supported: an override can only add and change fields")
-            yield from _check_structure(entry, where)
+            yield from _check_structure(entry, where, free=name in _FREE)
     elif isinstance(value, list):
         for index, entry in enumerate(value):
             key = _KEYS.get(name)

@@ -235,6 +235,13 @@ def test_what_a_promise_rests_on_is_refused_by_its_path(overlaid: Json, path: st
 ALLOWED = [
     {},
     {"metadata": {"labels": {"team": "search", "containers": "many"}, "annotations": {"prometheus.io/scrape": "true"}}},
+    *(
+        {"spec": {"volumes": [{"name": "scratch", **source}]}}
+        for source in (
+            {"ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"env": "prod", "spec": "a"}}}}},
+            {"csi": {"driver": "d", "volumeAttributes": {"ports": "80", "metadata": "none"}}},
+        )
+    ),
     {"spec": {"terminationGracePeriodSeconds": 600, "hostUsers": False, "dnsPolicy": "Default"}},
     {"spec": {"hostAliases": [{"ip": "192.0.2.7", "hostnames": ["proxy"]}], "securityContext": {"fsGroup": 2000}}},
     engine_with(env=[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]),
