@@ -15,6 +15,8 @@ from encoder_operator.client.errors import ApiServerError
 from encoder_operator.revisions.hashing import Json
 
 _PAUSE_SECONDS = 2.0
+# marks an EncoderModel as one that a smoke test may change and delete
+_LABELS = {naming.MANAGED_BY: "encoder-operator-smoke-test"}
 VALID_SPEC: Json = {
     "plugin": "sentence_transformer",
     "source": {"huggingFace": {"repo": "example/model", "revision": "0" * 40}},
@@ -31,7 +33,7 @@ async def run(client: Client, namespace: str, name: str, spec: Json | None, seco
     """Test with one EncoderModel, or the API server's validation only.
 
     Returns:
-        0 on success; 1 on failure, with the reason on standard error.
+        0 on success; 1 on failure, or if there is an EncoderModel of this name already, with the reason on standard error.
     """
     try:
         if spec is None:
@@ -58,6 +60,13 @@ async def _check_api_server(client: Client, namespace: str, name: str) -> int:
 
 async def _check_model(client: Client, model: Json, seconds: float) -> int:
     meta = model["metadata"]
+    existing = await client.get(naming.KIND, meta["namespace"], meta["name"])
+    if existing is not None and not _LABELS.items() <= (existing["metadata"].get("labels") or {}).items():
+        _print(
+            f"EncoderModel {meta['name']} exists in namespace {meta['namespace']} and was not created by a smoke test:"
+            " choose another name"
+        )
+        return 1
     applied = await client.apply(model)
     generation = applied["metadata"]["generation"]
     printed = ""
@@ -97,7 +106,7 @@ def _model(namespace: str, name: str, spec: Json) -> Json:
     return {
         "apiVersion": f"{naming.GROUP}/{naming.VERSION}",
         "kind": naming.KIND,
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace, "labels": _LABELS},
         "spec": spec,
     }
 
