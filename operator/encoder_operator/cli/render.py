@@ -56,6 +56,7 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         NotAccepted: The operator would not accept the spec.
     """
     known = known or ClusterFacts()
+    live = _without_nulls(live)
     settings = settings if settings.images.operator else settings.model_copy(update={"images": default_images()})
     meta = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000"} | live["metadata"]
     checks.check_name(meta["name"])
@@ -90,6 +91,15 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
         parity_job.build(found, made, _placeholder_pod(made.hash), attempt=1, shared=shared, settings=settings),
     ]
     return [manifest for manifest in whole if manifest is not None]
+
+
+def _without_nulls(value: Json) -> Json:
+    """Return an object without the fields that are null, which the API server drops; a pod template override keeps its own."""
+    return {
+        name: _without_nulls(entry) if isinstance(entry, dict) and name != "podTemplate" else entry
+        for name, entry in value.items()
+        if entry is not None
+    }
 
 
 def default_images() -> Images:

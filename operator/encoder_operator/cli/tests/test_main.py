@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import encoder_model
 
 
@@ -90,6 +91,23 @@ def test_render_needs_no_settings(tmp_path: Path, accelerator: str, suffix: str)
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image.startswith("encoder-operator/engine-sentence_transformer:")
     assert image.endswith(f"-{suffix}")
+
+
+def test_render_reads_a_field_without_a_value_as_the_api_server_does(tmp_path: Path) -> None:
+    printed = []
+    plain = encoder_model()
+    nulls: Json = {
+        "metadata": {"labels": None, "annotations": None},
+        "spec": {"labelSets": None, "parity": {"inputs": None}},
+    }
+    for fields in ({}, nulls):
+        live = {key: value | fields.get(key, {}) if isinstance(value, dict) else value for key, value in plain.items()}
+        file = tmp_path / "model.yaml"
+        file.write_text(yaml.safe_dump(live))
+        done = run(tmp_path, "render", str(file))
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
 
 
 STOPPED = """
