@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from encoder_operator import naming
 from encoder_operator.planner.actions import Action, Apply, Delete
 from encoder_operator.resources import http_route, network_policy, pod_disruption_budget, service
-from encoder_operator.revisions.hashing import Json
+from encoder_operator.state import ownership
 from encoder_operator.state.desired import EncoderModel
 from encoder_operator.state.observed import ObservedState
 from encoder_operator.status.reasons import Reason
@@ -27,13 +26,13 @@ def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
         ("PodDisruptionBudget", budget, observed.disruption_budget),
     ):
         if wanted is not None:
-            if live is not None and not _is_ours(model, live):
+            if live is not None and not ownership.belongs_to(live, model.name, model.uid):
                 raise NotAccepted(
                     Reason.NAME_CONFLICT,
                     f"{kind} {model.name} already exists and does not belong to this EncoderModel; rename one of them",
                 )
             found.append(Apply(wanted, live))
-        elif live is not None and _is_ours(model, live):
+        elif live is not None and ownership.belongs_to(live, model.name, model.uid):
             found.append(Delete(kind, model.name))
     return tuple(found)
 
@@ -41,8 +40,3 @@ def plan(model: EncoderModel, observed: ObservedState) -> tuple[Action, ...]:
 def gateway_api_missing(model: EncoderModel, observed: ObservedState) -> bool:
     """Return whether the spec requests an HTTPRoute that the cluster does not support."""
     return model.spec.network.http_route is not None and not observed.gateway_api
-
-
-def _is_ours(model: EncoderModel, live: Json) -> bool:
-    labels = live["metadata"].get("labels", {})
-    return bool(labels.get(naming.MODEL) == model.name and labels.get(naming.MANAGED_BY) == naming.MANAGER)

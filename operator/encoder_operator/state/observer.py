@@ -54,10 +54,10 @@ class Observer:
         jobs, pods, records = own.jobs, own.pods, own.records
         deployment, service, pvc = named.get("Deployment"), named.get("Service"), snapshot.pvc
         own_claim = pvc_name(snapshot.live) == naming.artifacts_pvc(name)
-        conflicts = [found for found in (deployment, service) if found and not _is_ours(found, name)]
+        conflicts = [found for found in (deployment, service) if found and not ownership.belongs_to(found, name, uid)]
         labelled = (*snapshot.children["Job"], *snapshot.children["ControllerRevision"], *named.values())
         leftovers = [child for child in labelled if ownership.of_namesake(child, name, uid)]
-        if pvc and own_claim and not _is_ours(pvc, name):
+        if pvc and own_claim and not ownership.belongs_to(pvc, name, uid):
             conflicts.append(pvc)
         elif pvc and own_claim and "deletionTimestamp" in pvc["metadata"]:
             leftovers.append(pvc)
@@ -242,11 +242,6 @@ def _keys(config_map: Json | None) -> frozenset[str] | None:
     if config_map is None:
         return None
     return frozenset([*(config_map.get("data") or ()), *(config_map.get("binaryData") or ())])
-
-
-def _is_ours(live: Json, model: str) -> bool:
-    labels = live["metadata"].get("labels", {})
-    return bool(labels.get(naming.MODEL) == model and labels.get(naming.MANAGED_BY) == naming.MANAGER)
 
 
 def _pinned_product(made_for: Revision | None) -> str:

@@ -46,6 +46,13 @@ def of_namesake(live: Json, name: str, uid: str) -> bool:
     return found.get("kind") == naming.KIND and found.get("name") == name and found.get("uid") != uid
 
 
+def belongs_to(live: Json, name: str, uid: str) -> bool:
+    """Return whether the object with the name of a child is that child: it has the operator's labels, or its owner if somebody has changed those."""
+    labels = live["metadata"].get("labels", {})
+    labelled = labels.get(naming.MODEL) == name and labels.get(naming.MANAGED_BY) == naming.MANAGER
+    return labelled or of_model(live, uid)
+
+
 def children(found: Mapping[str, list[Json]], deployment: Json | None, uid: str) -> Children:
     """Return which of the objects with a model's label are its children.
 

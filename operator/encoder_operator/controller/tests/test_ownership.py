@@ -10,7 +10,7 @@ import pytest
 from encoder_operator import naming
 from encoder_operator.client.errors import RequestRejected
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.harness import Harness, controller, passing_report
+from encoder_operator.tests.harness import Harness, controller, passing_report, with_fields
 
 
 async def comparing() -> Harness:
@@ -152,6 +152,19 @@ async def test_records_count_only_if_the_model_controls_them() -> None:
     harness.fake.put("controllerrevisions", forged)
     await harness.settle()
     assert harness.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.parametrize("label", [naming.MODEL, naming.MANAGED_BY])
+async def test_a_label_of_a_child_that_another_client_changes_is_set_back(label: str) -> None:
+    harness = Harness(with_fields({"spec.network.networkPolicy": {}}))
+    await harness.settle()
+    for plural in ("deployments", "services", "networkpolicies"):
+        (child,) = copy.deepcopy(harness.fake.of(plural))
+        wanted = child["metadata"]["labels"].pop(label)
+        harness.fake.put(plural, child)
+        await harness.reconcile()
+        assert harness.condition("Accepted") == ("True", "Accepted")
+        assert harness.fake.objects[plural, "demo", "minilm"]["metadata"]["labels"][label] == wanted
 
 
 async def test_a_pod_with_an_ephemeral_container_is_not_compared() -> None:
