@@ -35,6 +35,8 @@ from encoder_operator.validation import checks
 # neither ConfigMaps nor the list of API resources are watched, so changes are found by polling
 _CONFIG_MAP_POLL_SECONDS = 60.0
 _GATEWAY_API_POLL_SECONDS = 60.0
+# nor are Events, which alone say that a volume cannot be mounted
+_STARTING_POLL_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
                 target_plan.deadline.requeue_after if target_plan.deadline else None,
                 _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
                 _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
+                _STARTING_POLL_SECONDS if any(pod.starts_on_node for pod in observed.pods) else None,
             ]
         ),
     )

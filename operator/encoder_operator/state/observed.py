@@ -15,6 +15,9 @@ from encoder_operator import naming
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import ownership
 
+# why a container waits while its pod starts: for volumes, for its image, or for an init container
+STARTING = ("ContainerCreating", "PodInitializing")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
@@ -72,6 +75,8 @@ class Pod:
     waiting_reason: str
     waiting_message: str
     unschedulable: str
+    # name of the container that waits, or ended last, if it is not the main one: podTemplate and webhooks may add some
+    waiting_container: str = ""
     mount_problem: str = ""
     # the kubelet's message about the end of the pod
     message: str = ""
@@ -91,6 +96,11 @@ class Pod:
     def alive(self) -> bool:
         """Return whether the pod may still run. A terminated pod remains as an object until it is deleted."""
         return self.phase in ("Pending", "Running", "Unknown")
+
+    @property
+    def starts_on_node(self) -> bool:
+        """Return whether the pod has a node whose kubelet prepares it, and none of its containers has a problem."""
+        return self.phase == "Pending" and bool(self.node) and self.waiting_reason in STARTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +274,8 @@ def parse_pod(live: Json) -> Pod:
     main = _MAIN_CONTAINERS.get(ownership.component(live), "")
     first = next((entry for entry in containers if entry["name"] == main), containers[0] if containers else {})
     controller = ownership.controller(live)
-    waiting = first.get("state", {}).get("waiting", {})
+    stuck = next((e for e in (first, *status.get("initContainerStatuses", []), *containers) if _is_stuck(e)), first)
+    waiting = stuck.get("state", {}).get("waiting", {})
     scheduled = conditions.get("PodScheduled", {})
     return Pod(
         name=meta["name"],
@@ -283,15 +294,21 @@ def parse_pod(live: Json) -> Pod:
         containers={entry["name"]: entry.get("containerID", "") for entry in containers},
         image_id=first.get("imageID", ""),
         terminated=_parse_termination(first.get("state", {})),
-        last_terminated=_parse_termination(first.get("lastState", {})),
+        last_terminated=_parse_termination(stuck.get("lastState", {})),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
+        waiting_container="" if stuck is first else stuck["name"],
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         message=status.get("message", ""),
         has_ephemeral_containers=bool(live.get("spec", {}).get("ephemeralContainers")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
         restarts=sum(entry.get("restartCount", 0) for entry in containers),
     )
+
+
+def _is_stuck(container: Json) -> bool:
+    """Return whether a container waits because something is wrong, and not because its pod is starting."""
+    return container.get("state", {}).get("waiting", {}).get("reason", "") not in ("", *STARTING)
 
 
 def _parse_gate(conditions: Mapping[str, Json]) -> GateCondition | None:

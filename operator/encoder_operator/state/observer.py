@@ -18,7 +18,10 @@ from encoder_operator.state import observed, ownership
 from encoder_operator.state.observed import Job, ObservedState, Pod, Revision, Verdict
 from encoder_operator.state.snapshot import Snapshot, pvc_name
 
-_CREATING = "ContainerCreating"
+# the kubelet and the attach controller report only in Events that a volume of a pod cannot be used
+_MOUNT_EVENTS = frozenset({"FailedMount", "FailedAttachVolume"})
+# volumes that are about to be ready are reported as failed, too
+_MOUNT_GRACE_SECONDS = 10.0
 _NOT_RESPONDING = "is not responding"
 # node labels rarely change
 _PRODUCT_SECONDS = 60.0
@@ -68,6 +71,7 @@ class Observer:
         verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
         serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
+        parsed = await self._with_mount_problem(namespace, parsed, serving)
         return ObservedState(
             now=self._client.now,
             pvc=observed.parse_pvc(pvc) if pvc and "deletionTimestamp" not in pvc["metadata"] else None,
@@ -97,7 +101,7 @@ class Observer:
             return pod
         if pod.node and pod.alive:
             pod = replace(pod, node_problem=await self._node_problem(pod))
-        if pod.phase == "Pending" and pod.node and pod.waiting_reason == _CREATING:
+        if pod.starts_on_node:
             return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
         if pod.phase == "Running" and pod.terminated is None:
             return replace(pod, progress=await self._progress(namespace, pod))
@@ -109,7 +113,7 @@ class Observer:
         if job.pods or job.finished or job.deleting or waited < observed.FIRST_POD_SECONDS:
             return job
         # the Job controller reports only in Events that the API server rejects a pod
-        event = await self._last_event(live["metadata"]["namespace"], job.uid, "FailedCreate")
+        event = await self._last_event(live["metadata"]["namespace"], job.uid, reason="FailedCreate")
         return replace(job, rejection=str(event.get("message", "")))
 
     async def _node_problem(self, pod: Pod) -> str:
@@ -131,15 +135,30 @@ class Observer:
         self._node_problems[pod.node] = (now, problem)
         return problem
 
-    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
-        """Return why a prep pod cannot mount a volume. The kubelet reports this only in Events."""
-        event = await self._last_event(namespace, pod.uid, "FailedMount")
-        return str(event.get("message", ""))
+    async def _with_mount_problem(self, namespace: str, pods: list[Pod], serving: set[str]) -> list[Pod]:
+        """Add why a serving pod cannot mount a volume. One pod is enough for the status, so only the oldest one is looked up."""
+        now = self._client.now
+        late = [
+            pod
+            for pod in pods
+            if pod.uid in serving
+            and pod.starts_on_node
+            and not pod.deleting
+            and (now - pod.created).total_seconds() >= _MOUNT_GRACE_SECONDS
+        ]
+        oldest = min(late, key=lambda pod: (pod.created, pod.name), default=None)
+        problem = await self._mount_problem(namespace, oldest) if oldest else ""
+        return [replace(pod, mount_problem=problem) if pod is oldest else pod for pod in pods]
 
-    async def _last_event(self, namespace: str, uid: str, reason: str) -> Json:
-        """Return the newest Event with a reason about an object, or an empty one."""
-        events = await self._client.list("Event", namespace, {}, {"involvedObject.uid": uid, "reason": reason})
-        return max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
+    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
+        """Return why a pod cannot mount a volume, or an empty string if something else has happened to it since."""
+        event = await self._last_event(namespace, pod.uid)
+        return str(event.get("message", "")) if event.get("reason") in _MOUNT_EVENTS else ""
+
+    async def _last_event(self, namespace: str, uid: str, **fields: str) -> Json:
+        """Return the newest Event about an object whose fields have some values, or an empty one."""
+        events = await self._client.list("Event", namespace, {}, {"involvedObject.uid": uid, **fields})
+        return max(events, key=_event_age, default={})
 
     async def _progress(self, namespace: str, pod: Pod) -> Json | None:
         """Return the last progress line in the pod's log, which is read at most once in ten seconds."""
@@ -247,6 +266,12 @@ def _keys(config_map: Json | None) -> frozenset[str] | None:
 def _pinned_product(made_for: Revision | None) -> str:
     selector = made_for.template["spec"].get("nodeSelector") if made_for else None
     return str((selector or {}).get(naming.GPU_PRODUCT_LABEL, ""))
+
+
+def _event_age(event: Json) -> tuple[str, int]:
+    # some reporters set only eventTime; times have seconds only, and versions grow
+    version = str(event.get("metadata", {}).get("resourceVersion", ""))
+    return event.get("lastTimestamp") or event.get("eventTime") or "", observed.parse_version(version)
 
 
 def _display_name(live: Json) -> str:

@@ -95,12 +95,12 @@ NotAccepted | all | `Accepted` is False; a revision that serves traffic keeps se
 Prepared | ArtifactReady | The artifact is ready; the message has its digest and size | None
 Preparing | ArtifactReady, UpToDate, Progressing | The prep Job is in progress | Wait; `kubectl logs job/…-prep` shows the progress
 Queued | ArtifactReady, UpToDate, Progressing, Ready | The number of prep Jobs has reached the chart's `settings.maxPreps`, or `settings.maxPrepsPerNamespace` in the model's namespace. Free slots go to the namespaces in turn. Or a queue such as Kueue's has not admitted the prep Job, which is suspended | Wait, or increase these settings or the queue's quota
-ClaimMissing | ArtifactReady | The PersistentVolumeClaim in `spec.storage.claimName` or in the source does not exist | Create the claim
+ClaimMissing | ArtifactReady, Available, Progressing, Degraded | The PersistentVolumeClaim in `spec.storage.claimName`, in the source or in a volume of the pod template does not exist | Create the claim
 InputsMissing | ArtifactReady | The ConfigMap or key in `spec.parity.inputs` does not exist | Create it, or remove the field
 LabelSetMissing | ArtifactReady | The ConfigMap or key of a label set in `spec.labelSets` does not exist; the message names set, ConfigMap and key | Create it; preparation continues automatically. A model whose artifact is prepared does not need it any more
-ClaimPending | ArtifactReady | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
-TokenSecretMissing | ArtifactReady | The Secret or its key does not exist | Create it; the Job continues automatically
-VolumeNotMounted | ArtifactReady | The kubelet cannot mount a volume; the message is from the kubelet | Check the volume and its driver
+ClaimPending | ArtifactReady, Available, Progressing | The PersistentVolumeClaim is not bound to a volume | Check the StorageClass and the available capacity with `kubectl describe pvc`
+TokenSecretMissing | ArtifactReady, Available, Progressing, Degraded | A Secret that a pod needs, or its key, does not exist | Create it; the pod continues automatically
+VolumeNotMounted | ArtifactReady, Available, Progressing, Degraded | The kubelet cannot mount a volume, for instance because it is attached to another node or its ConfigMap does not exist; the message is from the kubelet | Check the volume and its driver, or create the ConfigMap; the pod continues automatically
 AuthFailed | ArtifactReady | The hub denied access | Set a token (`tokenSecretRef`), or accept the model's terms with the token's account
 RepositoryNotFound | ArtifactReady | The repository does not exist, or the token has no access to it | Correct `repo`, or set a token
 RevisionNotFound | ArtifactReady | The commit does not exist in the repository | Correct `revision`
@@ -122,7 +122,7 @@ PreparationFailed | ArtifactReady | The preparation failed for another reason; t
 ImagePullFailed | ArtifactReady, Available, Progressing, Degraded | The node cannot pull the image | Check the image in the chart's values and the pull secrets; the kubelet retries
 Unschedulable | ArtifactReady, Available, Progressing | No node can run the pod; the message is from the scheduler | Lower the requests, or add nodes
 InsufficientGPU | Available, Progressing, Degraded | No node has a free GPU; a rolling update needs one more than the model has pods | Free or add a GPU; the rollout continues automatically
-CrashLoop | Available, Progressing, Degraded | The engine exits repeatedly; the message is from the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
+CrashLoop | Available, Progressing, Degraded | The engine, or a container that `spec.serving.podTemplate` adds, exits repeatedly or cannot be created; the message names a container that is not the engine | Check `kubectl logs --previous` of the pod and correct `spec.serving`
 PodsRefused | ArtifactReady, Available, Progressing, Degraded | The API server rejects the pods (quota, admission); the message is from the API server | Increase the quota, or correct the spec
 GatewayApiMissing | Degraded | `spec.network.httpRoute` is set, but the cluster does not serve HTTPRoutes; everything else works | Install the Gateway API, or remove the field; the operator checks again periodically
 ForeignField | Degraded | Another client has set fields of the Deployment that the operator does not set, so the pods may not be what was verified; the message lists the fields | Remove the fields, for instance with `kubectl edit`, and set them in the EncoderModel

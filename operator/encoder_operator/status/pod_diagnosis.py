@@ -43,6 +43,10 @@ def diagnose(pod: Pod) -> Problem | None:
         return Problem(Reason.TOKEN_SECRET_MISSING if missing else Reason.VOLUME_NOT_MOUNTED, pod.mount_problem)
     if pod.reason == EVICTED:
         return eviction(pod)
+    if pod.waiting_reason == "CreateContainerError":
+        detail = f": {pod.waiting_message}" if pod.waiting_message else ""
+        which = f"its container {pod.waiting_container}" if pod.waiting_container else "its container"
+        return Problem(Reason.CRASH_LOOP, f"Pod {pod.name} cannot create {which}{detail}")
     if pod.waiting_reason == "CrashLoopBackOff" or (pod.terminated and pod.terminated.exit_code):
         return _termination(pod)
     return None
@@ -55,15 +59,15 @@ def eviction(pod: Pod) -> Problem:
 
 
 def _termination(pod: Pod) -> Problem:
-    ended = pod.terminated or pod.last_terminated
+    other = pod.waiting_container
+    ended = pod.last_terminated if other else pod.terminated or pod.last_terminated
     if ended is None:
         return Problem(Reason.CRASH_LOOP, pod.waiting_message)
+    what = f"Container {other} of pod {pod.name}" if other else f"Pod {pod.name}"
     if ended.reason == "OOMKilled":
-        return Problem(Reason.OUT_OF_MEMORY, f"Pod {pod.name} exceeded its memory limit")
+        return Problem(Reason.OUT_OF_MEMORY, f"{what} exceeded its memory limit")
     detail = ended.report().get("message") or _last_line(ended.message)
-    return Problem(
-        Reason.CRASH_LOOP, f"Pod {pod.name} exited with code {ended.exit_code}{': ' if detail else ''}{detail}"
-    )
+    return Problem(Reason.CRASH_LOOP, f"{what} exited with code {ended.exit_code}{': ' if detail else ''}{detail}")
 
 
 def _last_line(text: str) -> str:
