@@ -19,8 +19,8 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "encoder-operator.acco
 {{- end }}
 
 {{- define "encoder-operator.selector" -}}
-app.kubernetes.io/name: {{ include "encoder-operator.chart-name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "encoder-operator.chart-name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "encoder-operator.labels" -}}
@@ -70,10 +70,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* All images as JSON for the operator. */}}
 {{- define "encoder-operator.images" -}}
 {{- $version := .Chart.AppVersion -}}
-{{- $cpu := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.engines.cpu "prefix" "engine" "tag" (printf "%s-cpu" $version) "name" "engines.cpu") | fromJson -}}
-{{- $cuda := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.engines.cuda "prefix" "engine" "tag" (printf "%s-cuda" $version) "name" "engines.cuda") | fromJson -}}
-{{- $preps := include "encoder-operator.by-plugin" (dict "root" . "given" .Values.preps "prefix" "prep" "tag" $version "name" "preps") | fromJson -}}
+{{- $cpu := include "encoder-operator.by-plugin" (dict "root" . "given" (.Values.engines.cpu | default dict) "prefix" "engine" "tag" (printf "%s-cpu" $version) "name" "engines.cpu") | fromJson -}}
+{{- $cuda := include "encoder-operator.by-plugin" (dict "root" . "given" (.Values.engines.cuda | default dict) "prefix" "engine" "tag" (printf "%s-cuda" $version) "name" "engines.cuda") | fromJson -}}
+{{- $preps := include "encoder-operator.by-plugin" (dict "root" . "given" (.Values.preps | default dict) "prefix" "prep" "tag" $version "name" "preps") | fromJson -}}
 {{- dict "operator" (include "encoder-operator.image" .) "engine" (dict "cpu" $cpu "nvidia" $cuda) "prep" $preps "pullPolicy" .Values.imagePullPolicy | toJson }}
+{{- end }}
+
+{{/* The limits of automatic updates as JSON for the operator, which does not start with a window that has no end. */}}
+{{- define "encoder-operator.updates" -}}
+{{- $window := dig "window" dict (.Values.updates | default dict) | default dict -}}
+{{- if ne (empty $window.start) (empty $window.end) }}{{ fail "updates.window: set both start and end, or neither" }}{{ end -}}
+{{- if and $window.start (eq $window.start $window.end) }}{{ fail "updates.window: start and end must differ; without them, the window is always open" }}{{ end -}}
+{{- .Values.updates | default dict | toJson }}
 {{- end }}
 
 {{/* Whether the platform sets users and groups of pods; empty if not. */}}
@@ -115,7 +123,7 @@ seccompProfile:
 - name: ENCODER_IMAGES
   value: {{ include "encoder-operator.images" . | quote }}
 - name: ENCODER_NAMESPACES
-  value: {{ .Values.watch.namespaces | toJson | quote }}
+  value: {{ .Values.watch.namespaces | default list | toJson | quote }}
 - name: ENCODER_NAMESPACE_SELECTOR
   value: {{ .Values.watch.namespaceSelector | default dict | toJson | quote }}
 - name: ENCODER_FIXED_USER

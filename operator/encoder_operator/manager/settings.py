@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -86,22 +87,40 @@ class Updates(_Values):
     max_at_once: Annotated[int, Field(ge=1)] = 1
 
 
+def _with_decimals(resources: object) -> object:
+    """Return resources with each decimal number as text: `cpu: 0.5` is a quantity in Kubernetes' own objects, and so in the chart's values."""
+    if isinstance(resources, dict):
+        return {name: _with_decimals(found) for name, found in resources.items()}
+    return format(Decimal(repr(resources)), "f") if isinstance(resources, float) else resources
+
+
+DefaultResources = Annotated[Resources, BeforeValidator(_with_decimals)]
+
+
 class Settings(BaseSettings):
     """Settings that the cluster administrator chooses for all EncoderModels."""
 
-    model_config = SettingsConfigDict(env_prefix="ENCODER_", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ENCODER_",
+        frozen=True,
+        use_attribute_docstrings=True,
+        # a value of the chart that is null
+        env_ignore_empty=True,
+    )
 
     images: Images = Images()
     """Images as JSON: `{"operator": ref, "engine": {"cpu": {plugin: ref}, "nvidia": {plugin: ref}}, "prep": {plugin:
     ref}}`."""
     prep_stall_seconds: int = Field(default=120, ge=5)
     """Seconds without data after which a download is aborted and retried."""
-    prep_resources: Resources = Resources(requests={"cpu": "500m", "memory": "1Gi"})
+    prep_resources: DefaultResources = Resources(requests={"cpu": "500m", "memory": "1Gi"})
     """Default resources of prep Jobs, as JSON, for EncoderModels that set none."""
-    serving_resources: Resources = Resources(requests={"cpu": "500m", "memory": "2Gi"})
+    serving_resources: DefaultResources = Resources(requests={"cpu": "500m", "memory": "2Gi"})
     """Default resources of serving pods, as JSON, for EncoderModels that set none. They are part of a revision, so a
     change only sets UpdateAvailable."""
-    parity_resources: Resources = Resources(requests={"cpu": "50m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    parity_resources: DefaultResources = Resources(
+        requests={"cpu": "50m", "memory": "128Mi"}, limits={"memory": "512Mi"}
+    )
     """Resources of parity Jobs, as JSON."""
     namespaces: list[str] = Field(default_factory=list)
     """Namespaces to serve, as a JSON list; empty for all namespaces. With a list, the operator does not read Nodes, so

@@ -48,6 +48,8 @@ def test_default_values_fit_the_schema() -> None:
         {"artifactCollection": {"schedule": "daily"}},
         {"engines": {"cpu": {"mine": {"digest": "sha256:short"}}}},
         {"replicas": "two"},
+        {"settings": {"servingResources": {"requests": {"memory": "2 GB"}}}},
+        {"settings": {"prepResources": {"limits": {"cpu": -1}}}},
     ],
 )
 def test_a_misspelt_value_is_refused(wrong: dict[str, object]) -> None:

@@ -57,3 +57,16 @@ def test_namespaces_are_listed_or_selected_and_an_empty_selector_is_none(
     assert read(monkeypatch, {"matchLabels": {}}, ENCODER_NAMESPACES='["a"]').namespaced
     with pytest.raises(ValidationError, match="set either namespaces or namespace_selector"):
         read(monkeypatch, some)
+
+
+def test_a_quantity_may_be_a_decimal_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENCODER_SERVING_RESOURCES", '{"requests": {"cpu": 0.5, "memory": 1e9}, "limits": {"cpu": 2}}')
+    found = Settings().serving_resources
+    assert found.requests == {"cpu": "0.5", "memory": "1000000000.0"}
+    assert found.limits == {"cpu": 2}
+
+
+def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAX_PREPS", "NAMESPACES", "UPDATES", "LEASE"):
+        monkeypatch.setenv(f"ENCODER_{name}", "")
+    assert Settings() == Settings.model_construct()
