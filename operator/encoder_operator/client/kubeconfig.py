@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import yaml
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from encoder_operator.client.errors import NotConfigured
+from encoder_operator.revisions.hashing import Json
+
+# fields of a cluster or user that name a file
+_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 def load() -> SingleConfig | None:
@@ -20,7 +25,7 @@ def load() -> SingleConfig | None:
         NotConfigured: There is neither, or the kubeconfig is invalid.
     """
     try:
-        return KubeConfig.from_env().get()
+        return _read().get()
     except ConfigError as error:
         raise NotConfigured(
             f"no access to a cluster: {error}; set KUBECONFIG to a kubeconfig file, or run the command in a pod"
@@ -28,6 +33,41 @@ def load() -> SingleConfig | None:
     # the parser of lightkube does not check what it reads: what is missing or of another type fails where it is used
     except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
         raise NotConfigured(_one_line("no access to a cluster: invalid kubeconfig", error)) from error
+
+
+def _read() -> KubeConfig:
+    try:
+        return KubeConfig.from_service_account()
+    except ConfigError:
+        paths = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    return _merge(paths) if len(paths) > 1 else KubeConfig.from_file(paths[0] if paths else DEFAULT_KUBECONFIG)
+
+
+def _merge(paths: list[str]) -> KubeConfig:
+    """Return what several files hold together, as kubectl does: of two entries of a name the first counts, and a file may be missing."""
+    files = [file for file in (Path(path).expanduser() for path in paths) if file.is_file()]
+    if not files:
+        raise ConfigError(f"Configuration files {', '.join(paths)} not found")
+    found: dict[str, dict[str, Json]] = {"clusters": {}, "contexts": {}, "users": {}}
+    current = None
+    for file in files:
+        content = yaml.safe_load(file.read_text()) or {}
+        current = current or content.get("current-context")
+        for kind, entries in found.items():
+            for entry in content.get(kind) or []:
+                entries.setdefault(entry["name"], _with_absolute_paths(entry, file.parent))
+    return KubeConfig.from_dict(
+        {"current-context": current, **{kind: list(entries.values()) for kind, entries in found.items()}}
+    )
+
+
+def _with_absolute_paths(entry: Json, folder: Path) -> Json:
+    return {
+        key: {name: str(folder / found) if name in _FILES else found for name, found in value.items()}
+        if isinstance(value, dict)
+        else value
+        for key, value in entry.items()
+    }
 
 
 @contextmanager
