@@ -21,7 +21,7 @@ from encoder_operator.metrics import metrics
 from encoder_operator.naming import NamespacedName
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.state import ownership
-from encoder_operator.state.observed import FIRST_POD_SECONDS, parse_time
+from encoder_operator.state.observed import FIRST_POD_SECONDS, parse_pod, parse_time
 from encoder_operator.status.messages import plural
 
 # label and field selectors of the Jobs that may hold a slot; reading the succeeded Jobs too, one per model, would use
@@ -199,6 +199,12 @@ def is_finished(job: Json) -> bool:
     """Return whether a Job has completed or failed."""
     conditions = (job.get("status") or {}).get("conditions") or []
     return any(entry["type"] in ("Complete", "Failed") and entry["status"] == "True" for entry in conditions)
+
+
+def has_result(job: Json, pods: Iterable[Json]) -> bool:
+    """Return whether a Job's pod has reported an artifact. A sidecar that a webhook has added may keep the pod, and so the Job, running."""
+    own = (parse_pod(pod) for pod in pods if ownership.controlled(pod, "Job", {job["metadata"]["uid"]}))
+    return any(pod.terminated is not None and pod.terminated.exit_code == 0 for pod in own)
 
 
 def holds_slot(job: Json, pods: Iterable[Json], now: datetime) -> bool:

@@ -16,7 +16,7 @@ from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import Conflict, RequestRejected
 from encoder_operator.controller.automatic_updates import AutomaticUpdates
-from encoder_operator.controller.prep_slots import PrepSlots, holds_slot, is_finished
+from encoder_operator.controller.prep_slots import PrepSlots, has_result, holds_slot, is_finished
 from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.manager.settings import Settings
 from encoder_operator.metrics import metrics
@@ -133,8 +133,9 @@ class Reconciler:
         self._watch_progress.record_read(key, snapshot.versions)
         jobs: dict[bool, list[str]] = {True: [], False: []}
         for job in _with_component(snapshot.children["Job"], "prep"):
-            if not is_finished(job):
-                jobs[holds_slot(job, snapshot.children["Pod"], self._client.now)].append(job["metadata"]["name"])
+            pods = snapshot.children["Pod"]
+            if not (is_finished(job) or has_result(job, pods)):
+                jobs[holds_slot(job, pods, self._client.now)].append(job["metadata"]["name"])
         self._prep_slots.set_jobs(key, running=jobs[True], pending=jobs[False])
 
     async def _reconcile_snapshot(

@@ -226,7 +226,8 @@ def _running_plan(model: EncoderModel, job: Job, key: str, observed: ObservedSta
         return ArtifactPlan(
             reason=Reason.PREPARING, message="The prep Job is starting", requeue_after=FIRST_POD_SECONDS
         )
-    found = pod_diagnosis.diagnose(last) if last.alive else None
+    # a sidecar that a webhook has added may keep a pod running whose preparation has ended
+    found = pod_diagnosis.diagnose(last) if last.alive and last.terminated is None else None
     mounts = last.phase == "Pending" and (found is None or found.reason is Reason.VOLUME_NOT_MOUNTED)
     if mounts and (missing := _missing_label_sets(model, observed)):
         # it was deleted after the Job was created; the kubelet mounts it when it is created again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import httpx2
 import pytest
@@ -14,8 +15,9 @@ from encoder_operator.controller.reconciler import Reconciler
 from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
+from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.fake_cluster import FakeCluster, Fault
-from encoder_operator.tests.harness import Harness, encoder_model
+from encoder_operator.tests.harness import PREPARED, Harness, encoder_model
 
 MODEL, OTHER, LAST = (NamespacedName("demo", name) for name in ("minilm", "other", "last"))
 
@@ -82,6 +84,31 @@ async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slot
     assert harness.fake.of("jobs", component="prep")
     assert not slots.has_job(MODEL)
     assert slots.wait_reason(OTHER) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "condition"),
+    [
+        (0, PREPARED, ("True", "Prepared")),
+        (44, {"code": "RepositoryNotFound", "message": "no such repository"}, ("False", "RepositoryNotFound")),
+    ],
+)
+async def test_a_sidecar_that_runs_on_keeps_neither_slot_nor_result(
+    harness: Harness, slots: PrepSlots, code: int, report: Json, condition: tuple[str, str]
+) -> None:
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="prep")
+    harness.fake.put("nodes", {"metadata": {"name": "node"}})
+    harness.end_job(job, code, report)
+    pod = copy.deepcopy(harness.fake.objects["pods", "demo", f"{job['metadata']['name']}-x"])
+    pod["status"]["phase"] = "Running"
+    pod["status"]["containerStatuses"].append({"name": "mesh", "state": {"running": {}}})
+    harness.fake.put("pods", pod)
+    # its controller waits for the whole pod
+    harness.fake.put("jobs", job)
+    await harness.reconcile()
+    assert harness.condition("ArtifactReady") == condition
+    assert slots.has_job(MODEL) is bool(code)
 
 
 async def test_a_job_whose_pod_does_not_start_leaves_its_slot_to_others(harness: Harness, slots: PrepSlots) -> None:
