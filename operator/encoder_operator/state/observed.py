@@ -78,6 +78,8 @@ class Pod:
     # name of the container that waits, or ended last, if it is not the main one: podTemplate and webhooks may add some
     waiting_container: str = ""
     mount_problem: str = ""
+    # why the kubelet cannot create the pod
+    creation_problem: str = ""
     # the kubelet's message about the end of the pod
     message: str = ""
     # whether the pod ends for a reason outside its container: a drain, an eviction, a lost node

@@ -20,8 +20,10 @@ from encoder_operator.state.snapshot import Snapshot, pvc_name
 
 # the kubelet and the attach controller report only in Events that a volume of a pod cannot be used
 _MOUNT_EVENTS = frozenset({"FailedMount", "FailedAttachVolume"})
-# volumes that are about to be ready are reported as failed, too
-_MOUNT_GRACE_SECONDS = 10.0
+# and that a pod cannot be created on its node: a runtime class without its runtime, a network plugin, a device by claim
+_CREATION_EVENTS = frozenset({"FailedCreatePodSandBox", "FailedPrepareDynamicResources"})
+# what is about to be ready is reported as failed, too
+_START_GRACE_SECONDS = 10.0
 _NOT_RESPONDING = "is not responding"
 # node labels rarely change
 _PRODUCT_SECONDS = 60.0
@@ -71,7 +73,7 @@ class Observer:
         verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
         serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
-        parsed = await self._with_mount_problem(namespace, parsed, serving)
+        parsed = await self._with_serving_problem(namespace, parsed, serving)
         return ObservedState(
             now=self._client.now,
             pvc=observed.parse_pvc(pvc) if pvc and "deletionTimestamp" not in pvc["metadata"] else None,
@@ -102,7 +104,7 @@ class Observer:
         if pod.node and pod.alive:
             pod = replace(pod, node_problem=await self._node_problem(pod))
         if pod.starts_on_node:
-            return replace(pod, mount_problem=await self._mount_problem(namespace, pod))
+            return await self._with_start_problem(namespace, pod)
         if pod.phase == "Running" and pod.terminated is None:
             return replace(pod, progress=await self._progress(namespace, pod))
         return pod
@@ -135,8 +137,8 @@ class Observer:
         self._node_problems[pod.node] = (now, problem)
         return problem
 
-    async def _with_mount_problem(self, namespace: str, pods: list[Pod], serving: set[str]) -> list[Pod]:
-        """Add why a serving pod cannot mount a volume. One pod is enough for the status, so only the oldest one is looked up."""
+    async def _with_serving_problem(self, namespace: str, pods: list[Pod], serving: set[str]) -> list[Pod]:
+        """Add what keeps a serving pod from starting. One pod is enough for the status, so only the oldest one is looked up."""
         now = self._client.now
         late = [
             pod
@@ -144,16 +146,23 @@ class Observer:
             if pod.uid in serving
             and pod.starts_on_node
             and not pod.deleting
-            and (now - pod.created).total_seconds() >= _MOUNT_GRACE_SECONDS
+            and (now - pod.created).total_seconds() >= _START_GRACE_SECONDS
         ]
         oldest = min(late, key=lambda pod: (pod.created, pod.name), default=None)
-        problem = await self._mount_problem(namespace, oldest) if oldest else ""
-        return [replace(pod, mount_problem=problem) if pod is oldest else pod for pod in pods]
+        if oldest is None:
+            return pods
+        found = await self._with_start_problem(namespace, oldest)
+        return [found if pod is oldest else pod for pod in pods]
 
-    async def _mount_problem(self, namespace: str, pod: Pod) -> str:
-        """Return why a pod cannot mount a volume, or an empty string if something else has happened to it since."""
+    async def _with_start_problem(self, namespace: str, pod: Pod) -> Pod:
+        """Add what keeps a pod from starting on its node, unless something else has happened to it since."""
         event = await self._last_event(namespace, pod.uid)
-        return str(event.get("message", "")) if event.get("reason") in _MOUNT_EVENTS else ""
+        message, reason = str(event.get("message", "")), event.get("reason")
+        return replace(
+            pod,
+            mount_problem=message if reason in _MOUNT_EVENTS else "",
+            creation_problem=message if reason in _CREATION_EVENTS else "",
+        )
 
     async def _last_event(self, namespace: str, uid: str, **fields: str) -> Json:
         """Return the newest Event about an object whose fields have some values, or an empty one."""

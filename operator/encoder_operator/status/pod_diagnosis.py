@@ -41,6 +41,10 @@ def diagnose(pod: Pod) -> Problem | None:
     if pod.mount_problem:
         missing = "secret" in pod.mount_problem.lower()
         return Problem(Reason.TOKEN_SECRET_MISSING if missing else Reason.VOLUME_NOT_MOUNTED, pod.mount_problem)
+    if pod.creation_problem:
+        return Problem(
+            Reason.CRASH_LOOP, f"Pod {pod.name} cannot be created on node {pod.node}: {pod.creation_problem}"
+        )
     if pod.reason == EVICTED:
         return eviction(pod)
     if pod.waiting_reason == "CreateContainerError":

@@ -86,32 +86,39 @@ async def test_what_keeps_a_serving_pod_from_starting_is_in_its_status(status: J
     assert harness.message("Available") == message.format(pod=pod)
 
 
-@pytest.mark.parametrize("reason", ["FailedMount", "FailedAttachVolume"])
-async def test_a_volume_that_cannot_be_mounted_is_reported_until_the_pod_goes_on(reason: str) -> None:
+@pytest.mark.parametrize(
+    ("event", "reason", "message"),
+    [
+        ("FailedMount", "VolumeNotMounted", "{said}"),
+        ("FailedAttachVolume", "VolumeNotMounted", "{said}"),
+        ("FailedCreatePodSandBox", "CrashLoop", "Pod {pod} cannot be created on node node: {said}"),
+    ],
+)
+async def test_what_only_events_say_is_reported_until_the_pod_goes_on(event: str, reason: str, message: str) -> None:
     engine = container("engine", waiting("ContainerCreating"))
     harness = await status_with(Harness(), containerStatuses=[engine])
-    pod = harness.fake.of("pods", component="serving")[0]
+    pod = harness.fake.of("pods", component="serving")[0]["metadata"]
 
-    async def event(which: str, message: str, at: str) -> None:
+    async def happens(what: str, said: str, second: int) -> None:
         harness.fake.put(
             "events",
             {
-                "metadata": {"name": which, "namespace": "demo"},
-                "involvedObject": {"uid": pod["metadata"]["uid"]},
-                "reason": which,
-                "message": message,
-                "lastTimestamp": f"2026-01-01T00:00:0{at}Z",
+                "metadata": {"name": what, "namespace": "demo"},
+                "involvedObject": {"uid": pod["uid"]},
+                "reason": what,
+                "message": said,
+                "lastTimestamp": f"2026-01-01T00:00:0{second}Z",
             },
         )
         # Events are not watched
         assert await harness.reconcile() == 30.0
 
-    await event("Scheduled", "assigned", "1")
+    await happens("Scheduled", "assigned", 1)
     assert harness.condition("Available") == ("False", "NoReadyPods")
-    await event(reason, "Multi-Attach error", "2")
-    assert harness.condition("Available") == ("False", "VolumeNotMounted")
-    assert harness.message("Available") == "Multi-Attach error"
+    await happens(event, "no such thing", 2)
+    assert harness.condition("Available") == ("False", reason)
+    assert harness.message("Available") == message.format(pod=pod["name"], said="no such thing")
     # a large image may take long after that
-    await event("Pulling", "pulling image", "3")
+    await happens("Pulling", "pulling image", 3)
     assert harness.condition("Available") == ("False", "NoReadyPods")
     assert harness.condition("Degraded")[0] == "False"
