@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,7 @@ from encoder_operator.cli import generate
 from encoder_operator.client.errors import ApiServerError, NotConfigured
 from encoder_operator.manager import logs
 from encoder_operator.manager.settings import Settings
+from encoder_operator.revisions.hashing import Json
 from encoder_operator.validation.errors import NotAccepted
 
 _UNKNOWN = "0" * 64
@@ -72,6 +74,16 @@ async def _with_cluster(parsed: argparse.Namespace, settings: Settings) -> int:
     return await manager.run(settings)
 
 
+def _json_object(text: str) -> Json:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"invalid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError("it must be a JSON object")
+    return found
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="encoder-operator", description=__doc__)
@@ -90,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     smoke_test.add_argument(
         "--spec",
-        type=json.loads,
+        type=_json_object,
         help="spec of the EncoderModel as JSON; without it, only the API server's validation is tested",
     )
     smoke_test.add_argument(
@@ -189,7 +201,7 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
 
     try:
         inputs = hashlib.sha256(parsed.inputs.read_bytes()).hexdigest() if parsed.inputs else _UNKNOWN
-        documents = [document for document in yaml.safe_load_all(parsed.file.read_text()) if document is not None]
+        documents = _documents(yaml.safe_load_all(parsed.file.read_text()))
     except OSError as error:
         sys.stderr.write(f"{error.filename}: {error.strerror}\n")
         return 66
@@ -211,6 +223,17 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
         # the round trip through JSON writes repeated parts out instead of as YAML anchors
         sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
     return 0
+
+
+def _documents(found: Iterable[object]) -> list[object]:
+    """Return the documents of a file, and those in a list such as `kubectl get encodermodels -o yaml` prints."""
+    documents: list[object] = []
+    for document in found:
+        if isinstance(document, dict) and document.get("kind") in ("List", f"{naming.KIND}List"):
+            documents += document.get("items") or []
+        else:
+            documents.append(document)
+    return [document for document in documents if document is not None]
 
 
 def _manifest_error(document: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from encoder_operator.cli import main
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import encoder_model
 
@@ -93,6 +94,16 @@ def test_render_needs_no_settings(tmp_path: Path, accelerator: str, suffix: str)
     assert image.endswith(f"-{suffix}")
 
 
+def test_render_takes_a_list_as_kubectl_prints_it(tmp_path: Path) -> None:
+    models = [encoder_model() | {"metadata": {"name": name, "namespace": "demo"}} for name in ("one", "two")]
+    file = tmp_path / "backup.yaml"
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": models}))
+    done = run(tmp_path, "render", str(file))
+    assert done.returncode == 0, done.stderr
+    names = [found["metadata"]["name"] for found in yaml.safe_load_all(done.stdout) if found["kind"] == "Deployment"]
+    assert names == ["one", "two"]
+
+
 def test_render_reads_a_field_without_a_value_as_the_api_server_does(tmp_path: Path) -> None:
     printed = []
     plain = encoder_model()
@@ -108,6 +119,15 @@ def test_render_reads_a_field_without_a_value_as_the_api_server_does(tmp_path: P
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"), [("plugin: x", "invalid JSON: Expecting value"), ("[]", "it must be a JSON object")]
+)
+def test_a_spec_that_is_no_json_object_is_refused(spec: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.build_parser().parse_args(["smoke-test", "--namespace", "demo", "--spec", spec])
+    assert f"argument --spec: {words}" in capsys.readouterr().err
 
 
 STOPPED = """
