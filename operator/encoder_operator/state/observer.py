@@ -303,9 +303,15 @@ def _last_progress_line(log: str) -> Json | None:
             line = json.loads(text)
         except ValueError:
             continue
-        if isinstance(line, dict) and "phase" in line:
+        if isinstance(line, dict) and _is_progress(line):
             return line
     return None
+
+
+def _is_progress(line: Json) -> bool:
+    """Return whether a line of a log has the form of progress; a library or the checkpoint's own code may print other JSON."""
+    counts = (line.get(name, 0) for name in ("bytes", "total"))
+    return isinstance(line.get("phase"), str) and all(type(count) is int for count in counts)
 
 
 def _bytes_per_second(before: _ProgressSample | None, line: Json, now: float) -> int:
