@@ -11,7 +11,19 @@ from encoder_operator.status.reasons import Reason
 # a whole GPU, a MIG slice, or a device by dynamic resource allocation (the operator's pods use resource claims only for
 # devices)
 _NO_GPU = (f"Insufficient {GPU_VENDOR}", "cannot allocate all claims")
-_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+_PULL = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        # of a runtime that only accepts signed images
+        "SignatureValidationFailed",
+    }
+)
+_NOT_CREATED = frozenset({"CreateContainerError", "RunContainerError"})
 # status.reason of a pod that the kubelet has evicted
 EVICTED = "Evicted"
 
@@ -47,7 +59,7 @@ def diagnose(pod: Pod) -> Problem | None:
         )
     if pod.reason == EVICTED:
         return eviction(pod)
-    if pod.waiting_reason == "CreateContainerError":
+    if pod.waiting_reason in _NOT_CREATED:
         detail = f": {pod.waiting_message}" if pod.waiting_message else ""
         which = f"its container {pod.waiting_container}" if pod.waiting_container else "its container"
         return Problem(Reason.CRASH_LOOP, f"Pod {pod.name} cannot create {which}{detail}")

@@ -56,6 +56,12 @@ CRASHED = {"waiting_reason": "CrashLoopBackOff", "waiting_message": "back-off 10
         ({"unschedulable": "1 Insufficient cpu"}, Reason.UNSCHEDULABLE, "1 Insufficient cpu"),
         ({"waiting_reason": "ErrImagePull"}, Reason.IMAGE_PULL_FAILED, "ErrImagePull"),
         ({"waiting_reason": "ErrImagePull", "waiting_message": "not found"}, Reason.IMAGE_PULL_FAILED, "not found"),
+        ({"waiting_reason": "SignatureValidationFailed"}, Reason.IMAGE_PULL_FAILED, "SignatureValidationFailed"),
+        (
+            {"waiting_reason": "RunContainerError", "waiting_container": "log"},
+            Reason.CRASH_LOOP,
+            "Pod p cannot create its container log",
+        ),
         (
             {"waiting_reason": "CreateContainerConfigError", "waiting_message": 'Secret "hub" not found'},
             Reason.TOKEN_SECRET_MISSING,
