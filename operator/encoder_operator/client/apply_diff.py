@@ -99,8 +99,8 @@ def owned_fields(live: Json) -> Json | None:
 def extract_owned(value: Any, fields: Json, wanted: Any = None) -> Any:
     """Return the part of a value that a set of fields, in the notation of `managedFields`, covers.
 
-    The API server omits many fields that are 0 or False (`readOnly`, `initialDelaySeconds`), but records who has applied
-    them: those are taken from `wanted`, the value that was applied.
+    The API server omits many fields that are 0, False or an empty map (`readOnly`, `annotations`), but records who has
+    applied them: those are taken from `wanted`, the value that was applied.
     """
     inner = {key: below for key, below in fields.items() if key != "."}
     if not inner:
@@ -108,7 +108,9 @@ def extract_owned(value: Any, fields: Json, wanted: Any = None) -> Any:
     if isinstance(value, dict):
         names_ = [(key[2:], below) for key, below in inner.items() if key.startswith("f:")]
         applied = wanted if isinstance(wanted, dict) else {}
-        omitted = {name: zero for name, _ in names_ if name not in value and (zero := applied.get(name)) in (0, False)}
+        omitted = {
+            name: zero for name, _ in names_ if name not in value and (zero := applied.get(name)) in (0, False, {})
+        }
         return omitted | {
             name: extract_owned(value[name], below, applied.get(name)) for name, below in names_ if name in value
         }

@@ -67,7 +67,9 @@ def test_zeros_that_the_api_server_omits_match_while_they_are_ours() -> None:
     mount = {"name": "tmp", "mountPath": "/tmp", "readOnly": False}
     probe = {"initialDelaySeconds": 0, "periodSeconds": 5}
     container(wanted).update(readinessProbe=probe, volumeMounts=[mount])
+    wanted["spec"]["template"]["metadata"] = {"annotations": {}, "labels": {"a": "b"}}
     found = _applied(None, wanted)
+    del found["spec"]["template"]["metadata"]["annotations"]
     del container(found)["readinessProbe"]["initialDelaySeconds"], container(found)["volumeMounts"][0]["readOnly"]
     assert apply_diff.is_up_to_date(wanted, found)
     # another client has set it, which takes the field from us
