@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass, replace
+from typing import Any
 
 from encoder_operator.manager.settings import Images, Settings
 from encoder_operator.resources import (
@@ -93,10 +94,14 @@ def render_children(live: Json, settings: Settings, known: ClusterFacts | None =
     return [manifest for manifest in whole if manifest is not None]
 
 
-def _without_nulls(value: Json) -> Json:
+def _without_nulls(value: Any) -> Any:
     """Return an object without the fields that are null, which the API server drops; a pod template override keeps its own."""
+    if isinstance(value, list):
+        return [_without_nulls(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
     return {
-        name: _without_nulls(entry) if isinstance(entry, dict) and name != "podTemplate" else entry
+        name: entry if name == "podTemplate" else _without_nulls(entry)
         for name, entry in value.items()
         if entry is not None
     }

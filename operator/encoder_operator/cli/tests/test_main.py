@@ -13,7 +13,7 @@ import yaml
 
 from encoder_operator.cli import main
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.harness import encoder_model
+from encoder_operator.tests.harness import encoder_model, with_fields
 
 
 def run(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -106,10 +106,14 @@ def test_render_takes_a_list_as_kubectl_prints_it(tmp_path: Path) -> None:
 
 def test_render_reads_a_field_without_a_value_as_the_api_server_does(tmp_path: Path) -> None:
     printed = []
-    plain = encoder_model()
+    plain = with_fields({"spec.prepare": {"tolerations": [{"key": "a"}]}})
     nulls: Json = {
         "metadata": {"labels": None, "annotations": None},
-        "spec": {"labelSets": None, "parity": {"inputs": None}},
+        "spec": {
+            "labelSets": None,
+            "parity": {"inputs": None},
+            "prepare": {"tolerations": [{"key": "a", "value": None}]},
+        },
     }
     for fields in ({}, nulls):
         live = {key: value | fields.get(key, {}) if isinstance(value, dict) else value for key, value in plain.items()}
