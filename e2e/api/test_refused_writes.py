@@ -63,3 +63,24 @@ def test_an_exhausted_quota_is_reported(scene: Scene, stand_in: StandIn, operato
     assert "no-jobs" in scene.wait_condition("Progressing", "WriteRefused", seconds=60)["message"]
     scene.kube.delete(QUOTA, "no-jobs", scene.name)
     scene.wait_current("Ready", seconds=120)
+
+
+@pytest.mark.fault(
+    "a pod template override has a field of another type, such as a number as the value of a variable",
+    "`WriteRefused` with the path of the field",
+    "pods keep serving; the edit is applied after it is corrected",
+)
+def test_a_pod_template_with_a_field_of_another_type_is_reported(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    def variable(value: object) -> Body:
+        return {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "A", "value": value}]}]}}}
+
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    first = scene.wait_current("Ready", seconds=60)["status"]["activeRevision"]
+    scene.patch_serving(variable(1))
+    refused = scene.wait_condition("Degraded", "WriteRefused", seconds=60)
+    assert '.env[name="A"].value: expected string' in refused["message"]
+    assert scene.model()["status"]["activeRevision"] == first
+    scene.patch_serving(variable("1"))
+    assert scene.wait_current("Ready", seconds=60)["status"]["activeRevision"] != first

@@ -41,6 +41,13 @@ async def test_what_asking_again_does_not_change_is_refused(code: int) -> None:
         await answering(code).list("Pod", "demo", {})
 
 
+async def test_a_field_of_the_wrong_type_is_refused_although_the_api_server_fails() -> None:
+    words = "failed to create typed patch object (demo/m; apps/v1, Kind=Deployment): .spec.a: expected string, got 1"
+    client = answering(500, content=json.dumps({"message": words, "code": 500}).encode())
+    with pytest.raises(RequestRejected, match="expected string"):
+        await client.apply({"kind": "Deployment", "metadata": {"name": "m", "namespace": "demo"}})
+
+
 async def test_a_named_delay_is_kept() -> None:
     with pytest.raises(Unavailable) as caught:
         await answering(429, {"Retry-After": "12"}).list("Pod", "demo", {})
