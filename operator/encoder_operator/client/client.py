@@ -33,6 +33,7 @@ from encoder_operator.client.errors import (
     NotLeader,
     RequestRejected,
     Unavailable,
+    error_for,
 )
 from encoder_operator.client.kinds import KINDS
 from encoder_operator.client.leadership import Leadership
@@ -49,8 +50,6 @@ _MAX_RETRY_DELAY = 2.0
 _CLOCK_TOLERANCE = timedelta(seconds=3)
 # the API server's message for a JSON patch whose `test` operation fails; schema violations name the field instead
 _JSON_PATCH_TEST_FAILED = "the server rejected our request due to an error in our request"
-# in its message for an apply of a field of another type than in the schema, with status 500
-_WRONG_TYPE = "failed to create typed patch object"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IDENTITY_FIELDS = ("name", "namespace", "resourceVersion")
 _OWNER_FIELDS = ("name", "namespace", "uid", "labels", "ownerReferences")
@@ -475,12 +474,7 @@ def _translate_error(error: Exception, what: str) -> ApiServerError | None:
         status, details = error.status.code or 0, error.status.details
         causes = [cause.message or "" for cause in (details.causes or [] if details else [])]
         message = ": ".join(part for part in (what, error.status.message, *causes) if part)
-        if status == 409:
-            return Conflict(message, status=status)
-        # 408 and 410: the request timed out, or the continue token of a list expired; a new request succeeds
-        if status in (401, 408, 410, 429) or (status >= 500 and _WRONG_TYPE not in message):
-            return Unavailable(message, status=status, retry_after=_retry_after(error.response))
-        return RequestRejected(message, status=status)
+        return error_for(message, status, _retry_after(error.response))
     if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         return Unavailable(f"{what}: HTTP {status}", status=status, retry_after=_retry_after(error.response))

@@ -6,7 +6,8 @@ OperatorError
     ├── RequestRejected  and will not, unless something changes (forbidden, invalid)
     ├── NotLeader        the request was not sent, because another operator may be the leader
     └── Unavailable      but may on a retry (throttled, server error, no connection)
-        └── Conflict     the object has changed since it was read
+        ├── Conflict     the object has changed since it was read
+        └── WebhookFailed  an admission webhook could not be called
 """
 
 # ruff: noqa: N818 - the names describe the outcome of a request
@@ -45,5 +46,34 @@ class Conflict(Unavailable):
     """The object has changed since it was read, so the decision must be made again."""
 
 
+class WebhookFailed(Unavailable):
+    """The API server could not call an admission webhook, which may last as long as nobody repairs it."""
+
+
 class NotLeader(ApiServerError):
     """This operator does not hold the Lease, so nothing may be written."""
+
+
+# messages of the API server with status 500: for an apply of a field of another type than in the schema, and for a webhook
+_WRONG_TYPE = "failed to create typed patch object"
+_WEBHOOK = "failed calling webhook"
+
+
+def error_for(message: str, status: int, retry_after: float | None) -> ApiServerError:
+    """Return the error for a response of the API server.
+
+    Args:
+        message: What was requested, and what the API server said.
+        status: HTTP status.
+        retry_after: Seconds of the header Retry-After, if there is one.
+    """
+    if status == 409:
+        return Conflict(message, status=status)
+    if status >= 500 and _WRONG_TYPE in message:
+        return RequestRejected(message, status=status)
+    if status >= 500 and _WEBHOOK in message:
+        return WebhookFailed(message, status=status, retry_after=retry_after)
+    # 408 and 410: the request timed out, or the continue token of a list expired; a new request succeeds
+    if status in (401, 408, 410, 429) or status >= 500:
+        return Unavailable(message, status=status, retry_after=retry_after)
+    return RequestRejected(message, status=status)

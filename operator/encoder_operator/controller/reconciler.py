@@ -14,7 +14,7 @@ import structlog
 from encoder_operator import naming
 from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import Conflict, RequestRejected
+from encoder_operator.client.errors import Conflict, RequestRejected, WebhookFailed
 from encoder_operator.controller.automatic_updates import AutomaticUpdates
 from encoder_operator.controller.prep_slots import PrepSlots, has_result, holds_slot, is_finished
 from encoder_operator.controller.watch_progress import WatchProgress
@@ -164,7 +164,7 @@ class Reconciler:
                 await self._execute(snapshot, action)
                 created = created or _creates_prep_job(action)
                 self._record_metrics(live, observed, plan.status, action)
-        except RequestRejected as error:
+        except (RequestRejected, WebhookFailed) as error:
             if starts and not created:
                 # a Job that the API server rejects, for instance because of a quota, does not exist and holds no slot
                 starts = False

@@ -69,6 +69,8 @@ class FakeCluster(httpx2.AsyncBaseTransport):
         self.gateway_api = False
         # "PATCH jobs": what the operator has no permission for
         self.forbidden: set[str] = set()
+        # the same for what an admission webhook is called that does not answer
+        self.webhook_down: set[str] = set()
         # how far its clock is ahead of the operator's
         self.ahead = timedelta()
         self._attempts = 0
@@ -88,6 +90,9 @@ class FakeCluster(httpx2.AsyncBaseTransport):
         body = json.loads(request.content) if request.content else {}
         if f"{request.method} {plural}" in self.forbidden:
             return self._answer(403, {"message": f"{plural} is forbidden", "code": 403})
+        if f"{request.method} {plural}" in self.webhook_down:
+            said = f'Internal error occurred: failed calling webhook "{plural}.example.org": connection refused'
+            return self._answer(500, {"message": said, "code": 500})
         if request.method == "GET":
             return self._read(plural, namespace, name, parse_qs(request.url.query.decode()))
         self._attempts += 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from encoder_operator.api.v1alpha1 import Resources
-from encoder_operator.client.errors import RequestRejected
+from encoder_operator.client.errors import RequestRejected, WebhookFailed
 from encoder_operator.controller.tests.test_progress_deadline import give_up
 from encoder_operator.controller.tests.test_rollouts import spec
 from encoder_operator.resources import serving_pod_template
@@ -421,6 +421,26 @@ async def test_a_rejected_write_keeps_no_verified_pod_from_its_traffic() -> None
     assert len(harness.endpoints()) == 1
     assert harness.condition("Progressing") == ("False", "WriteRefused")
     harness.fake.forbidden = set()
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.fault(
+    "an admission webhook for Deployments does not answer",
+    "`WriteRefused` with the webhook's name",
+    "the operator retries within 30 seconds, and pods keep serving",
+)
+async def test_a_webhook_that_does_not_answer_is_reported() -> None:
+    harness = Harness()
+    await harness.settle()
+    harness.fake.webhook_down = {"PATCH deployments"}
+    harness.change(maxModelLen=64)
+    with pytest.raises(WebhookFailed):
+        await harness.reconcile()
+    assert harness.condition("Degraded") == ("True", "WriteRefused")
+    assert 'failed calling webhook "deployments.example.org"' in harness.message("Degraded")
+    assert harness.condition("Available")[0] == "True"
+    harness.fake.webhook_down = set()
     await harness.settle()
     assert harness.condition("Ready") == ("True", "Ready")
 
