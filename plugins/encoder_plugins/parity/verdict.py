@@ -120,8 +120,9 @@ def tolerance_of(
         kind = "dtype" if quantization is None else "quantization"
         raise ValueError(f"no tolerance for {kind} {mode!r}; there is: {', '.join(parity.tolerances)}")
     tolerance = parity.tolerances[mode]
-    if unknown := set(overrides) - {threshold.metric for threshold in tolerance}:
-        raise ValueError(f"no metric is called {', '.join(sorted(unknown))}")
+    metrics = [threshold.metric for threshold in tolerance]
+    if unknown := set(overrides).difference(metrics):
+        raise ValueError(f"{mode} has no metric {', '.join(sorted(unknown))}; there is: {', '.join(metrics)}")
     limits = {metric: float(limit) for metric, limit in overrides.items()}
     if not all(map(math.isfinite, limits.values())):
         raise ValueError("a threshold must be a finite number")

@@ -386,6 +386,8 @@ def test_a_quantized_engine_is_judged_by_bounds_of_its_own_and_the_message_says_
     assert verdicts.tolerance_of(PARITY, "float32", {"cosine": "0.5"}, quantization="fp8")[0].limit == 0.5
     with pytest.raises(ValueError, match=r"no tolerance for quantization 'int4'; there is: .*fp8"):
         verdicts.tolerance_of(PARITY, "bfloat16", {}, quantization="int4")
+    with pytest.raises(ValueError, match="bfloat16 has no metric cosin; there is: cosine"):
+        verdicts.tolerance_of(PARITY, "bfloat16", {"cosin": "0.5"})
     verdict = verdicts.judge([], TOLERANCE, reference(a=[1]), {})
     assert verdicts.with_quantization(verdict, "fp8").message == f"bounds of fp8: {verdict.message}"
     assert verdicts.with_quantization(verdict, None) is verdict
