@@ -42,7 +42,7 @@ class AutomaticUpdates:
     def set(self, key: NamespacedName, spec: Json, status: Json) -> None:
         """Record whether the model is being updated, by its spec and the planned status."""
         automatic = (spec.get("rollout") or {}).get("updatePolicy") == "Automatic"
-        if automatic and automatic_update.is_in_progress(status):
+        if automatic and not _is_stopped(spec) and automatic_update.is_in_progress(status):
             self._running.add(key)
         else:
             self._running.discard(key)
@@ -50,3 +50,9 @@ class AutomaticUpdates:
     def remove(self, key: NamespacedName) -> None:
         """Remove a deleted EncoderModel."""
         self._running.discard(key)
+
+
+def _is_stopped(spec: Json) -> bool:
+    """Return whether an update waits for the user, or for an autoscaler, so that it must not keep other models waiting."""
+    scaled_to_zero = (spec.get("serving") or {}).get("replicas", 1) == 0
+    return scaled_to_zero or bool(spec.get("suspend") or spec.get("paused"))

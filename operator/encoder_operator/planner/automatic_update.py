@@ -33,7 +33,9 @@ def with_update(
         known: The revision for the current spec, if there is one.
         settings: Current images and defaults.
     """
-    if known is None or not is_automatic(model) or model.spec.suspend or not observed.automatic_update:
+    # without a pod, nothing can be verified
+    without_pods = model.spec.suspend or not model.spec.serving.replicas
+    if known is None or not is_automatic(model) or without_pods or not observed.automatic_update:
         return model
     shared = model.has_shared_volume(observed.pvc)
     if revision.available_update(known, model, shared=shared, settings=settings) is None:

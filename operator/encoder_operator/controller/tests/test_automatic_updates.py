@@ -150,6 +150,37 @@ async def test_one_model_at_a_time() -> None:
     assert limits.may_start(second, now)
 
 
+@pytest.mark.parametrize("stopped", [{"suspend": True}, {"paused": True}, {"serving": {"replicas": 0}}])
+async def test_an_update_that_the_user_has_stopped_leaves_its_slot_to_others(stopped: Json) -> None:
+    harness = await serving()
+    reconciler = harness.reconciler = operator(harness, newer("engine:2"))
+    await harness.reconcile()
+    other, now = NamespacedName("demo", "second"), datetime.now(UTC)
+    assert not reconciler._automatic_updates.may_start(other, now)
+    before = copy.deepcopy(harness.live["spec"])
+    harness.edit(
+        lambda live: live["spec"].update(stopped | {"serving": before["serving"] | stopped.get("serving", {})})
+    )
+    await harness.reconcile()
+    assert reconciler._automatic_updates.may_start(other, now)
+    # it goes on where it was stopped
+    harness.edit(lambda live: live.update(spec=before))
+    await harness.settle()
+    assert image(harness) == "engine:2"
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+async def test_a_model_without_pods_is_updated_when_it_has_some() -> None:
+    harness = await serving()
+    harness.change(replicas=0)
+    await harness.settle()
+    before = image(harness)
+    assert await updated(harness, newer("engine:2")) == before
+    harness.change(replicas=1)
+    await harness.settle()
+    assert image(harness) == "engine:2"
+
+
 async def test_two_models_of_one_cluster_are_updated_one_after_the_other() -> None:
     harness = await serving()
     other = copy.deepcopy(encoder_model())
