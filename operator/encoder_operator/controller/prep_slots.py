@@ -46,6 +46,8 @@ class PrepSlots:
         # names of the unfinished Jobs that hold a slot, and of those that hold none
         self._running: dict[NamespacedName, frozenset[str]] = {}
         self._pending: dict[NamespacedName, frozenset[str]] = {}
+        # names of those that only a sidecar keeps from finishing
+        self._ended: dict[NamespacedName, frozenset[str]] = {}
         self._reserved: set[NamespacedName] = set()
         # by namespace, in order of arrival
         self._waiting: dict[str, dict[NamespacedName, None]] = {}
@@ -104,17 +106,20 @@ class PrepSlots:
         self._export()
         self._enqueue_next()
 
-    def set_jobs(self, key: NamespacedName, running: Iterable[str], pending: Iterable[str] = ()) -> None:
+    def set_jobs(
+        self, key: NamespacedName, running: Iterable[str], pending: Iterable[str] = (), ended: Iterable[str] = ()
+    ) -> None:
         """Set the unfinished Jobs of a model as the API server reports them.
 
         Args:
             key: The model.
             running: Names of the Jobs that hold a slot; empty if there are none or the model is gone.
             pending: Names of the Jobs that hold none.
+            ended: Names of the Jobs that have a result and count for nothing.
         """
         self._reserved.discard(key)
-        for jobs, names in ((self._running, frozenset(running)), (self._pending, frozenset(pending))):
-            if names:
+        for jobs, found in ((self._running, running), (self._pending, pending), (self._ended, ended)):
+            if names := frozenset(found):
                 jobs[key] = names
             else:
                 jobs.pop(key, None)
@@ -134,7 +139,9 @@ class PrepSlots:
                 unfinished.setdefault(key, set()).add(meta["name"])
         running = {key: names for key, names in self._running.items() if key.namespace in unread}
         pending = {key: names for key, names in self._pending.items() if key.namespace in unread}
-        for key, names in unfinished.items():
+        self._ended = {key: names for key, names in self._ended.items() if key in unfinished or key.namespace in unread}
+        for key, listed in unfinished.items():
+            names = listed - self._ended.get(key, frozenset())
             if still := names & self._pending.get(key, frozenset()):
                 pending[key] = frozenset(still)
             if others := names - self._pending.get(key, frozenset()):
@@ -145,7 +152,7 @@ class PrepSlots:
 
     def forget(self, namespace: str) -> None:
         """Forget the Jobs and the queue of a namespace that is not served any more; its slots are free."""
-        for jobs in (self._running, self._pending):
+        for jobs in (self._running, self._pending, self._ended):
             for key in [key for key in jobs if key.namespace == namespace]:
                 del jobs[key]
         self._reserved = {key for key in self._reserved if key.namespace != namespace}

@@ -132,11 +132,15 @@ class Reconciler:
     def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
         self._watch_progress.record_read(key, snapshot.versions)
         jobs: dict[bool, list[str]] = {True: [], False: []}
+        ended, pods = [], snapshot.children["Pod"]
         for job in _with_component(snapshot.children["Job"], "prep"):
-            pods = snapshot.children["Pod"]
-            if not (is_finished(job) or has_result(job, pods)):
+            if is_finished(job):
+                continue
+            if has_result(job, pods):
+                ended.append(job["metadata"]["name"])
+            else:
                 jobs[holds_slot(job, pods, self._client.now)].append(job["metadata"]["name"])
-        self._prep_slots.set_jobs(key, running=jobs[True], pending=jobs[False])
+        self._prep_slots.set_jobs(key, running=jobs[True], pending=jobs[False], ended=ended)
 
     async def _reconcile_snapshot(
         self, key: NamespacedName, snapshot: Snapshot, observed: ObservedState

@@ -109,6 +109,9 @@ async def test_a_sidecar_that_runs_on_keeps_neither_slot_nor_result(
     await harness.reconcile()
     assert harness.condition("ArtifactReady") == condition
     assert slots.has_job(MODEL) is bool(code)
+    # the list of a resync has no pods
+    slots.reset([job])
+    assert slots.has_job(MODEL) is bool(code)
 
 
 async def test_a_job_whose_pod_does_not_start_leaves_its_slot_to_others(harness: Harness, slots: PrepSlots) -> None:
