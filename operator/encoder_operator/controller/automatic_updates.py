@@ -54,5 +54,5 @@ class AutomaticUpdates:
 
 def _is_stopped(spec: Json) -> bool:
     """Return whether an update waits for the user, or for an autoscaler, so that it must not keep other models waiting."""
-    scaled_to_zero = (spec.get("serving") or {}).get("replicas", 1) == 0
-    return scaled_to_zero or bool(spec.get("suspend") or spec.get("paused"))
+    without_pods = (spec.get("serving") or {}).get("replicas", 1) == 0 or spec.get("suspend")
+    return bool(without_pods or spec.get("paused"))

@@ -132,7 +132,8 @@ class Reconciler:
     def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
         self._watch_progress.record_read(key, snapshot.versions)
         jobs: dict[bool, list[str]] = {True: [], False: []}
-        ended, pods = [], snapshot.children["Pod"]
+        ended: list[str] = []
+        pods = snapshot.children["Pod"]
         for job in _with_component(snapshot.children["Job"], "prep"):
             if is_finished(job):
                 continue

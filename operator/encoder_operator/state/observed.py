@@ -75,7 +75,7 @@ class Pod:
     waiting_reason: str
     waiting_message: str
     unschedulable: str
-    # name of the container that waits, or ended last, if it is not the main one: podTemplate and webhooks may add some
+    # name of the container that waits, if it is not the main one: podTemplate and webhooks may add some
     waiting_container: str = ""
     mount_problem: str = ""
     # why the kubelet cannot create the pod

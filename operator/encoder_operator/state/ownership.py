@@ -50,7 +50,7 @@ def belongs_to(live: Json, name: str, uid: str) -> bool:
     """Return whether the object with the name of a child is that child: it has the operator's labels, or its owner if somebody has changed those."""
     labels = live["metadata"].get("labels", {})
     labelled = labels.get(naming.MODEL) == name and labels.get(naming.MANAGED_BY) == naming.MANAGER
-    return labelled or of_model(live, uid)
+    return bool(labelled) or of_model(live, uid)
 
 
 def children(found: Mapping[str, list[Json]], deployment: Json | None, uid: str) -> Children:
