@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from pydantic import ValidationError
@@ -225,9 +225,9 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _documents(found: Iterable[object]) -> list[object]:
+def _documents(found: Iterable[Any]) -> list[Any]:
     """Return the documents of a file, and those in a list such as `kubectl get encodermodels -o yaml` prints."""
-    documents: list[object] = []
+    documents: list[Any] = []
     for document in found:
         if isinstance(document, dict) and document.get("kind") in ("List", f"{naming.KIND}List"):
             documents += document.get("items") or []
