@@ -66,7 +66,7 @@ def nothing_left_of(scene: Scene) -> Iterator[None]:
 
 
 @pytest.mark.complaint(23)
-@pytest.mark.parametrize("minutes", [3, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("minutes", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_churn_leaves_nothing_behind_and_memory_flat(
     scene: Scene, operator: OperatorProcess, stand_in: StandIn, minutes: int
 ) -> None:

@@ -61,6 +61,7 @@ def revisions(objects: list[Body]) -> set[str]:
     return {found["metadata"]["labels"]["encoders.dev/revision"] for found in objects}
 
 
+@pytest.mark.soak
 @pytest.mark.complaint(13)
 @pytest.mark.fault(
     "twenty edits within two seconds",
