@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Client:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._server: Server | None = None
+        _CLIENTS.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +56,10 @@ class Client:
         """Close the connections; calls of other threads end with a RuntimeError."""
         self._closed.set()
         self._connections.close()
+
+    def _begin_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._connections.begin()
 
     def server(self) -> Server:
         """Return what the server says about itself, which is read once.
@@ -156,3 +162,16 @@ class Client:
             for chunk in response.iter_bytes():
                 content += chunk
             return response.status_code, Answer(content, exchange.lower(response.headers))
+
+
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for client in list(_CLIENTS):
+        client._begin_in_child()
+
+
+# not every system has forks
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

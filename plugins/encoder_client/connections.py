@@ -22,10 +22,19 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._verify = settings.verify()
-        self._slots = threading.Semaphore(settings.concurrency)
-        self._lock = threading.Lock()
         self._idle: list[httpx.Client] = []
         self._closed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Have no connection yet; in a forked process, too, whose own they are not: it would read answers to its parent's requests."""
+        # a lock that another thread of the parent had is never released in its child
+        self._slots = threading.Semaphore(self._settings.concurrency)
+        self._lock = threading.Lock()
+        idle, self._idle = self._idle, []
+        for each in idle:
+            # the parent's socket stays open
+            each.close()
 
     @contextmanager
     def take(self) -> Iterator[httpx.Client]:

@@ -39,6 +39,8 @@ class Received:
     headers: Mapping[str, str]
     data: Any
     size: int
+    # of the client, by which its connections differ
+    port: int
 
 
 Handler = Callable[[Any], Reply]
@@ -104,7 +106,7 @@ class ScriptedServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                server.received.append(Received(self.path, lower(dict(self.headers)), None, 0))
+                server.received.append(Received(self.path, lower(dict(self.headers)), None, 0, self.client_address[1]))
                 if self.path == f"{prefix}/v1/models":
                     self.reply(Reply(200, MODELS))
                 elif self.path == f"{prefix}/openapi.json":
@@ -119,7 +121,8 @@ class ScriptedServer:
                 with lock:
                     in_flight += 1
                     server.most_in_flight = max(server.most_in_flight, in_flight)
-                    server.received.append(Received(self.path, lower(dict(self.headers)), data, len(content)))
+                    headers, port = lower(dict(self.headers)), self.client_address[1]
+                    server.received.append(Received(self.path, headers, data, len(content), port))
                 try:
                     reply = server.handler(data)
                 finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -320,3 +321,50 @@ def test_a_closed_client_sends_nothing() -> None:
         model.close()
         with pytest.raises(RuntimeError, match="closed"):
             model.encode("a")
+
+
+def encoded_by_a_child(model: SentenceTransformer, text: str) -> bool:
+    """Return whether a process that is forked now gets the vector of a text."""
+
+    def call() -> None:
+        np.testing.assert_array_equal(model.encode(text), numbered(text))
+
+    child = multiprocessing.get_context("fork").Process(target=call)
+    child.start()
+    child.join(10)
+    child.kill()
+    return child.exitcode == 0
+
+
+# Python warns of forks beside threads, which is what callers do
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_read_the_answers_to_its_parent() -> None:
+    with ScriptedServer(PLUGIN, vectors) as server, SentenceTransformer(server.url) as model:
+        model.encode("parent")
+        assert encoded_by_a_child(model, "child")
+        np.testing.assert_array_equal(model.encode("again"), numbered("again"))
+        first, forked, again = [request.port for request in server.posted]
+        assert forked != first == again
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_the_threads_of_its_parent(gate: threading.Event) -> None:
+    held = threading.Event()
+
+    def handle(data: Any) -> Reply:
+        if data["texts"] == ["held"]:
+            held.set()
+            gate.wait(60)
+        return vectors(data)
+
+    with (
+        ScriptedServer(PLUGIN, handle) as server,
+        SentenceTransformer(server.url, concurrency=1) as model,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        waiting = threads.submit(model.encode, "held")
+        assert held.wait(60)
+        encoded = encoded_by_a_child(model, "child")
+        gate.set()
+        np.testing.assert_array_equal(waiting.result(), numbered("held"))
+    assert encoded
