@@ -236,3 +236,29 @@ async def test_a_connection_that_becomes_a_websocket_counts_no_longer() -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.1 403")
         assert noted.published == [1, 0]
     assert noted.published == [1, 0]
+
+
+@pytest.mark.parametrize("split", [0, 20, 60])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        # as the HTTP client of Java's library sends the first request of a connection that is not encrypted
+        b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\ncontent-length: 5\r\n\r\n12345",
+        b"connection: upgrade\r\nupgrade: TLS/1.2\r\ntransfer-encoding: chunked\r\n\r\n5\r\n12345\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_request_that_offers_another_protocol_is_read_to_its_end(rest: bytes, split: int) -> None:
+    request = b"POST /?0.1 HTTP/1.1\r\nhost: x\r\n" + rest
+    async with connection(60) as (reader, writer):
+        writer.write(request[: len(request) - split])
+        await asyncio.sleep(0.02)
+        # and the next one of the connection, which comes before the answer
+        writer.write(request[len(request) - split :] + request)
+        assert await status(reader) == "200 5"
+        assert await status(reader) == "200 5"
+
+
+async def test_a_request_for_a_tunnel_that_offers_another_protocol_is_answered() -> None:
+    async with connection(60) as (reader, writer):
+        writer.write(b"CONNECT /x HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        assert await status(reader) == "200 0"
