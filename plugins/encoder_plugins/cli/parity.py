@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.parity import client
 from encoder_plugins.serving import command, host, limits
+
+# as for `encoder-client`
+API_KEY = "ENCODER_API_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,5 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
         timeout=arguments.timeout,
         binding=arguments.binding,
         limits={name: value for name, value in values.items() if value < limits.defaults(plugin)[name]},
+        api_key=os.environ.get(API_KEY) or None,
     )
     return client.report(client.run(arguments.artifact, target), arguments.termination_log)

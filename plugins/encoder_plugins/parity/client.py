@@ -50,6 +50,7 @@ class Target:
         binding: What the operator knows about the pod; returned in the verdict.
         limits: The limits that the server was started with, by name; one that is not here is the plugin's own, which every
             request of a check keeps.
+        api_key: Sent as ``Authorization: Bearer``; None sends none.
     """
 
     url: str
@@ -60,6 +61,7 @@ class Target:
     binding: Mapping[str, Any]
     limits: Mapping[str, int] = field(default_factory=dict)
     quantization: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
 
 def run(artifact: Path, target: Target) -> Verdict:
@@ -130,8 +132,10 @@ async def measure(parity: Parity, reference: Reference, target: Target) -> list[
         Unmeasurable: The server cannot be reached, or takes too long.
     """
     connector = aiohttp.TCPConnector(limit=plans.CONCURRENCY)
+    headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
     # the time is bounded as a whole; no single request has to be fast
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         server = Server(session, target.url, target.name)
         try:
             async with asyncio.timeout(target.timeout):
@@ -210,7 +214,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _checked(status: int, content: bytes) -> bytes:
-    if status >= 500 or status in (408, 429):
+    if status >= 500 or status in (401, 403, 408, 429):
         raise Unmeasurable(f"the server answered {status}: {content[:200]!r}")
     if status != 200:
         raise WrongAnswer(f"the server answered {status}: {content[:200]!r}")

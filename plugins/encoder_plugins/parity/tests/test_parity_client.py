@@ -55,8 +55,8 @@ def prepare(folder: Path, cases: list[dict[str, Any]]) -> Path:
     return folder
 
 
-def served(answer: Answer) -> AbstractAsyncContextManager[str]:
-    """A server whose ``answer`` gets the request's data and its number."""
+def served(answer: Answer, keys: list[str | None]) -> AbstractAsyncContextManager[str]:
+    """A server whose ``answer`` gets the request's data and its number; ``keys`` gets the API key of each request."""
 
     @asynccontextmanager
     async def running() -> Any:
@@ -65,6 +65,7 @@ def served(answer: Answer) -> AbstractAsyncContextManager[str]:
         async def handle(request: web.Request) -> web.StreamResponse:
             nonlocal count
             count += 1
+            keys.append(request.headers.get("authorization"))
             body = await request.json()
             assert body["model"] == "m"
             return await answer(body.get("data") or {"texts": body["input"], "encoding": "openai"}, count)
@@ -95,10 +96,12 @@ async def right(data: dict[str, Any], count: int) -> web.StreamResponse:
     return web.json_response({"data": {"embeddings": [v.tolist() for v in vectors]}})
 
 
-async def verdict(prepared: Path, answer: Answer, *arguments: str) -> tuple[int, dict[str, Any]]:
+async def verdict(
+    prepared: Path, answer: Answer, *arguments: str, keys: list[str | None] | None = None
+) -> tuple[int, dict[str, Any]]:
     """Run the whole command against a server, in a thread; return its status and what it left for kubelet."""
     log = prepared.parent / f"{prepared.name}.log"
-    async with served(answer) as url:
+    async with served(answer, [] if keys is None else keys) as url:
         command = ["parity", str(prepared), url, "--name", "m", "--dtype", "float32", "--termination-log", str(log)]
         status = await asyncio.to_thread(main, [*command, "--timeout", "5", "--binding", '{"uid": "u"}', *arguments])
     return status, json.loads(log.read_text())
@@ -114,6 +117,18 @@ async def test_right_answers_pass(prepared: Path, capsys: pytest.CaptureFixture[
     assert len(lines) == 4 * 5 + 1
     # a server that does not report its versions passes all the same
     assert found["versions"] == {}
+
+
+@pytest.mark.parametrize(("given", "sent"), [(None, None), ("", None), ("secret", "Bearer secret")])
+async def test_a_key_is_sent_with_every_request(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, sent: str | None
+) -> None:
+    monkeypatch.delenv("ENCODER_API_KEY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("ENCODER_API_KEY", given)
+    keys: list[str | None] = []
+    assert (await verdict(prepared, right, keys=keys))[0] == 0
+    assert set(keys) == {sent}
 
 
 async def test_answers_that_depend_on_their_company_fail(prepared: Path) -> None:
@@ -162,7 +177,7 @@ async def test_limits_that_leave_too_few_cases_never_pass_and_hide_no_failure(pr
     assert (await verdict(prepared, wrong, "--limit", "characters_per_text=6"))[1]["result"] == "Failed"
 
 
-@pytest.mark.parametrize("status_code", [500, 502, 504, 429, 408])
+@pytest.mark.parametrize("status_code", [500, 502, 504, 429, 408, 401, 403])
 async def test_a_server_that_fails_by_itself_is_no_evidence(prepared: Path, status_code: int) -> None:
     async def fail(data: dict[str, Any], count: int) -> web.StreamResponse:
         return await right(data, count) if count < 12 else web.Response(status=status_code)

@@ -19,7 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 # how much of a refused body is read and thrown away: a client that is cut off while it still sends may never read our answer
 DISCARD_BYTES = 64 * 1024 * 1024
 
-_TYPES = {404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
+_TYPES = {401: "AuthenticationError", 404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure

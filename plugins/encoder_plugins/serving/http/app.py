@@ -357,11 +357,14 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
 
 
 def guarded(app: App, args: Any) -> App:
-    """Return ``app`` behind what vLLM puts before its own handlers: API keys and cross-origin requests."""
+    """Return ``app`` behind what vLLM puts before its own handlers: API keys, cross-origin requests, and ids of requests in answers."""
     from starlette.middleware.cors import CORSMiddleware
     from vllm import envs
-    from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+    from vllm.entrypoints.serve.middleware.x_request_id import XRequestIdMiddleware
 
+    if tokens := [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]:
+        app = _with_keys(app, tokens)
+    # a page may read that its key is wrong
     guarded: Any = CORSMiddleware(
         app,
         allow_origins=args.allowed_origins,
@@ -369,9 +372,26 @@ def guarded(app: App, args: Any) -> App:
         allow_methods=args.allowed_methods,
         allow_headers=args.allowed_headers,
     )
-    if tokens := [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]:
-        guarded = AuthenticationMiddleware(guarded, tokens=tokens)
+    if args.enable_request_id_headers:
+        guarded = XRequestIdMiddleware(guarded)
     return guarded  # type: ignore[no-any-return]
+
+
+def _with_keys(app: App, keys: list[str]) -> App:
+    """Return ``app`` for requests with one of these keys. vLLM's middleware itself checks those below ``/v1`` and ``/v2`` only."""
+    from starlette.datastructures import Headers
+    from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+    authentication = AuthenticationMiddleware(app, tokens=keys)
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if authentication.verify_token(Headers(scope=scope)):
+            await app(scope, receive, send)
+        else:
+            refusal = Refusal(401, "the API key is missing or wrong; send it as Authorization: Bearer")
+            await send_refusal(refusal, _with_headers(send, {"www-authenticate": "Bearer"}))
+
+    return checked
 
 
 def _is_preflight(scope: Scope) -> bool:

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,16 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its artifact, its address, and its first process."""
+    """A running server: its artifact, its address, its first process, and headers of requests to it."""
 
     artifact: Path
     url: str
     process: subprocess.Popen[bytes]
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def post(self, body: Any, path: str = "/pooling", **headers: str) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(self.url + path, content=content, headers=JSON | headers, timeout=120)
+        return httpx.post(self.url + path, content=content, headers={**JSON, **self.headers, **headers}, timeout=120)
 
     def answer(self, **data: Any) -> dict[str, Any]:
         """Return the ``data`` of a good answer."""

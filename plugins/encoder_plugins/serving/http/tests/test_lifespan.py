@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +19,7 @@ from encoder_plugins.serving import settings
 from encoder_plugins.serving.http import app as application
 from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
 from encoder_plugins.serving.http.app import Application, Serving
-from encoder_plugins.serving.http.tests.fake_server import JSON, Server
+from encoder_plugins.serving.http.tests.fake_server import JSON, Server, error
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 from encoder_plugins.serving.settings import Settings
 
@@ -172,7 +173,7 @@ async def test_a_server_that_cannot_start_says_so_and_its_process_fails(monkeypa
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("keys", [None, ["first", "second"]])
-async def test_routes_are_behind_vllms_keys_and_origins(keys: list[str] | None) -> None:
+async def test_routes_are_behind_vllms_keys_origins_and_ids_of_requests(keys: list[str] | None) -> None:
     server = Server()
     args = SimpleNamespace(
         allowed_origins=["http://allowed"],
@@ -180,12 +181,22 @@ async def test_routes_are_behind_vllms_keys_and_origins(keys: list[str] | None) 
         allowed_methods=["POST"],
         allowed_headers=["authorization"],
         api_key=keys,
+        enable_request_id_headers=keys is not None,
     )
     server.application._answer = application.guarded(server.application._answer_request, args)
     for key, allowed in ((None, not keys), ("wrong", not keys), ("second", True)):
-        sent = JSON if key is None else {**JSON, "authorization": f"Bearer {key}"}
-        response = await server.client.post("/v1/embeddings", content=b"hello", headers=sent)
-        assert response.status_code == (200 if allowed else 401)
+        sent = {**JSON, "x-request-id": secrets.token_hex()}
+        sent |= {"origin": "http://allowed"} if key is None else {"authorization": f"Bearer {key}"}
+        for path in ("/v1/embeddings", "/pooling"):
+            response = await server.client.post(path, content=b"hello", headers=sent)
+            assert response.status_code == (200 if allowed else 401)
+            # what browsers require of an answer that a page may read
+            assert response.headers.get("access-control-allow-origin") == sent.get("origin")
+            assert response.headers.get("x-request-id") == (sent["x-request-id"] if keys else None)
+            assert allowed or (error(response)["type"], response.headers["www-authenticate"]) == (
+                "AuthenticationError",
+                "Bearer",
+            )
     for origin, status in (("http://allowed", 200), ("http://other", 400)):
         question = {"origin": origin, "access-control-request-method": "POST"}
         assert (await server.client.options("/pooling", headers=question)).status_code == status
