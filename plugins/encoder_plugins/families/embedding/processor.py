@@ -170,7 +170,7 @@ class EmbeddingProcessor:
             token_ids=self._tokens(whole, "input" if single else "input[{}]"),
             dimensions=data.dimensions,
             normalize=self.normalize(data.dimensions, None),
-            encoding=data.encoding_format,
+            encoding=data.encoding_format or "float",
         )
 
     def with_prompts(self, request: Any, texts: Sequence[str], *, path: str) -> Sequence[str]:

@@ -89,8 +89,11 @@ class EmbeddingsRequest(Data, frozen=True):
     model: Annotated[str | None, Meta(description="What the server calls the model.")] = None
     dimensions: Annotated[Dimensions | None, Meta(description="Numbers to keep of each vector; null keeps all.")] = None
     encoding_format: Annotated[
-        Literal["float", "base64"],
-        Meta(description="float: lists of numbers. base64: each vector's little-endian float32 numbers in base64."),
+        Literal["float", "base64"] | None,
+        Meta(
+            description="float: lists of numbers. base64: each vector's little-endian float32 numbers in base64. null is the same"
+            " as float."
+        ),
     ] = "float"
     user: Annotated[str | None, Meta(description="Accepted; without effect.")] = None
     input_type: InputTypeField = None

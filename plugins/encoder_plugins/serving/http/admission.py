@@ -48,7 +48,7 @@ def check_headers(headers: Mapping[str, str], limits: RequestLimits) -> None:
         raise Refusal(
             415, f"the content type is {content_type or 'missing'}; it must be application/json", param="content-type"
         )
-    if headers.get("content-encoding", "identity") != "identity":
+    if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
         raise Refusal(415, "the body is encoded; send it as it is", param="content-encoding")
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > limits.body_bytes:

@@ -137,9 +137,10 @@ class Application:
             if method == "POST" or (method == "OPTIONS" and _is_preflight(scope)):
                 await self._answer(scope, receive, send)
             else:
-                refusal = Refusal(405, f"{method} {path} is not served; use POST")
-                await send_refusal(refusal, _with_headers(send, {"allow": "POST"}))
-        elif path == OPENAPI and method == "GET":
+                await _refuse_method(scope, send, "POST")
+        elif path == OPENAPI and method != "GET":
+            await _refuse_method(scope, send, "GET")
+        elif path == OPENAPI:
             processor = self._serving.processor
             found = openapi.document(self._serving.plugin, processor.schemas, asdict(processor.limits))
             await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
@@ -397,6 +398,11 @@ def _with_keys(app: App, keys: list[str]) -> App:
 def _is_preflight(scope: Scope) -> bool:
     """Return whether a browser requests by OPTIONS what it may send from another origin."""
     return any(name == b"access-control-request-method" for name, _ in scope["headers"])
+
+
+async def _refuse_method(scope: Scope, send: Send, allowed: str) -> None:
+    refusal = Refusal(405, f"{scope['method']} {scope['path']} is not served; use {allowed}")
+    await send_refusal(refusal, _with_headers(send, {"allow": allowed}))
 
 
 def _with_headers(send: Send, headers: Mapping[str, str]) -> Send:

@@ -91,6 +91,12 @@ async def test_a_route_is_for_post_only() -> None:
     assert server.passed == []
 
 
+async def test_the_openapi_document_is_for_get_only() -> None:
+    for method in ("HEAD", "POST"):
+        refused = await Server().client.request(method, "/openapi.json")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+
+
 async def test_a_server_is_healthy_when_all_its_processes_listen() -> None:
     class Incomplete(SingleProcess):
         def complete(self) -> bool:
@@ -146,9 +152,16 @@ async def test_only_plain_json_is_taken(headers: dict[str, str]) -> None:
     assert error(await Server().post(b"hello", headers))["code"] == 415
 
 
-async def test_a_content_type_may_have_a_charset() -> None:
-    response = await Server().post(b"hello", {"content-type": "Application/JSON; charset=utf-8"})
-    assert response.status_code == 200
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "Application/JSON; charset=utf-8"},
+        JSON | {"content-encoding": "Identity"},
+        JSON | {"content-encoding": ""},
+    ],
+)
+async def test_plain_json_may_be_named_in_other_ways(headers: dict[str, str]) -> None:
+    assert (await Server().post(b"hello", headers)).status_code == 200
 
 
 async def test_a_large_body_is_refused_by_its_announced_length() -> None:
