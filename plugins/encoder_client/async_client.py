@@ -50,6 +50,10 @@ class AsyncClient:
     ) -> None:
         await self.aclose()
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Settings]]:
+        # in another process: a client with connections of its own
+        return type(self), (self.settings,)
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()

@@ -52,6 +52,10 @@ class Client:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Settings]]:
+        # in another process: a client with connections of its own
+        return type(self), (self.settings,)
+
     def close(self) -> None:
         """Close the connections; calls of other threads end with a RuntimeError."""
         self._closed.set()

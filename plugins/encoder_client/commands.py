@@ -25,7 +25,14 @@ _SHOWN = 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status: 1 for an error that is printed, 2 for wrong arguments."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    texts = getattr(options, "texts", None)
+    # argparse ends the texts at the first option behind the URL
+    if isinstance(texts, list) and not any(text.startswith("-") for text in rest):
+        texts += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         options.run(options)
     except EncoderClientError as error:
@@ -174,7 +181,7 @@ def _run_bench(options: argparse.Namespace) -> None:
     measured = asyncio.run(bench.measure(settings, load))
     print(json.dumps(measured.summary()) if options.json else plots.text(measured))
     if options.svg is not None:
-        title = f"{options.url}: {load.clients} clients, {load.texts} texts of {load.words} words"
+        title = f"{settings.shown_url()}: {load.clients} clients, {load.texts} texts of {load.words} words"
         options.svg.write_text(plots.svg(measured, title), encoding="utf-8")
 
 

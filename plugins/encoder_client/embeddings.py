@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -127,6 +128,22 @@ class Encode:
         batches = context.batches(text_items(texts), common, batch_size=batch_size, divisible=_DIVISIBLE)
         shown = progress.wanted(show_progress_bar)
         return Work(batches=iter(batches), total=len(texts), decode=decode, combine=combine, progress=shown)
+
+
+def get_embedding_dimension(context: Context) -> Work[int]:
+    """Return the length of the vectors that ``encode`` returns, for which it has one computed."""
+    found = encode(context, "a", show_progress_bar=False)
+    return Work(batches=found.batches, total=1, decode=found.decode, combine=lambda parts: len(found.combine(parts)))
+
+
+def get_sentence_embedding_dimension(context: Context) -> Work[int]:
+    """Return the same as ``get_embedding_dimension``: its older name, deprecated by the library, too."""
+    warnings.warn(
+        "get_sentence_embedding_dimension is deprecated by sentence-transformers; use get_embedding_dimension",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return get_embedding_dimension(context)
 
 
 def text_items(texts: Sequence[str]) -> Iterator[Item]:

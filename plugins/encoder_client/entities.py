@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from encoder_client import progress
 from encoder_client.context import Context, refuse
@@ -148,6 +148,9 @@ def inference(
     refuse(_ENGINE, packing_config=packing_config)
     refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
     found = [texts] if isinstance(texts, str) else list(texts)
+    if not isinstance(labels, str | Mapping):
+        # read once: an iterator would be empty behind that
+        labels = cast("Labels", list(labels))
     sent = [place for place, text in enumerate(found) if isinstance(text, str) and text.strip()]
     common: dict[str, Any] = {
         "flat_ner": flat_ner,

@@ -43,7 +43,7 @@ class Attempts:
         Raises:
             EncoderClientError: It is not sent again.
         """
-        url = self.settings.url
+        url = self.settings.shown_url()
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             raise RequestTimeoutError(f"{url}: no answer within {self.settings.timeout:g} s") from error
         if not isinstance(error, httpx.TransportError):

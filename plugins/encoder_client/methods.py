@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from encoder_client.async_client import AsyncClient
@@ -38,10 +40,18 @@ class AsyncSender(Protocol):
         """Return what its calls are planned from."""
 
 
-def method(plan: Callable[Concatenate[Context, P], Work[T]]) -> Callable[Concatenate[Sender, P], T]:
-    """Return the method that sends what ``plan`` plans, with its arguments and its documentation."""
+def method(
+    plan: Callable[Concatenate[Context, P], Work[T]], former: Mapping[str, str] = MappingProxyType({})
+) -> Callable[Concatenate[Sender, P], T]:
+    """Return the method that sends what ``plan`` plans, with its arguments and its documentation.
+
+    Args:
+        plan: Plans a call.
+        former: Names of its arguments by those that the library takes, too, but has deprecated.
+    """
 
     def call(self: Sender, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        _rename(kwargs, former)
         return self.client.run(plan(self.context(self.client.server()), *args, **kwargs))
 
     _document(call, plan)
@@ -49,15 +59,23 @@ def method(plan: Callable[Concatenate[Context, P], Work[T]]) -> Callable[Concate
 
 
 def async_method(
-    plan: Callable[Concatenate[Context, P], Work[T]],
+    plan: Callable[Concatenate[Context, P], Work[T]], former: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[Concatenate[AsyncSender, P], Coroutine[Any, Any, T]]:
-    """Return the coroutine function that sends what ``plan`` plans, with its arguments and its documentation."""
+    """Return the coroutine function that sends what ``plan`` plans; arguments are those of ``method``."""
 
     async def call(self: AsyncSender, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        _rename(kwargs, former)
         return await self.client.run(plan(self.context(await self.client.server()), *args, **kwargs))
 
     _document(call, plan)
     return call
+
+
+def _rename(arguments: dict[str, Any], former: Mapping[str, str]) -> None:
+    for old in former.keys() & arguments.keys():
+        new, value = former[old], arguments.pop(old)
+        warnings.warn(f"{old} is deprecated by the library; use {new}", FutureWarning, stacklevel=3)
+        arguments.setdefault(new, value)
 
 
 def _document(call: Any, plan: Any) -> None:

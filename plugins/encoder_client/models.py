@@ -21,6 +21,9 @@ from encoder_client.server import Server
 from encoder_client.settings import Settings
 from encoder_client.similarity import RowsName, Scores, Vectors, VectorsName
 
+# the name that sentence-transformers had for its inputs
+SENTENCES = {"sentences": "inputs"}
+
 
 class Options(TypedDict, total=False):
     """How a server is reached; ``Settings`` describes each."""
@@ -240,9 +243,11 @@ class SentenceTransformer(Model, SimilarVectors):
         """Return what calls are planned from."""
         return Context(server=server, settings=self.client.settings, truncate_dim=self.truncate_dim)
 
-    encode = method(embeddings.encode)
-    encode_query = method(embeddings.encode_query)
-    encode_document = method(embeddings.encode_document)
+    encode = method(embeddings.encode, SENTENCES)
+    encode_query = method(embeddings.encode_query, SENTENCES)
+    encode_document = method(embeddings.encode_document, SENTENCES)
+    get_embedding_dimension = method(embeddings.get_embedding_dimension)
+    get_sentence_embedding_dimension = method(embeddings.get_sentence_embedding_dimension)
 
 
 class AsyncSentenceTransformer(AsyncModel, SimilarVectors):
@@ -264,9 +269,11 @@ class AsyncSentenceTransformer(AsyncModel, SimilarVectors):
         """Return what calls are planned from."""
         return Context(server=server, settings=self.client.settings, truncate_dim=self.truncate_dim)
 
-    encode = async_method(embeddings.encode)
-    encode_query = async_method(embeddings.encode_query)
-    encode_document = async_method(embeddings.encode_document)
+    encode = async_method(embeddings.encode, SENTENCES)
+    encode_query = async_method(embeddings.encode_query, SENTENCES)
+    encode_document = async_method(embeddings.encode_document, SENTENCES)
+    get_embedding_dimension = async_method(embeddings.get_embedding_dimension)
+    get_sentence_embedding_dimension = async_method(embeddings.get_sentence_embedding_dimension)
 
 
 class MultiVectorEncoder(Model, SimilarRows):
@@ -289,6 +296,7 @@ class MultiVectorEncoder(Model, SimilarRows):
     encode_query = method(rows.encode_query)
     encode_document = method(rows.encode_document)
     rank = method(rows.rank)
+    get_embedding_dimension = method(rows.get_embedding_dimension)
 
 
 class AsyncMultiVectorEncoder(AsyncModel, SimilarRows):
@@ -302,3 +310,4 @@ class AsyncMultiVectorEncoder(AsyncModel, SimilarRows):
     encode_query = async_method(rows.encode_query)
     encode_document = async_method(rows.encode_document)
     rank = async_method(rows.rank)
+    get_embedding_dimension = async_method(rows.get_embedding_dimension)

@@ -139,6 +139,17 @@ class EncodeRows:
         )
 
 
+def get_embedding_dimension(context: Context) -> Work[int]:
+    """Return the length of the rows that ``encode_document`` returns, for which it has some computed."""
+    found = encode_document(context, "a", show_progress_bar=False)
+
+    def combine(parts: list[Any]) -> int:
+        width: int = found.combine(parts).shape[1]
+        return width
+
+    return Work(batches=found.batches, total=1, decode=found.decode, combine=combine)
+
+
 def rank(
     context: Context,
     query: str,

@@ -35,7 +35,7 @@ class Settings:
             refused) is sent again; 0 never sends it again.
     """
 
-    url: str
+    url: str = field(repr=False)
     model: str | None = None
     lora: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -67,13 +67,21 @@ class Settings:
         """
         try:
             parsed = httpx.URL(self.url)
-        except (httpx.InvalidURL, TypeError) as error:
-            raise ArgumentError(f"{self.url!r} is not a URL: {error}", param="url") from None
+            # as the resolver of names will: no part of one is empty, or too long
+            parsed.host.encode("idna")
+        except (httpx.InvalidURL, TypeError, UnicodeError) as error:
+            raise ArgumentError(f"{self.shown_url()!r} is not a URL: {error}", param="url") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ArgumentError(f"{self.url!r} has to begin with http:// or https:// and a host", param="url")
+            raise ArgumentError(f"{self.shown_url()!r} has to begin with http:// or https:// and a host", param="url")
         if parsed.query or parsed.fragment:
             raise ArgumentError("the address of a server has neither a query nor a fragment", param="url")
         return str(parsed).rstrip("/").removesuffix("/pooling").rstrip("/")
+
+    def shown_url(self) -> str:
+        """Return the address without a user's name and password, for messages."""
+        scheme, slashes, rest = str(self.url).rpartition("://")
+        host, slash, path = rest.partition("/")
+        return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
     def all_headers(self) -> dict[str, str]:
         """Return the headers of every request. Answers are not compressed: numbers hardly become smaller."""

@@ -145,13 +145,20 @@ def json_of(value: Any, *, param: str) -> bytes:
         ArgumentError: It holds something that JSON has not: NaN, half of a surrogate pair, or an object of another type.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain).encode()
     except UnicodeEncodeError as error:
         raise ArgumentError(
             f"half of a surrogate pair at position {_position(value, error)} is not a character", param=param
         ) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"it cannot be sent as JSON: {error}", param=param) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a number of numpy, or an array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} has no place in JSON")
 
 
 def _position(value: Any, error: UnicodeEncodeError) -> int:

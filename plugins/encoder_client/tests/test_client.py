@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -231,6 +232,18 @@ def test_headers_and_names_are_sent_with_every_request(encode: Encode) -> None:
         assert "secret" not in repr(model.client.settings)
 
 
+def test_the_password_of_an_address_is_sent_and_not_shown(encode: Encode) -> None:
+    with ScriptedServer(PLUGIN, replies(refusal(500, "it broke"), Reply(drop=True), Reply(drop=True))) as server:
+        url = server.url.replace("://", "://user:p%40ss@")
+        for error in (ServerError, ConnectionFailedError):
+            with pytest.raises(error) as caught:
+                encode(url, "a")
+            assert "p%40ss" not in str(caught.value)
+        assert {request.headers["authorization"] for request in server.received} == {"Basic dXNlcjpwQHNz"}
+    with SentenceTransformer(url) as model:
+        assert "p%40ss" not in repr(model.client.settings)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certificates.write(tmp_path_factory.mktemp("certificate"))
@@ -250,6 +263,7 @@ def test_a_certificate_authority_of_ones_own_is_trusted(encode: Encode, certific
         ({"url": "ftp://minilm"}, "url"),
         ({"url": "http://"}, "url"),
         ({"url": "http://minilm?x=1"}, "url"),
+        ({"url": "http://minilm..svc"}, "url"),
         ({"concurrency": 0}, "concurrency"),
         ({"timeout": 0}, "timeout"),
         ({"connect_timeout": -1}, "connect_timeout"),
@@ -321,6 +335,20 @@ def test_a_closed_client_sends_nothing() -> None:
         model.close()
         with pytest.raises(RuntimeError, match="closed"):
             model.encode("a")
+
+
+async def test_a_pickled_model_is_one_with_connections_of_its_own() -> None:
+    with ScriptedServer(PLUGIN, vectors) as server:
+        with SentenceTransformer(server.url, api_key="secret", truncate_dim=2) as model:
+            model.encode("a")
+            copied = pickle.loads(pickle.dumps(model))
+        with copied:
+            np.testing.assert_array_equal(copied.encode("b"), numbered("b"))
+        async with pickle.loads(pickle.dumps(AsyncSentenceTransformer(server.url, api_key="secret"))) as awaited:
+            np.testing.assert_array_equal(await awaited.encode("c"), numbered("c"))
+        assert server.posted[1].data["dimensions"] == 2
+        assert {request.headers["authorization"] for request in server.posted} == {"Bearer secret"}
+        assert len({request.port for request in server.posted}) == 3
 
 
 def encoded_by_a_child(model: SentenceTransformer, text: str) -> bool:

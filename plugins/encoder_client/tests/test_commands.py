@@ -29,6 +29,8 @@ def test_a_request_prints_entities_by_text(capsys: pytest.CaptureFixture[str]) -
         lines = output(capsys, "ask", server.url, "a", "b", "--label", "x", "--json").splitlines()
         assert [json.loads(line)["entities"][0]["text"] for line in lines] == ["a", "b"]
         assert "--label" in output(capsys, "ask", server.url, "a", status=1)
+        lines = output(capsys, "ask", server.url, "--label", "x", "a", "--json", "b").splitlines()
+        assert [json.loads(line)["text"] for line in lines] == ["a", "b"]
 
 
 def test_a_request_prints_vectors_and_rankings(
@@ -79,9 +81,10 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert output(capsys, "ask", server.url, "a", status=1) == "error: data.texts[0]: bad\n"
     assert "url: " in output(capsys, "models", "nowhere", status=1)
     assert "clients: " in output(capsys, "bench", "http://nowhere", "--clients", "0", status=1)
-    with pytest.raises(SystemExit) as caught:
-        main(["unknown"])
-    assert caught.value.code == 2
+    for wrong in (["unknown"], ["ask", "http://nowhere", "a", "--unknown", "b"], ["models", "http://nowhere", "a"]):
+        with pytest.raises(SystemExit) as caught:
+            main(wrong)
+        assert caught.value.code == 2
 
 
 def measured(*latencies: float) -> Measured:

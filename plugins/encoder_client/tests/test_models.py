@@ -117,6 +117,21 @@ def test_labels_may_have_descriptions_and_be_the_texts_own(ner: ScriptedServer) 
     assert ner.posted[-1].data["labels_per_text"] == [["x"], ["a town"], ["z"]]
 
 
+def test_arguments_may_be_numbers_of_numpy(ner: ScriptedServer) -> None:
+    span: Any = {"start": np.int64(0), "end": np.int64(1)}
+    threshold: Any = np.float32(0.25)
+    with GLiNER(ner.url) as model:
+        model.predict_entities("a", ["x"], threshold=threshold, input_spans=[[span]])
+    assert (only(ner)["threshold"], only(ner)["input_spans"]) == (0.25, [[{"start": 0, "end": 1}]])
+
+
+def test_labels_may_be_an_iterator(ner: ScriptedServer) -> None:
+    labels: Any = map(str.lower, ["X", "Y"])
+    with GLiNER(ner.url) as model:
+        assert [entity["label"] for entity in model.predict_entities("a", labels)] == ["x"]
+    assert only(ner)["labels"] == ["x", "y"]
+
+
 def described(data: Any) -> Reply:
     reply = entities(data)
     for result in reply.body["data"]["results"]:
@@ -141,6 +156,27 @@ def test_a_text_that_was_cut_is_a_warning(ner: ScriptedServer) -> None:
 def test_an_older_name_of_inference_is_deprecated_as_in_the_library(ner: ScriptedServer) -> None:
     with GLiNER(ner.url) as model, pytest.warns(FutureWarning):
         assert len(model.batch_predict_entities(["a", "b"], ["x"])) == 2
+
+
+async def test_former_names_of_sentence_transformers_are_deprecated_as_in_the_library(minilm: ScriptedServer) -> None:
+    sentences: Any = {"sentences": ["a", "bc"]}
+    with SentenceTransformer(minilm.url, truncate_dim=2) as model:
+        for encode in (model.encode, model.encode_query, model.encode_document):
+            with pytest.warns(FutureWarning, match="use inputs"):
+                np.testing.assert_array_equal(encode(**sentences), [numbered("a"), numbered("bc")])
+        assert model.get_embedding_dimension() == 3
+        assert minilm.posted[-1].data["dimensions"] == 2
+        with pytest.warns(FutureWarning, match="use get_embedding_dimension"):
+            assert model.get_sentence_embedding_dimension() == 3
+    async with AsyncSentenceTransformer(minilm.url) as awaited:
+        with pytest.warns(FutureWarning, match="use inputs"):
+            np.testing.assert_array_equal(await awaited.encode(**sentences), [numbered("a"), numbered("bc")])
+        assert await awaited.get_embedding_dimension() == 3
+
+
+def test_the_length_of_rows_is_that_of_their_vectors(colbert: ScriptedServer) -> None:
+    with MultiVectorEncoder(colbert.url) as model:
+        assert model.get_embedding_dimension() == 2
 
 
 def test_candidates_come_back_with_their_ids() -> None:
