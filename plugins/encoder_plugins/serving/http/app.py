@@ -70,6 +70,20 @@ SWITCH_SECONDS = 0.001
 # seconds between two checks of whether the engine is alive; its death also shows in the next request
 WATCH_SECONDS = 1.0
 
+# what a page of another origin may read of an answer, beside the headers that browsers always let it read: how bytes become arrays, and when to
+# send a request again
+EXPOSED = (
+    *(
+        "x-encoder-shape",
+        "x-encoder-dtype",
+        "x-encoder-dimensions",
+        "x-encoder-rows",
+        "x-encoder-indices",
+        "x-encoder-pages",
+    ),
+    *("retry-after", "x-request-id"),
+)
+
 T = TypeVar("T")
 
 
@@ -372,6 +386,7 @@ def guarded(app: App, args: Any) -> App:
         allow_credentials=args.allow_credentials,
         allow_methods=args.allowed_methods,
         allow_headers=args.allowed_headers,
+        expose_headers=EXPOSED,
     )
     if args.enable_request_id_headers:
         guarded = XRequestIdMiddleware(guarded)

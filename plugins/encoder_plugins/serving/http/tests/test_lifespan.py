@@ -192,6 +192,9 @@ async def test_routes_are_behind_vllms_keys_origins_and_ids_of_requests(keys: li
             assert response.status_code == (200 if allowed else 401)
             # what browsers require of an answer that a page may read
             assert response.headers.get("access-control-allow-origin") == sent.get("origin")
+            if "origin" in sent:
+                exposed = response.headers["access-control-expose-headers"].split(", ")
+                assert {"x-encoder-shape", "x-encoder-dtype", "x-encoder-rows", "retry-after"} <= set(exposed)
             assert response.headers.get("x-request-id") == (sent["x-request-id"] if keys else None)
             assert allowed or (error(response)["type"], response.headers["www-authenticate"]) == (
                 "AuthenticationError",
