@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from encoder_node import targets
-from encoder_operator.manager.settings import Defaults, Images, Updates
+from encoder_operator.api.v1alpha1 import Resources
+from encoder_operator.manager.settings import Defaults, Images, Settings, Updates
+from encoder_operator.validation import checks
 from encoder_platform import chart, chart_reference
 from encoder_platform.chart import Body, Helm, HelmError
 
@@ -195,6 +197,9 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
         ({"extraEnv": [{"name": "ENCODER_IMAGES", "value": "{}"}]}, "extraEnv"),
         ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
+        ({"settings": {"servingResources": {"limits": {"memory": "2 GB"}}}}, "servingResources"),
+        ({"updates": {"window": {"start": "02:00"}}}, "updates.window: set both start and end"),
+        ({"updates": {"window": {"start": "02:00", "end": "02:00"}}}, "updates.window: start and end must differ"),
         ({"watch": {"namespaces": ["team-a"], "namespaceSelector": SELECTOR}}, "exclude each other"),
         ({"watch": {"namespaceSelector": {"matchLabel": {"a": "b"}}}}, "matchLabel"),
         ({"watch": {"namespaceSelector": {"matchLabels": {"a b": "c"}}}}, "a b"),
@@ -209,6 +214,66 @@ def test_both_helms_render_the_same(values: Body) -> None:
 def test_what_cannot_be_meant_is_refused_with_its_name(either_helm: Helm, values: Body, words: str) -> None:
     with pytest.raises(HelmError, match=words):
         either_helm.render(values)
+
+
+def environment(objects: list[Body]) -> dict[str, str]:
+    """Return the environment of the operator as its container has it: a variable without a value is empty."""
+    (container,) = chart.find(objects, "Deployment", chart.RELEASE)["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value") or "" for entry in container["env"]}
+
+
+def test_a_value_that_is_null_is_none(either_helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    nulls: Body = {
+        "engines": {"cpu": None},
+        "preps": None,
+        "watch": {"namespaces": None},
+        "settings": {
+            "maxPreps": None,
+            "prepResources": None,
+            "servingResources": {"requests": {"cpu": 0.5, "memory": None}},
+        },
+        "tenancy": {"prepServiceAccounts": None},
+        "defaults": None,
+        "updates": {"window": None},
+    }
+    for name, value in environment(either_helm.render(nulls)).items():
+        monkeypatch.setenv(name, value)
+    found = Settings()
+    assert (found.max_preps, found.namespaces, found.prep_service_accounts) == (4, [], [])
+    assert (found.defaults, found.updates) == (Defaults(), Updates())
+    assert (found.prep_resources, found.serving_resources) == (Resources(), Resources(requests={"cpu": "0.5"}))
+
+
+@pytest.mark.parametrize("release", ["42", "1e3", "true", "4.2"])
+def test_a_release_may_have_any_name_that_helm_takes(either_helm: Helm, release: str) -> None:
+    text = either_helm.run(
+        "template", release, str(chart.CHART), "--namespace", "7", "--kube-version", "1.36.3", values=ALL
+    )
+    objects = [found for found in yaml.load_all(text, yaml.CSafeLoader) if found]
+    for found in objects:
+        assert found["metadata"].get("labels", {}).get("app.kubernetes.io/instance", "") in (release, "")
+        assert found["metadata"].get("namespace", "7") == "7"
+    deployment = next(found for found in objects if found["kind"] == "Deployment")
+    assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == release
+    (name,) = [
+        argument.removeprefix("--name=")
+        for found in objects
+        if found["kind"] == "Pod"
+        for argument in found["spec"]["containers"][0]["args"]
+        if argument.startswith("--name=")
+    ]
+    checks.check_name(name)
+
+
+def test_the_pod_of_the_test_runs_where_the_operator_may(helm: Helm) -> None:
+    values: Body = {
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "extraEnv": [{"name": "A", "value": "b"}],
+    }
+    spec = chart.find(helm.render(values), "Pod", "encoder-operator-test")["spec"]
+    assert (spec["nodeSelector"], spec["tolerations"]) == (values["nodeSelector"], values["tolerations"])
+    assert values["extraEnv"][0] in spec["containers"][0]["env"]
 
 
 def test_lint_finds_nothing(either_helm: Helm) -> None:
