@@ -47,7 +47,7 @@ class Conflict(Unavailable):
 
 
 class WebhookFailed(Unavailable):
-    """The API server could not call an admission webhook, which may last as long as nobody repairs it."""
+    """The API server could not call an admission webhook, which lasts until an administrator repairs it."""
 
 
 class NotLeader(ApiServerError):

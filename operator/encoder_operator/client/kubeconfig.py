@@ -14,9 +14,6 @@ from lightkube.core.exceptions import ConfigError
 from encoder_operator.client.errors import NotConfigured
 from encoder_operator.revisions.hashing import Json
 
-# fields of a cluster or user that name a file
-_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-
 
 def load() -> SingleConfig | None:
     """Return the configuration from the pod's service account, or from the kubeconfig.
@@ -63,11 +60,16 @@ def _merge(paths: list[str]) -> KubeConfig:
 
 def _with_absolute_paths(entry: Json, folder: Path) -> Json:
     return {
-        key: {name: str(folder / found) if name in _FILES else found for name, found in value.items()}
+        key: {name: str(folder / found) if _names_a_file(name) else found for name, found in value.items()}
         if isinstance(value, dict)
         else value
         for key, value in entry.items()
     }
+
+
+def _names_a_file(field: str) -> bool:
+    """Return whether a field of a cluster or user is the path of a certificate, key or token; `…-data` has its content."""
+    return field == "tokenFile" or (field.startswith(("certificate-", "client-")) and not field.endswith("-data"))
 
 
 @contextmanager

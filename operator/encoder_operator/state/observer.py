@@ -138,7 +138,7 @@ class Observer:
         return problem
 
     async def _with_serving_problem(self, namespace: str, pods: list[Pod], serving: set[str]) -> list[Pod]:
-        """Add what keeps a serving pod from starting. One pod is enough for the status, so only the oldest one is looked up."""
+        """Add what keeps a serving pod from starting. One pod is enough for the status, so only the Events of the oldest one are read."""
         now = self._client.now
         late = [
             pod

@@ -47,7 +47,7 @@ def of_namesake(live: Json, name: str, uid: str) -> bool:
 
 
 def belongs_to(live: Json, name: str, uid: str) -> bool:
-    """Return whether the object with the name of a child is that child: it has the operator's labels, or its owner if somebody has changed those."""
+    """Return whether the object with the name of a child is that child: it has the operator's labels or, if another client has changed those, its owner."""
     labels = live["metadata"].get("labels", {})
     labelled = labels.get(naming.MODEL) == name and labels.get(naming.MANAGED_BY) == naming.MANAGER
     return bool(labelled) or of_model(live, uid)
