@@ -32,13 +32,17 @@ def file_of(value: str, most_bytes: int, *, what: str, media_type: str, path: st
             f"an address is not fetched; send the {what} itself, as base64 or as data:{media_type};base64,...",
             param=path,
         )
+    encoded = value[start:]
+    if "\n" in encoded:
+        # encoders for mail break lines: Python's encodebytes, Java's MIME encoder, base64(1)
+        encoded = encoded.replace("\r", "").replace("\n", "")
     # three bytes are four characters
-    size = (len(value) - start) * 3 // 4
+    size = len(encoded) * 3 // 4
     article = "an" if what[0] in "aeiou" else "a"
     if size - 2 > most_bytes:
         raise InvalidRequest(f"about {size} bytes; the limit is {most_bytes} {article} {what}", param=path)
     try:
-        content = pybase64.b64decode(value[start:], validate=True)
+        content = pybase64.b64decode(encoded, validate=True)
     except ValueError:
         raise InvalidRequest("it is neither base64 nor a data URI in base64", param=path) from None
     if not content:

@@ -214,6 +214,11 @@ def test_base64_and_data_uris_are_read(prefix: str) -> None:
     assert content_of(prefix + base64.b64encode(content).decode(), LIMITS, path="data.image") == content
     most = bytes(100_000)
     assert content_of(prefix + base64.b64encode(most).decode(), LIMITS, path="data.image") == most
+    # with a line break after each 76 characters, which count for nothing
+    broken = base64.encodebytes(most).decode()
+    assert {
+        content_of(prefix + each, LIMITS, path="data.image") for each in (broken, broken.replace("\n", "\r\n"))
+    } == {most}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +230,8 @@ def test_base64_and_data_uris_are_read(prefix: str) -> None:
         ("/etc/passwd", "neither base64 nor a data URI"),
         ("../images/a.png", "neither base64 nor a data URI"),
         ("AAA", "neither base64 nor a data URI"),
-        ("AAAA\n", "neither base64 nor a data URI"),
+        ("AA\nA", "neither base64 nor a data URI"),
+        ("AAA A", "neither base64 nor a data URI"),
         ("ÄÄÄÄ", "neither base64 nor a data URI"),
         ("\ud800AAA", "neither base64 nor a data URI"),
         ("", "the image is empty"),
