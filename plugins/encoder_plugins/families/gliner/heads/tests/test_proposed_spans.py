@@ -121,5 +121,6 @@ def test_too_many_proposals_have_a_row_with_their_number_and_no_other_text_suffe
     assert len(whole) == 3 * len(one_by_one(every[0], 0.2)[0])
     assert cut.tolist() == [[0, 0, TOO_MANY, one_by_one(every[0], 0.2)[1]]]
     assert len(other) > 0
-    np.testing.assert_allclose(other, same, atol=1e-6)
+    # a product of another number of rows may round another way: some units in the last place of values around 6
+    np.testing.assert_allclose(other, same, rtol=4e-6, atol=1e-6)
     assert other.shape[1] == payload.COLUMNS
