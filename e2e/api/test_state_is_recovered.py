@@ -10,7 +10,7 @@ from encoder_platform.operator_process import OperatorProcess, chart_environment
 from encoder_platform.scene import Scene
 from encoder_platform.stand_in import StandIn, fails, passes
 
-MANY = 20
+MANY = 10
 SERVICE = ("v1", "Service")
 
 
@@ -70,7 +70,7 @@ def test_a_replaced_object_and_a_restarted_operator_change_nothing(
 
 
 @pytest.mark.complaint(9)
-def test_another_version_of_the_operator_changes_no_pod_of_twenty_models(
+def test_another_version_of_the_operator_changes_no_pod_of_ten_models(
     scene: Scene, stand_in: StandIn, operator: OperatorProcess
 ) -> None:
     for number in range(MANY):

@@ -158,7 +158,7 @@ COMPLAINTS: dict[str, list[Complaint]] = {
         Complaint(
             "an operator that caches every Secret or pod runs out of memory",
             "kserve#3467",
-            "every watch has a label selector, the operator cannot read Secrets, and 5 000 foreign pods need almost no memory",
+            "every watch has a label selector, the operator cannot read Secrets, and 2 000 foreign pods need almost no memory",
         ),
         Complaint(
             "webhooks time out and a controller saturates with hundreds of models",
