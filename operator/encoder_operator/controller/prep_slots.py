@@ -209,9 +209,12 @@ def is_finished(job: Json) -> bool:
 
 
 def has_result(job: Json, pods: Iterable[Json]) -> bool:
-    """Return whether a Job's pod has reported an artifact. A sidecar that a webhook has added may keep the pod, and so the Job, running."""
+    """Return whether a Job's pod has reported an artifact and runs on, because of a sidecar that a webhook has added, and the Job with it.
+
+    A pod without one has ended as well, and its Job is about to.
+    """
     own = (parse_pod(pod) for pod in pods if ownership.controlled(pod, "Job", {job["metadata"]["uid"]}))
-    return any(pod.terminated is not None and pod.terminated.exit_code == 0 for pod in own)
+    return any(pod.alive and pod.terminated is not None and pod.terminated.exit_code == 0 for pod in own)
 
 
 def holds_slot(job: Json, pods: Iterable[Json], now: datetime) -> bool:

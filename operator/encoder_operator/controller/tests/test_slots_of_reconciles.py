@@ -114,6 +114,18 @@ async def test_a_sidecar_that_runs_on_keeps_neither_slot_nor_result(
     assert slots.has_job(MODEL) is bool(code)
 
 
+async def test_a_job_whose_pod_has_ended_keeps_its_slot_until_it_has_ended_itself(
+    harness: Harness, slots: PrepSlots
+) -> None:
+    await harness.reconcile()
+    (job,) = harness.fake.of("jobs", component="prep")
+    harness.end_job(job, 0, PREPARED)
+    # its controller has not seen the pod's end yet
+    harness.fake.put("jobs", job)
+    await harness.reconcile()
+    assert slots.has_job(MODEL)
+
+
 async def test_a_job_whose_pod_does_not_start_leaves_its_slot_to_others(harness: Harness, slots: PrepSlots) -> None:
     elsewhere = NamespacedName("elsewhere", "minilm")
     await harness.reconcile()
