@@ -73,15 +73,14 @@ WATCH_SECONDS = 1.0
 # what a page of another origin may read of an answer, beside the headers that browsers always let it read: how bytes become arrays, and when to
 # send a request again
 EXPOSED = (
-    *(
-        "x-encoder-shape",
-        "x-encoder-dtype",
-        "x-encoder-dimensions",
-        "x-encoder-rows",
-        "x-encoder-indices",
-        "x-encoder-pages",
-    ),
-    *("retry-after", "x-request-id"),
+    "x-encoder-shape",
+    "x-encoder-dtype",
+    "x-encoder-dimensions",
+    "x-encoder-rows",
+    "x-encoder-indices",
+    "x-encoder-pages",
+    "retry-after",
+    "x-request-id",
 )
 
 T = TypeVar("T")

@@ -251,6 +251,7 @@ async def test_a_request_that_offers_another_protocol_is_read_to_its_end(rest: b
     request = b"POST /?0.1 HTTP/1.1\r\nhost: x\r\n" + rest
     async with connection(60) as (reader, writer):
         writer.write(request[: len(request) - split])
+        # so that the server reads two parts; in one, they would test less
         await asyncio.sleep(0.02)
         # and the next one of the connection, which comes before the answer
         writer.write(request[len(request) - split :] + request)
