@@ -151,6 +151,8 @@ class FaultProxy:
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
             up.set()
             await self._stop.wait()
+            # first, since it ends connections at once: one that a watch's handler gives back waits for the API server to agree
+            await self._session.close()
             await runner.cleanup()
 
     @contextmanager
