@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from encoder_node.waiting import wait_for
+from encoder_operator import naming
 from encoder_platform import manifests, plane
 from encoder_platform.fault_proxy import FaultProxy, through
-from encoder_platform.kube import Kube
+from encoder_platform.kube import JOB, Kube
 from encoder_platform.operator_process import OperatorProcess, kubeconfig_of_the_operator, operator_process
 from encoder_platform.plane import Plane
 from encoder_platform.scene import Scene
@@ -58,6 +60,13 @@ def stopped_operator(kube: Kube, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator that the test starts itself."""
     with operator_process(kube, tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+def no_other_preps(kube: Kube, stand_in: StandIn) -> None:
+    """Nothing is left of other tests' prep Jobs, for which an operator's limits hold as well."""
+    selector = f"{naming.COMPONENT}=prep"
+    wait_for("the end of other prep Jobs", lambda: not kube.all(JOB, None, selector), seconds=120)
 
 
 @pytest.fixture

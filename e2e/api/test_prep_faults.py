@@ -153,7 +153,7 @@ def test_an_evicted_or_blocked_pod_is_reported_and_the_same_job_continues(
     "never more running Jobs than allowed; all models are prepared in the end",
 )
 def test_never_more_preparations_than_allowed(
-    kube: Kube, scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
+    no_other_preps: None, kube: Kube, scene: Scene, stand_in: StandIn, stopped_operator: OperatorProcess
 ) -> None:
     names, limit = [f"m{number}" for number in range(6)], 2
     stand_in.prep = never

@@ -28,7 +28,7 @@ def tenants(kube: Kube) -> Iterator[tuple[Scene, Scene, Scene]]:
 
 
 @pytest.fixture
-def two_slots(stopped_operator: OperatorProcess) -> OperatorProcess:
+def two_slots(no_other_preps: None, stopped_operator: OperatorProcess) -> OperatorProcess:
     """An operator that runs two prep Jobs at once, of which a namespace may have one more than that."""
     stopped_operator.start(ENCODER_MAX_PREPS="2", ENCODER_MAX_PREPS_PER_NAMESPACE="3")
     stopped_operator.wait_ready()

@@ -53,6 +53,8 @@ class PrepSlots:
         self._waiting: dict[str, dict[NamespacedName, None]] = {}
         # number of the last slot that each namespace was given, in ascending order
         self._last_turn: dict[str, int] = {}
+        # models whose Jobs were set while all Jobs are listed: the list may be older
+        self._newer: set[NamespacedName] | None = None
         self._enqueue: Callable[[NamespacedName], None] = lambda key: None
 
     def on_free(self, enqueue: Callable[[NamespacedName], None]) -> None:
@@ -118,6 +120,8 @@ class PrepSlots:
             ended: Names of the Jobs that have a result and count for nothing.
         """
         self._reserved.discard(key)
+        if self._newer is not None:
+            self._newer.add(key)
         for jobs, found in ((self._running, running), (self._pending, pending), (self._ended, ended)):
             if names := frozenset(found):
                 jobs[key] = names
@@ -126,20 +130,31 @@ class PrepSlots:
         self._export()
         self._enqueue_next()
 
-    def reset(self, jobs: Iterable[Json], unread: Collection[str] = ()) -> None:
-        """Reset all slots from a list of prep Jobs. In the namespaces that were not read, everything stays as it is.
+    def begin_count(self) -> bool:
+        """Note that the Jobs are about to be listed for `reset`; return whether any is known, so that there is something to count."""
+        self._newer = set()
+        return bool(self._running or self._pending)
 
-        A Job is taken to hold its slot unless a reconcile has found before that it does not.
+    def reset(self, jobs: Iterable[Json], unread: Collection[str] = ()) -> None:
+        """Reset all slots from a list of prep Jobs, except those of models whose Jobs were set since the count began.
+
+        In the namespaces that were not read, everything stays as it is. A Job is taken to hold its slot unless a reconcile has found before that
+        it does not.
         """
+        newer, self._newer = self._newer or (), None
+
+        def stays(key: NamespacedName) -> bool:
+            return key.namespace in unread or key in newer
+
         unfinished: dict[NamespacedName, set[str]] = {}
         for job in jobs:
-            if not is_finished(job):
-                meta = job["metadata"]
-                key = NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])
+            meta = job["metadata"]
+            key = NamespacedName(meta["namespace"], meta["labels"][naming.MODEL])
+            if not is_finished(job) and not stays(key):
                 unfinished.setdefault(key, set()).add(meta["name"])
-        running = {key: names for key, names in self._running.items() if key.namespace in unread}
-        pending = {key: names for key, names in self._pending.items() if key.namespace in unread}
-        self._ended = {key: names for key, names in self._ended.items() if key in unfinished or key.namespace in unread}
+        running = {key: names for key, names in self._running.items() if stays(key)}
+        pending = {key: names for key, names in self._pending.items() if stays(key)}
+        self._ended = {key: names for key, names in self._ended.items() if key in unfinished or stays(key)}
         for key, listed in unfinished.items():
             names = listed - self._ended.get(key, frozenset())
             if still := names & self._pending.get(key, frozenset()):

@@ -7,24 +7,12 @@ detected here: Kopf reconnects it (`inactivity_timeout` in `watches.py`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
-import structlog
-
 from encoder_operator import naming
-from encoder_operator.client.client import Client
-from encoder_operator.client.errors import ApiServerError
-from encoder_operator.controller.namespaces import Namespaces
-from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
-from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.naming import NamespacedName
-from encoder_operator.revisions.hashing import Json
 from encoder_operator.state.observed import parse_version
 
-_LOG = structlog.get_logger()
-# models of one batch are read together
-_RESYNC_BATCH = 16
 WATCHED_KINDS = (naming.KIND, "Pod", "Service", "Job", "Deployment")
 
 
@@ -100,41 +88,3 @@ class WatchProgress:
     def models(self) -> frozenset[NamespacedName]:
         """Return the models that reconciles have read and that still existed."""
         return frozenset(self._read)
-
-
-async def resync(
-    client: Client,
-    queue: WorkQueue,
-    watch_progress: WatchProgress,
-    prep_slots: PrepSlots,
-    *,
-    period: float,
-    namespaces: Namespaces,
-) -> None:
-    """Enqueue every EncoderModel once per period, in batches, including deleted ones whose event was missed. Runs until cancelled."""
-
-    async def read(namespace: str) -> tuple[list[Json], list[Json]]:
-        models = await client.list_metadata(naming.KIND, namespace)
-        return models, await client.list("Job", namespace, *UNFINISHED_PREP_JOBS)
-
-    while True:
-        await asyncio.sleep(period)
-        try:
-            lists = await namespaces.read(read)
-        except ApiServerError as error:
-            _LOG.warning("resync failed", error=str(error))
-            continue
-        except Exception:
-            # the resync is the last safety net, and one malformed response must not end it
-            _LOG.exception("unexpected error during resync")
-            continue
-        found = [meta for models, _ in lists for meta in models if namespaces.serves(meta["namespace"])]
-        unfinished = [job for _, jobs in lists for job in jobs if namespaces.serves(job["metadata"]["namespace"])]
-        prep_slots.reset(unfinished, namespaces.unreadable)
-        keys = [NamespacedName(meta["namespace"], meta["name"]) for meta in found]
-        # a watch that starts again does not report what was deleted in the meantime
-        missing = watch_progress.models.difference(keys)
-        keys += [key for key in missing if key.namespace not in namespaces.unreadable]
-        groups = max(1, -(-len(keys) // _RESYNC_BATCH))
-        for i, key in enumerate(keys):
-            queue.enqueue(key, after=period / 2 * (i // _RESYNC_BATCH) / groups)

@@ -20,9 +20,10 @@ from encoder_operator.client.errors import ApiServerError
 from encoder_operator.client.leadership import Leadership
 from encoder_operator.controller import watches
 from encoder_operator.controller.namespaces import Namespaces, SelectedNamespaces, served_namespaces
-from encoder_operator.controller.prep_slots import UNFINISHED_PREP_JOBS, PrepSlots
+from encoder_operator.controller.prep_slots import PrepSlots
 from encoder_operator.controller.reconciler import Reconciler
-from encoder_operator.controller.watch_progress import WatchProgress, resync
+from encoder_operator.controller.resync import recount, resync, unfinished_prep_jobs
+from encoder_operator.controller.watch_progress import WatchProgress
 from encoder_operator.controller.workqueue import WorkQueue
 from encoder_operator.manager import health, leader_election
 from encoder_operator.manager.leader_election import LeaderElector
@@ -33,6 +34,8 @@ from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
 _RETRY_SECONDS = 2.0
+# so long may a prep Job that is gone keep a model waiting
+_RECOUNT_SECONDS = 30.0
 # reconciles that run at shutdown may finish their write
 _SHUTDOWN_GRACE_SECONDS = 1.0
 # longer than this blocks the next leader, and after ten seconds the kubelet kills the pod without a message
@@ -152,8 +155,11 @@ async def _run_controller(
 
     if isinstance(namespaces, SelectedNamespaces):
         namespaces.on_change(enqueue_again, reconciler.forget)
-    coroutine = resync(client, queue, watch_progress, prep_slots, period=settings.resync_seconds, namespaces=namespaces)
-    resyncing = asyncio.create_task(coroutine, name="resync")
+    rereads = (
+        resync(client, queue, watch_progress, period=settings.resync_seconds, namespaces=namespaces),
+        recount(client, prep_slots, period=min(_RECOUNT_SECONDS, settings.resync_seconds), namespaces=namespaces),
+    )
+    rereading = [asyncio.create_task(coroutine, name="resync") for coroutine in rereads]
     stopping = asyncio.create_task(stop.wait(), name="stop")
     own_tasks = asyncio.all_tasks()
     try:
@@ -183,7 +189,7 @@ async def _run_controller(
         await _cancel(running)
         return not failed
     finally:
-        await _cancel(resyncing)
+        await _cancel(*rereading)
         await _cancel(stopping)
         await queue.close()
 
@@ -217,9 +223,7 @@ async def _wait_for_crd(client: Client, prep_slots: PrepSlots, namespaces: Names
             # Kopf discovers resources only once, and would never watch a CustomResourceDefinition that is installed
             # later
             if await client.has_resource(naming.GROUP, naming.VERSION, naming.PLURAL):
-                lists = await namespaces.read(lambda name: client.list("Job", name, *UNFINISHED_PREP_JOBS))
-                found = [job for jobs in lists for job in jobs if namespaces.serves(job["metadata"]["namespace"])]
-                prep_slots.reset(found)
+                prep_slots.reset(await unfinished_prep_jobs(client, namespaces))
                 return
             if not logged:
                 _LOG.error("the API server does not serve EncoderModels; is the CustomResourceDefinition installed?")
