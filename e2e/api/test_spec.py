@@ -107,6 +107,8 @@ BAD = [
 ]
 # refused by the API server with the sentence, by the operator with its own words
 BAD_FIELDS = [
+    ({"rollout": {"maxSurge": -1}}, "spec.rollout.maxSurge in body should be greater than or equal to 0"),
+    ({"storage": {"create": {"size": -1}}}, "spec.storage.create.size in body should be greater than or equal to 0"),
     (
         {"prepare": {"parameters": {"wordsSplitter": "spacy"}}},
         'prepare.parameters.wordsSplitter: Unsupported value: "spacy"',

@@ -28,7 +28,9 @@ Quantity = Annotated[
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 IntOrPercent = Annotated[
-    Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]?|100)%$", max_length=4)],
+    # of a Deployment, which has 32 bits for it
+    Annotated[int, Field(ge=0, le=2**31 - 1)]
+    | Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]?|100)%$", max_length=4)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?$", max_length=32)]

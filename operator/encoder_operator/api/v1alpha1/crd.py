@@ -171,9 +171,10 @@ def _to_structural(node: Any, definitions: Json) -> Any:
         return node
     node = _resolve(node, definitions)
     if node.get("x-kubernetes-int-or-string"):
-        pattern = next(entry["pattern"] for entry in node["anyOf"] if "pattern" in entry)
         kept = {k: v for k, v in node.items() if k in ("default", "description", "x-kubernetes-int-or-string")}
-        return kept | {"pattern": pattern}
+        # a bound holds for integers only, and a pattern for strings
+        limits = {k: v for entry in node["anyOf"] for k, v in entry.items() if k in ("minimum", "maximum", "pattern")}
+        return kept | limits
     if "const" in node:
         # structural schemas do not support `const`
         node = {"enum": [node["const"]]} | {key: value for key, value in node.items() if key != "const"}

@@ -115,6 +115,13 @@ def test_quantities_as_kubernetes_has_them(quantity: str | int) -> None:
         ("storage.create", {"size": "lots"}),
         ("source.huggingFace", {"repo": "no-owner", "revision": "1" * 40}),
         ("suspend", "yes"),
+        ("storage.create", {"size": -1}),
+        ("serving.resources", {"requests": {"cpu": -1}}),
+        ("rollout.maxSurge", -1),
+        ("rollout.maxUnavailable", -1),
+        ("rollout.maxUnavailable", "-5%"),
+        # of a Deployment, which has 32 bits for it
+        ("rollout.maxSurge", 2**31),
     ],
 )
 def test_bad_values_are_refused_by_the_schema_and_by_the_operator(path: str, value: Any) -> None:
