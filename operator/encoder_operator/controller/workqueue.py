@@ -205,4 +205,5 @@ def _backoff(failures: int, error: OperatorError | None) -> float:
     longest = min(most, _INITIAL_BACKOFF * 2 ** min(failures - 1, 16))
     delay = random.uniform(longest / 2, longest)
     retry_after = error.retry_after if isinstance(error, Unavailable) and error.retry_after else 0.0
-    return max(delay, retry_after)
+    # a proxy may send a day, in which the model's next change would wait too
+    return max(delay, min(retry_after, _MAX_BACKOFF))

@@ -180,6 +180,8 @@ async def test_one_keys_failure_does_not_hold_up_another(queue: WorkQueue, looks
 
 def test_the_api_servers_own_delay_is_respected() -> None:
     assert workqueue._backoff(1, Unavailable("slow down", retry_after=60)) == 60
+    for more in (86400.0, float("inf")):
+        assert workqueue._backoff(1, Unavailable("slow down", retry_after=more)) == workqueue._MAX_BACKOFF
 
 
 async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) -> None:
