@@ -196,6 +196,7 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
         ({"extraEnv": [{"name": "ENCODER_IMAGES", "value": "{}"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "MALLOC_MMAP_THRESHOLD_", "value": "1"}]}, "extraEnv"),
         ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
         ({"settings": {"servingResources": {"limits": {"memory": "2 GB"}}}}, "servingResources"),
         ({"updates": {"window": {"start": "02:00"}}}, "updates.window: set both start and end"),
@@ -263,6 +264,18 @@ def test_a_release_may_have_any_name_that_helm_takes(either_helm: Helm, release:
         if argument.startswith("--name=")
     ]
     checks.check_name(name)
+
+
+def test_names_of_digits_stay_names(either_helm: Helm) -> None:
+    objects = either_helm.render({**ALL, "serviceAccount": {"name": "42"}, "priorityClassName": "42"})
+    assert chart.find(objects, "ServiceAccount", "42")
+    pods = [found["spec"]["template"]["spec"] for found in objects if found["kind"] == "Deployment"]
+    pods += [
+        found["spec"]["jobTemplate"]["spec"]["template"]["spec"] for found in objects if found["kind"] == "CronJob"
+    ]
+    assert [(pod["serviceAccountName"], pod.get("priorityClassName")) for pod in pods] == [("42", "42"), ("42", None)]
+    subjects = [subject["name"] for found in objects for subject in found.get("subjects", ())]
+    assert set(map(type, subjects)) == {str}
 
 
 def test_the_pod_of_the_test_runs_where_the_operator_may(helm: Helm) -> None:
