@@ -107,10 +107,16 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
                 target_plan.deadline.requeue_after if target_plan.deadline else None,
                 _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
                 _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
-                _STARTING_POLL_SECONDS if any(pod.starts_on_node for pod in observed.pods) else None,
+                _STARTING_POLL_SECONDS if _any_pod_starts(observed) else None,
             ]
         ),
     )
+
+
+def _any_pod_starts(observed: ObservedState) -> bool:
+    """Return whether a serving or parity pod is starting. What keeps it from that is in Events, which are not watched."""
+    jobs = (pod for job in observed.parity_jobs for pod in job.pods)
+    return any(pod.starts_on_node for pod in (*observed.pods, *jobs))
 
 
 def _plan_target(

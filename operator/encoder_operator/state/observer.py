@@ -72,8 +72,11 @@ class Observer:
         )
         verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
-        serving = {pod["metadata"]["uid"] for pod in _with_component(pods, "serving")}
-        parsed = await self._with_serving_problem(namespace, parsed, serving)
+        serving, comparing = (
+            {pod["metadata"]["uid"] for pod in _with_component(pods, component)} for component in ("serving", "parity")
+        )
+        for late in (serving, comparing):
+            parsed = await self._with_problem_of_oldest(namespace, parsed, late)
         return ObservedState(
             now=self._client.now,
             pvc=observed.parse_pvc(pvc) if pvc and "deletionTimestamp" not in pvc["metadata"] else None,
@@ -137,13 +140,13 @@ class Observer:
         self._node_problems[pod.node] = (now, problem)
         return problem
 
-    async def _with_serving_problem(self, namespace: str, pods: list[Pod], serving: set[str]) -> list[Pod]:
-        """Add what keeps a serving pod from starting. One pod is enough for the status, so only the Events of the oldest one are read."""
+    async def _with_problem_of_oldest(self, namespace: str, pods: list[Pod], uids: set[str]) -> list[Pod]:
+        """Add what keeps one of these pods from starting. One is enough for the status, so only the Events of the oldest one are read."""
         now = self._client.now
         late = [
             pod
             for pod in pods
-            if pod.uid in serving
+            if pod.uid in uids
             and pod.starts_on_node
             and not pod.deleting
             and (now - pod.created).total_seconds() >= _START_GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""Serving pods that a container of the user, a Secret or a volume keeps from starting: the cause is in the status at once."""
+"""Serving and parity pods that a container of the user, a Secret or a volume keeps from starting: the cause is in the status at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from encoder_operator.revisions.hashing import Json
-from encoder_operator.tests.harness import Harness
+from encoder_operator.tests.harness import Harness, controller
 
 WAITS: Json = {"waiting": {"reason": "PodInitializing"}}
 CRASHED: Json = {"exitCode": 3, "reason": "Error", "message": "no such host\n"}
@@ -122,3 +122,28 @@ async def test_what_only_events_say_is_reported_until_the_pod_goes_on(event: str
     await happens("Pulling", "pulling image", 3)
     assert harness.condition("Available") == ("False", "NoReadyPods")
     assert harness.condition("Degraded")[0] == "False"
+
+
+async def test_what_keeps_a_parity_pod_from_starting_is_in_the_status() -> None:
+    harness = Harness()
+    while not (jobs := harness.fake.of("jobs", component="parity")):
+        harness.jobs()
+        harness.deployment()
+        await harness.reconcile()
+    (job,), (compared,) = jobs, harness.fake.of("pods", component="serving")
+    engine = container("parity", waiting("ContainerCreating"))
+    metadata = {
+        "name": f"{job['metadata']['name']}-x",
+        "namespace": "demo",
+        "labels": job["spec"]["template"]["metadata"]["labels"],
+        "ownerReferences": [controller("Job", job)],
+    }
+    status = {"phase": "Pending", "containerStatuses": [engine]}
+    pod = harness.fake.put("pods", {"metadata": metadata, "spec": {"nodeName": "node"}, "status": status})
+    said = 'Multi-Attach error for volume "pvc-1"'
+    event = {"reason": "FailedAttachVolume", "message": said, "involvedObject": {"uid": pod["metadata"]["uid"]}}
+    harness.fake.put("events", {"metadata": {"name": "attach", "namespace": "demo"}, **event})
+    # Events are not watched
+    assert await harness.reconcile() == 30.0
+    name = f"Job {job['metadata']['name']} for pod {compared['metadata']['name']}"
+    assert harness.message("Verified") == f"{name} cannot start: {said}"
