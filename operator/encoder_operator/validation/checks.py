@@ -13,7 +13,7 @@ from encoder_operator.status.reasons import Reason
 from encoder_operator.validation import pod_template, tenancy, vllm_args
 from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins import parameters
-from encoder_plugins.plugin import Plugin
+from encoder_plugins.plugin import Plugin, resolve
 
 # seconds that a serving pod needs to shut down: the drain of encoder_plugins, and a margin
 GRACE_SECONDS = 90
@@ -30,6 +30,7 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     _check_limits(spec.serving, plugin)
     _check_media(spec.serving, plugin)
     _check_parameters(spec.prepare, plugin)
+    _check_thresholds(spec, plugin)
     _check_label_sets(spec, plugin)
     _check_arguments(spec)
     _check_loading(spec)
@@ -169,6 +170,20 @@ def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:
         parameters.check(plugin, prepare.parameters)
     except ValueError as error:
         raise NotAccepted(Reason.INVALID_SPEC, f"spec.prepare.parameters.{error}") from None
+
+
+def _check_thresholds(spec: Spec, plugin: Plugin) -> None:
+    overrides, serving = spec.parity.thresholds, spec.serving
+    if not overrides or spec.parity.mode == "Disabled":
+        return
+    # imported here: it needs numpy, whose memory only an operator with such a model has to spend
+    from encoder_plugins.parity import verdict
+
+    dtype = serving.dtype or plugin.dtype(serving.accelerator)
+    try:
+        verdict.tolerance_of(resolve(plugin.parity), dtype, overrides, quantization=serving.quantization)
+    except ValueError as error:
+        raise NotAccepted(Reason.INVALID_SPEC, f"spec.parity.thresholds: {error}") from None
 
 
 def _check_label_sets(spec: Spec, plugin: Plugin) -> None:

@@ -93,6 +93,21 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             "spec.prepare.parameters.languages: is 'xx'; supported: af, ar, bg,",
         ),
         (
+            {"spec.parity": {"thresholds": {"cosine": "0.9", "noise_ratio": "2"}}},
+            Reason.INVALID_SPEC,
+            "spec.parity.thresholds: float32 has no metric noise_ratio; there is: cosine, max_abs_error",
+        ),
+        (
+            GPU | {"spec.serving.quantization": "fp8", "spec.parity": {"thresholds": {"cosin": "0.9"}}},
+            Reason.INVALID_SPEC,
+            "spec.parity.thresholds: fp8 has no metric cosin; there is: cosine, max_abs_error, noise_ratio",
+        ),
+        (
+            {"spec.parity": {"thresholds": {"cosine": "1e999"}}},
+            Reason.INVALID_SPEC,
+            "spec.parity.thresholds: a threshold must be a finite number",
+        ),
+        (
             {"spec.labelSets": [{"name": "a", "sha256": "0" * 64, "url": "http://web/a.jsonl"}]},
             Reason.INVALID_SPEC,
             "spec.labelSets: plugin sentence_transformer takes no label sets",
@@ -186,6 +201,9 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
     "changes",
     [
         {"spec.serving.limits": {"texts": 8}},
+        GPU | {"spec.parity": {"thresholds": {"noise_ratio": "2"}}},
+        # ignored
+        {"spec.parity": {"mode": "Disabled", "thresholds": {"noise_ratio": "2"}}},
         {"spec.serving.args": ["--seed=1"], "spec.serving.env": [{"name": "A", "value": "b"}]},
         {"spec.serving.podTemplate": {"spec": {"terminationGracePeriodSeconds": 90}}},
         {"spec.serving.loadFormat": "safetensors"},
