@@ -23,6 +23,9 @@ _TEXT_SUFFIXES = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 # files that a training run leaves beside the weights, pickled too, and that nobody loads to serve
 _TRAINING_STATE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|trainer_state)[\w-]*\.\w+")
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+# a pointer has less
+LARGEST_POINTER = 1024
 _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -93,7 +96,7 @@ def select_folders(files: Sequence[SourceFile], folders: Iterable[str]) -> Selec
     for folder in folders:
         inside = in_folder(files, folder)
         weights = weights_in(inside)
-        sharded = any(_SHARD.fullmatch(PurePosixPath(file.path).name) for file in weights)
+        sharded = bool(weights) and PurePosixPath(weights[0].path).name != "model.safetensors"
         taken += [*weights, *texts_in(inside, sharded=sharded)]
         code += [file for file in inside if file.path.endswith(".py")]
         if not weights:
@@ -102,8 +105,9 @@ def select_folders(files: Sequence[SourceFile], folders: Iterable[str]) -> Selec
 
 
 def in_folder(files: Iterable[SourceFile], folder: str) -> list[SourceFile]:
-    """Return the files directly in a folder; the root is the empty one."""
-    return [file for file in files if str(PurePosixPath(file.path).parent) == (folder or ".")]
+    """Return the files directly in a folder; the root is the empty one. Not those that macOS puts beside them."""
+    inside = [file for file in files if str(PurePosixPath(file.path).parent) == (folder or ".")]
+    return [file for file in inside if not PurePosixPath(file.path).name.startswith("._")]
 
 
 def weights_in(inside: Sequence[SourceFile]) -> list[SourceFile]:
@@ -113,7 +117,8 @@ def weights_in(inside: Sequence[SourceFile]) -> list[SourceFile]:
     if "model.safetensors" in by_name:
         return [by_name["model.safetensors"]]
     if any(PurePosixPath(file.path).name == INDEX for file in inside):
-        return [file for name, file in by_name.items() if _SHARD.fullmatch(name)]
+        # shards of other names are taken with whatever is beside them
+        return [file for name, file in by_name.items() if _SHARD.fullmatch(name)] or found
     return found
 
 
@@ -188,6 +193,40 @@ def refuse_code(path: str, content: bytes, listing: Iterable[str]) -> None:
         raise Unsupported(f"{path} is nested too deeply") from None
     if found:
         raise RemoteCodeRefused(f"{path} has an auto_map, which names code of a repository; it is not trusted")
+
+
+def require_shards(index: str, content: bytes, selected: Iterable[str]) -> None:
+    """Require every file that an index of weights names, before the first of them is downloaded.
+
+    Args:
+        index: The index's path in the checkpoint.
+        content: Its bytes.
+        selected: The path of every file that is taken.
+
+    Raises:
+        SourceFileNotFound: A file that it names is not among them.
+        Unsupported: It is not an index.
+    """
+    parsed = parse_json(index, content)
+    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise Unsupported(f"{index} has no weight_map from names of tensors to names of files")
+    folder = PurePosixPath(index).parent
+    missing = {str(folder / name) for name in weight_map.values()} - set(selected)
+    if missing:
+        raise SourceFileNotFound(f"{min(missing)} is missing: {index} has tensors in it")
+
+
+def refuse_pointer(path: str, content: bytes) -> None:
+    """Refuse a file that stands for another one: a clone of a repository without git LFS has such files.
+
+    Raises:
+        Unsupported: It is a pointer.
+    """
+    if content.startswith(_LFS_POINTER):
+        raise Unsupported(
+            f"{path} is a pointer of git LFS and not the file itself: run `git lfs pull` where it is from"
+        )
 
 
 def is_root_weights(file: SourceFile) -> bool:

@@ -9,7 +9,6 @@ import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -27,7 +26,10 @@ def convert(source: Path, target: Path) -> list[str]:
     """
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        # bytes that are no pickle may fail in any instruction
         raise PickleRefused(f"{source.name} holds more than tensors, or is damaged: {repr(error)[:200]}") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise PickleRefused(f"{source.name} is not a table of tensors by name")

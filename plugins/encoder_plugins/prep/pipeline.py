@@ -319,6 +319,10 @@ class _Preparation:
         if not self._request.trust_remote_code and not selected.code_is_optional:
             for path in (file.path for file in selected.files if file.path.endswith(".json")):
                 checkpoint_files.refuse_code(path, (self._published / path).read_bytes(), listing)
+        taken = [file.path for file in selected.files]
+        for path in taken:
+            if Path(path).name == checkpoint_files.INDEX:
+                checkpoint_files.require_shards(path, (self._published / path).read_bytes(), taken)
         # a module's own weights may be pickled, and the check reads their shapes
         early = all("/" not in file.path for file in selected.pickles)
         if early:
@@ -349,6 +353,8 @@ class _Preparation:
         self._staging.partial.mkdir(exist_ok=True)
         partial = self._staging.partial / name
         source.fetch(file, partial, self._progress)
+        if partial.stat().st_size < checkpoint_files.LARGEST_POINTER:
+            checkpoint_files.refuse_pointer(file.path, partial.read_bytes())
         self._received.note(file, partial)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)

@@ -53,8 +53,8 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
 
 
 def root_of(folder: Path) -> Path:
-    """Return the folder that holds the checkpoint: where a tar has one folder and nothing beside it, that one."""
-    entries = list(folder.iterdir())
+    """Return the folder that holds the checkpoint: where a tar has one folder and only hidden files beside it, that one."""
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
 
 

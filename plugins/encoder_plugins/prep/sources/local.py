@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from encoder_plugins.artifact.manifest import canonical_json
+from encoder_plugins.artifact.manifest import canonical_json, is_inside
 from encoder_plugins.errors import ChecksumMismatch, SourceFileNotFound, Unsupported
 from encoder_plugins.prep import checksums
 from encoder_plugins.prep.checkpoint import SourceFile
@@ -33,14 +33,17 @@ class FolderSource:
 
         Raises:
             SourceFileNotFound: There is no such folder, or nothing in it.
-            Unsupported: A link leads out of the folder, or something is no file.
+            Unsupported: A link leads out of the folder, or something is no file, or may not be read.
             ChecksumMismatch: The content is not that of the requested revision.
         """
         if not self._root.is_dir():
             raise SourceFileNotFound(f"{self._root} is not a folder")
-        paths = sorted(self._files())
-        progress.start("listing", sum((self._root / path).stat().st_size for path in paths))
-        files = tuple(self._hashed(path, progress) for path in paths)
+        try:
+            paths = sorted(self._files())
+            progress.start("listing", sum((self._root / path).stat().st_size for path in paths))
+            files = tuple(self._hashed(path, progress) for path in paths)
+        except PermissionError as error:
+            raise Unsupported(f"user {os.getuid()} may not read {error.filename}: change its mode or owner") from error
         if not files:
             raise SourceFileNotFound(f"{self._root} is empty")
         listed = canonical_json([[file.path, file.size, file.sha256] for file in files])
@@ -86,11 +89,14 @@ class FolderSource:
 
     def _files(self) -> Iterator[str]:
         """Find every file; links are followed to files of the folder, and refused where they leave it."""
-        for folder, folders, names in os.walk(self._root):
+        for folder, folders, names in os.walk(self._root, onerror=_refuse):
             for name in [*folders, *names]:
                 path = Path(folder, name)
                 inside = path.relative_to(self._root).as_posix()
-                target = path.resolve()
+                if not is_inside(inside):
+                    raise Unsupported(f"the folder {self._root} holds {inside!r}, which is not a plain relative path")
+                # a link in a circle leads to itself
+                target = Path(os.path.realpath(path))
                 if not target.is_relative_to(self._root):
                     raise Unsupported(f"{inside} is a link that leaves the folder {self._root}")
                 if path.is_symlink() and target.is_dir():
@@ -98,3 +104,9 @@ class FolderSource:
                 if not target.is_dir() and not target.is_file():
                     raise Unsupported(f"{inside} is neither a file nor a folder")
             yield from (Path(folder, name).relative_to(self._root).as_posix() for name in names)
+
+
+def _refuse(error: OSError) -> None:
+    # of a file system, and not of its user
+    if Path(error.filename).name != "lost+found":
+        raise error

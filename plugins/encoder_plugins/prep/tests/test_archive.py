@@ -123,6 +123,7 @@ def test_a_tar_is_recognised_by_how_it_begins(tmp_path: Path, mode: str) -> None
 
 def test_the_checkpoint_is_the_only_folder_or_everything(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
+    (tmp_path / "._one").touch()
     assert archive.root_of(tmp_path) == tmp_path / "one"
     (tmp_path / "two").mkdir()
     assert archive.root_of(tmp_path) == tmp_path

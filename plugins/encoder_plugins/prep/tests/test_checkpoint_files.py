@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from encoder_plugins.prep.checkpoint_files import (
     module_folders,
     refuse_code,
     refuse_escapes,
+    require_shards,
     select_folders,
 )
 
@@ -47,11 +49,31 @@ def test_other_formats_of_the_same_weights_stay_behind() -> None:
         ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
         # the only one is found by the index, too
         ["model-00001-of-00001.safetensors"],
+        # of which another process has made the names
+        ["part_1.safetensors", "part_2.safetensors"],
     ],
 )
 def test_shards_come_with_their_index_and_without_other_weights(shards: list[str]) -> None:
     files = [*shards, "model.safetensors.index.json"]
-    assert chosen(*files, "consolidated.safetensors", "pytorch_model.bin.index.json") == (set(files), set())
+    others = ["pytorch_model.bin.index.json", "._model-00001-of-00002.safetensors", "._config.json"]
+    others += ["consolidated.safetensors"] if shards[0].startswith("model-") else []
+    assert chosen(*files, *others) == (set(files), set())
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}, None),
+        ({"weight_map": {"a": "1.safetensors", "b": "3.safetensors"}}, "2_Dense/3.safetensors is missing: 2_Dense/"),
+        ({"weight_map": {"a": "../model.safetensors"}}, "is missing"),
+        ({"weight_map": {"a": 1}}, "has no weight_map"),
+        ([], "has no weight_map"),
+    ],
+)
+def test_an_index_names_files_that_are_taken(content: object, error: str | None) -> None:
+    taken = ["model.safetensors", "2_Dense/1.safetensors", "2_Dense/2.safetensors"]
+    with nullcontext() if error is None else pytest.raises((SourceFileNotFound, Unsupported), match=error):
+        require_shards("2_Dense/model.safetensors.index.json", json.dumps(content).encode(), taken)
 
 
 def test_modules_bring_their_folders() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from encoder_plugins import errors
 from encoder_plugins.artifact.manifest import canonical_json
+from encoder_plugins.prep import checksums
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.local import FolderSource
@@ -67,6 +70,7 @@ def test_a_folder_without_files_is_not_found(tmp_path: Path) -> None:
         ("b", "is a link to a folder"),
         (".", "is a link to a folder"),
         ("nowhere", "is neither a file nor a folder"),
+        ("entry", "is neither a file nor a folder"),
         ("pipe", "is neither a file nor a folder"),
     ],
 )
@@ -82,6 +86,34 @@ def test_what_is_no_file_of_the_folder_is_refused(folder: Path, target: str, say
     with pytest.raises(errors.Unsupported, match=says) as caught:
         FolderSource(folder, None).listing(quiet())
     assert str(caught.value).startswith(f"{below}/entry" if below else "entry")
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\nb"])
+def test_a_name_that_no_message_can_hold_is_refused(folder: Path, name: bytes) -> None:
+    (folder / os.fsdecode(name)).touch()
+    with pytest.raises(errors.Unsupported, match="which is not a plain relative path"):
+        FolderSource(folder, None).listing(quiet())
+
+
+@pytest.mark.parametrize("name", ["b", "c"])
+def test_what_this_user_may_not_read_is_refused_by_its_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (folder / "lost+found").mkdir()
+
+    def refused(real: Callable[..., Any], *names: str) -> Callable[..., Any]:
+        def call(path: str | Path, *arguments: Any) -> Any:
+            if Path(path).name in names:
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *arguments)
+
+        return call
+
+    # root may read anything, so the refusal is made here
+    monkeypatch.setattr(os, "scandir", refused(os.scandir, "lost+found", name))
+    monkeypatch.setattr(checksums, "sha256_of", refused(checksums.sha256_of, name))
+    with pytest.raises(errors.Unsupported, match=f"may not read {folder / name}"):
+        FolderSource(folder, None).listing(quiet())
 
 
 def test_a_link_to_the_folder_itself_is_the_folder(folder: Path) -> None:

@@ -92,7 +92,14 @@ def _saved(folder: Path) -> bytes:
 
 # what torch raises for each of them is another type of error
 @pytest.mark.parametrize(
-    "content", [lambda _: b"", lambda _: b"no pickle" * 1000, lambda folder: _saved(folder)[:2000], lambda _: b"PK\3\4"]
+    "content",
+    [
+        lambda _: b"the same weights",
+        lambda _: b"",
+        lambda _: b"no pickle" * 1000,
+        lambda folder: _saved(folder)[:2000],
+        lambda _: b"PK\3\4",
+    ],
 )
 def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, content: Callable[[Path], bytes]) -> None:
     (tmp_path / "x.bin").write_bytes(content(tmp_path))

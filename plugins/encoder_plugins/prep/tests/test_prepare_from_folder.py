@@ -126,6 +126,25 @@ def test_links_that_leave_the_folder_are_refused(
         prepare(requested(str(checkpoint)), progress)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_a_pointer_of_git_lfs_is_named(requested: Requested, progress: Progress, checkpoint: Path, name: str) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 90868376\n"
+    (checkpoint / name).write_text(pointer)
+    with pytest.raises(errors.Unsupported, match=f"{name} is a pointer of git LFS"):
+        prepare(requested(str(checkpoint)), progress)
+
+
+def test_a_missing_shard_is_named_before_the_others_are_fetched(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    shards = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    (checkpoint / "model.safetensors").rename(checkpoint / shards[0])
+    index = {"weight_map": {f"tensor{number}": shard for number, shard in enumerate(shards)}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(errors.SourceFileNotFound, match=f"{shards[1]} is missing: model.safetensors.index.json"):
+        prepare(requested(str(checkpoint)), progress)
+
+
 def test_a_missing_folder_is_not_found(requested: Requested, progress: Progress, tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
