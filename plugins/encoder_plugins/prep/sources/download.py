@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
@@ -23,9 +24,10 @@ def receive(file: SourceFile, partial: Path, open_at: Open, retries: Retries, pr
         ChecksumMismatch: The bytes are not those that the source promised; they are removed.
         PrepareError: The source refused, stalled, or failed for too long.
     """
-    if partial.exists():
-        progress.skip(partial.stat().st_size)
-    retries.run(lambda: _stream(file, partial, open_at, retries, progress), progress)
+    there = partial.stat().st_size if partial.exists() else 0
+    progress.skip(there)
+    furthest = _Furthest(there)
+    retries.run(lambda: _stream(file, partial, open_at, retries, progress, furthest), progress)
     try:
         check(file, partial)
     except ChecksumMismatch:
@@ -33,7 +35,22 @@ def receive(file: SourceFile, partial: Path, open_at: Open, retries: Retries, pr
         raise
 
 
-def _stream(file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress) -> None:
+@dataclass(slots=True)
+class _Furthest:
+    """How many bytes of a file have been received at most: a source without ranges begins again after each failure."""
+
+    end: int
+
+    def moved_to(self, end: int) -> int:
+        """Return how many bytes up to ``end`` had not been received before."""
+        new = max(0, end - self.end)
+        self.end += new
+        return new
+
+
+def _stream(
+    file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress, furthest: _Furthest
+) -> None:
     """Make one request for what is missing of a file."""
     start = partial.stat().st_size if partial.exists() else 0
     if 0 <= file.size < start:
@@ -56,7 +73,7 @@ def _stream(file: SourceFile, partial: Path, open_at: Open, retries: Retries, pr
             # whatever ends this process, the next one has every byte that was received
             target.flush()
             progress.add(len(chunk))
-            retries.count_bytes(len(chunk))
+            retries.count_bytes(furthest.moved_to(start))
     if start < file.size:
         raise TryAgain(DownloadFailed(f"{file.path} ended after {start} of {file.size} bytes"))
     if 0 <= file.size < start:

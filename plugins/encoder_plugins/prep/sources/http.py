@@ -87,11 +87,13 @@ class WebSource:
         def attempt() -> SourceFile:
             with self._translated(file.path):
                 answer = self._client.head(self._url(file), headers={"Accept-Encoding": "identity"})
-            if answer.status_code in {405, 501}:
+            # a signed address is for one method, and a refusal of both is found by the download
+            if answer.status_code in {403, 405, 501}:
                 return file
             self._refuse(answer, file.path)
             length = answer.headers.get("Content-Length", "")
-            return replace(file, size=int(length)) if length.isdecimal() else file
+            # 0 may only say that the answer to this request has no body
+            return replace(file, size=int(length) or -1) if length.isdecimal() else file
 
         return self._retries.run(attempt, progress)
 
@@ -161,7 +163,8 @@ class WebSource:
                 return
             self._refuse(answer, file.path)
             partly = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-            yield (start if partly else 0), answer.iter_bytes()
+            # what is stored compressed may be sent as such, and its sha256 is of that
+            yield (start if partly else 0), answer.iter_raw()
 
     def _url(self, file: SourceFile) -> str:
         """Name a file's address: of the document itself, or of a file beside the list."""

@@ -21,7 +21,7 @@ class RetryPolicy:
 
     Attributes:
         stall_seconds: Seconds without a byte after which the attempt ends.
-        attempts: Failures in a row, without a byte received in between, before the attempt ends.
+        attempts: Failures in a row, without a new byte received in between, before the attempt ends.
         backoff: Seconds before the second try; doubled each time.
         longest_wait: A Retry-After of more than this many seconds ends the attempt.
     """
@@ -54,9 +54,9 @@ class Retries:
         self._last_byte = time.monotonic()
         self._received = 0
 
-    def count_bytes(self, count: int) -> None:
-        """Record that bytes were received."""
-        self._received += count
+    def count_bytes(self, new: int) -> None:
+        """Record that bytes were received, of which ``new`` had not been received before."""
+        self._received += new
         self._last_byte = time.monotonic()
 
     def timed_out(self, what: str, host: str) -> Exception:
@@ -90,12 +90,13 @@ class Retries:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which has seconds or a date; None where it has neither."""
+    """Return the seconds of a Retry-After header, which has seconds or a date; None where it has neither, or leaves no time."""
     text = (value or "").strip()
     if text.isdecimal():
-        return float(text)
+        return float(text) or None
     try:
         until = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return max(0.0, (until - datetime.now(UTC)).total_seconds()) if until.tzinfo else None
+    left = (until - datetime.now(UTC)).total_seconds() if until.tzinfo else 0.0
+    return left if left > 0 else None

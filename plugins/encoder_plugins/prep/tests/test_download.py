@@ -108,6 +108,18 @@ def test_an_answer_that_ends_early_is_continued_as_often_as_the_policy_allows(
     assert requested == [0, *[HALF] * (RetryPolicy().attempts - 1)]
 
 
+def test_a_source_that_begins_again_each_time_is_given_up(tmp_path: Path, naps: list[float]) -> None:
+    def fails_after(end: int) -> Callable[[int], tuple[int, Iterator[bytes]]]:
+        return lambda _: (0, iter([CONTENT[:end]]))
+
+    # what counts is how far one answer came
+    ends = [100, 50, 200, 200, *repeat(150, 9)]
+    open_at, requested = source(*map(fails_after, ends))
+    with pytest.raises(DownloadFailed, match=f"ended after 150 of {len(CONTENT)} bytes"):
+        receive(FILE, tmp_path / "partial", open_at, Retries(RetryPolicy()), Progress(lambda _: None))
+    assert len(requested) == 3 + RetryPolicy().attempts - 1
+
+
 def test_an_endless_answer_ends_where_the_file_should(tmp_path: Path) -> None:
     sent: list[bytes] = []
 

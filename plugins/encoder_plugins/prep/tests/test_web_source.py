@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -193,8 +194,9 @@ def test_a_file_of_a_tar_becomes_a_partial_file_and_is_checked(
     ("status", "headers", "size"),
     [
         (200, {"Content-Length": "8"}, 8),
-        (200, {"Content-Length": "0"}, 0),
+        (200, {"Content-Length": "0"}, -1),
         (200, {"Transfer-Encoding": "chunked"}, -1),
+        (403, {}, -1),
         (405, {}, -1),
         (501, {}, -1),
     ],
@@ -234,10 +236,10 @@ def test_a_status_is_a_reason_for_sizes_and_files(
     found = source("list", b"")
     file = SourceFile(path="a b", size=-1, sha256=CONFIG_SHA256)
     server.statuses["/a b"] = (status, {})
-    for request in (
-        lambda: found.completed(file, collected()[0]),
-        lambda: found.fetch(file, staging.root / "partial", collected()[0]),
-    ):
+    requests: list[Callable[[], object]] = [lambda: found.fetch(file, staging.root / "partial", collected()[0])]
+    # an address may be signed for the download alone
+    requests += [lambda: found.completed(file, collected()[0])] if status != 403 else []
+    for request in requests:
         with pytest.raises(error, match=f"127.0.0.1 answered {status}") as caught:
             request()
         assert type(caught.value) is error
@@ -276,6 +278,14 @@ def test_a_server_that_knows_no_ranges_sends_the_whole_file_again(
     found.fetch(file, partial, collected()[0])
     assert partial.read_bytes() == CONFIG
     assert server.requests == [("GET", "/config.json", "bytes=3-")]
+
+
+def test_what_is_stored_compressed_is_taken_as_it_is_stored(
+    server: WebServer, staging: Staging, source: Source
+) -> None:
+    packed = gzip.compress(tar(**{"config.json": CONFIG}))
+    found, server.extra = source("m.tgz", packed), {"Content-Encoding": "gzip"}
+    assert [file.path for file in found.listing(collected()[0])] == ["config.json"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class WebServer(ThreadingHTTPServer):
         root: The folder.
         statuses: What is answered instead of a file: status and headers, by path.
         always: The same for every path.
+        extra: Headers that are sent with each whole file.
         bodies: What is answered to a path that begins so.
         requests: Method, path and Range of each request.
         authorizations: The Authorization header of each request; None where it has none.
@@ -30,6 +31,7 @@ class WebServer(ThreadingHTTPServer):
         self.root = root
         self.statuses: dict[str, tuple[int, dict[str, str]]] = {}
         self.always: tuple[int, dict[str, str]] | None = None
+        self.extra: dict[str, str] = {}
         self.bodies: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, str]] = []
         self.authorizations: list[str | None] = []
@@ -69,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "Range" in self.headers:
             self._answer(206, content[start:], {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"})
         else:
-            self._answer(200, content, {})
+            self._answer(200, content, self.server.extra)
 
     def do_HEAD(self) -> None:
         self.do_GET()
