@@ -50,6 +50,11 @@ _REFUSED = frozenset(
         "XAdminUserNotFound",
     }
 )
+_GIVE = "give credentials that may list and read it"
+# the environment has no credentials, or half of them
+_NO_IDENTITY = (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound)
+# the agent or the metadata server of a workload identity does not answer, or not yet
+_IDENTITY_UNREACHABLE = (exceptions.CredentialRetrievalError, exceptions.MetadataRetrievalError)
 _BUSY = frozenset({"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"})
 
 
@@ -173,6 +178,10 @@ class ObjectStoreSource:
         except RecursionError as error:
             # the client follows a redirect by a new request, and what responds is not an object store
             raise Unsupported(f"{what}: {self._host} redirects for ever") from error
+        except _NO_IDENTITY as error:
+            raise AuthFailed(f"{what}: {error}; {_GIVE}") from error
+        except _IDENTITY_UNREACHABLE as error:
+            raise TryAgain(DownloadFailed(f"{what}: {error}")) from error
         except exceptions.BotoCoreError as error:
             # an impossible bucket name or region: refused before a byte is sent
             raise Unsupported(f"{what}: {error}") from error
@@ -196,7 +205,12 @@ def _client(
         response_checksum_validation="when_required",
     )
     try:
+        # credentials of the environment are looked for here
         return session.create_client("s3", region_name=region or "us-east-1", endpoint_url=endpoint, config=config)
+    except _NO_IDENTITY as error:
+        raise AuthFailed(f"{error}; {_GIVE}") from error
+    except _IDENTITY_UNREACHABLE as error:
+        raise DownloadFailed(str(error)) from error
     except (exceptions.BotoCoreError, ValueError) as error:
         raise Unsupported(f"no such S3 endpoint or region: {error}") from error
 
@@ -223,7 +237,7 @@ def _refusal(error: exceptions.ClientError, what: str, host: str) -> Exception:
     if status == 412:
         return ChecksumMismatch(f"{what} was changed in the bucket while it was prepared: try again when it rests")
     if code in _REFUSED or status in {401, 403}:
-        return AuthFailed(f"{message}; give credentials that may list and read it")
+        return AuthFailed(f"{message}; {_GIVE}")
     if status in {404, 410}:
         return SourceFileNotFound(message)
     if code in _BUSY or status == 429:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -238,3 +239,35 @@ def test_a_store_that_cannot_report_a_change_is_refused(
         request = requested("s3://models/tiny", revision=None, endpoint=server.address)
         with pytest.raises(errors.Unsupported, match="ETag"):
             prepare(request, progress)
+
+
+@pytest.mark.parametrize(
+    ("variables", "error", "says"),
+    [
+        ({}, errors.AuthFailed, "Unable to locate credentials; give"),
+        ({"AWS_ACCESS_KEY_ID": "key"}, errors.AuthFailed, "missing: AWS_SECRET_ACCESS_KEY; give"),
+        ({"AWS_PROFILE": "nobody"}, errors.AuthFailed, r"profile \(nobody\) could not be found; give"),
+        # its agent may start later than this pod
+        (
+            {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/"},
+            errors.DownloadFailed,
+            "retrieving credentials",
+        ),
+    ],
+)
+def test_a_workload_without_an_identity_is_told_from_a_wrong_address(
+    requested: Requested,
+    progress: Progress,
+    monkeypatch: pytest.MonkeyPatch,
+    naps: list[float],
+    variables: dict[str, str],
+    error: type[errors.PrepareError],
+    says: str,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in ({"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere"} | variables).items():
+        monkeypatch.setenv(name, value)
+    request = requested("s3://models/x", revision=None, endpoint="http://127.0.0.1:9", ambient_credentials=True)
+    with pytest.raises(error, match=says):
+        prepare(request, progress)
