@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -192,6 +193,17 @@ def _generate(parsed: argparse.Namespace) -> int:
     return 1 if stale and parsed.check else 0
 
 
+class _ForKubectl(yaml.SafeDumper):
+    """Quotes strings that kubectl, but not PyYAML, reads as numbers: `1e3` may be a hash, or the value of a variable."""
+
+
+_ForKubectl.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+)$"),
+    list("-+.0123456789"),
+)
+
+
 def _read(path: Path) -> str | None:
     return path.read_text() if path.exists() else None
 
@@ -211,6 +223,7 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
     known = render.ClusterFacts(
         digest=parsed.digest, reference=parsed.reference, inputs=inputs, one_node=parsed.one_node
     )
+    separator = ""
     for document in documents:
         if wrong := _manifest_error(document):
             sys.stderr.write(f"{parsed.file}: {wrong}\n")
@@ -221,7 +234,10 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
             sys.stderr.write(f"{document['metadata']['name']}: {error.reason}: {error.message}\n")
             return 65
         # the round trip through JSON writes repeated parts out instead of as YAML anchors
-        sys.stdout.write(yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=False, width=120))
+        plain = json.loads(json.dumps(found))
+        text = yaml.dump_all(plain, Dumper=_ForKubectl, sort_keys=False, width=120)
+        sys.stdout.write(f"{separator}{text}")
+        separator = "---\n"
     return 0
 
 

@@ -100,8 +100,18 @@ def test_render_takes_a_list_as_kubectl_prints_it(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": models}))
     done = run(tmp_path, "render", str(file))
     assert done.returncode == 0, done.stderr
-    names = [found["metadata"]["name"] for found in yaml.safe_load_all(done.stdout) if found["kind"] == "Deployment"]
-    assert names == ["one", "two"]
+    found = [(one["kind"], one["metadata"]["name"].partition("-")[0]) for one in yaml.safe_load_all(done.stdout)]
+    assert [kind for kind, name in found if name == "one"] == [kind for kind, name in found if name == "two"]
+    assert ("Deployment", "one") in found
+
+
+def test_render_quotes_what_kubectl_would_read_as_a_number(tmp_path: Path) -> None:
+    values = ["1e3", "12E45", "1.5e3", ".5", "0o17", "0x1F", "1_000"]
+    live = encoder_model(env=[{"name": f"V{number}", "value": value} for number, value in enumerate(values)])
+    file = tmp_path / "model.yaml"
+    file.write_text(yaml.safe_dump(live))
+    printed = run(tmp_path, "render", str(file)).stdout
+    assert {value for value in values if f"value: '{value}'\n" not in printed} == set()
 
 
 def test_render_reads_a_field_without_a_value_as_the_api_server_does(tmp_path: Path) -> None:

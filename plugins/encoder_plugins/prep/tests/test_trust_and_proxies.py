@@ -255,7 +255,7 @@ def test_a_store_that_cannot_report_a_change_is_refused(
         ),
     ],
 )
-def test_a_workload_without_an_identity_is_told_from_a_wrong_address(
+def test_a_workload_without_an_identity_is_distinguished_from_a_wrong_address(
     requested: Requested,
     progress: Progress,
     monkeypatch: pytest.MonkeyPatch,
