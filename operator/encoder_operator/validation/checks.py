@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from encoder_operator import naming
-from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Serving, Spec
+from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Resources, Serving, Spec
+from encoder_operator.api.v1alpha1.quantity import parse_quantity
 from encoder_operator.manager.settings import Settings
 from encoder_operator.naming import GPU_PRODUCT_LABEL
 from encoder_operator.state.observed import PersistentVolumeClaim
@@ -17,6 +18,7 @@ from encoder_plugins.plugin import Plugin, resolve
 
 # seconds that a serving pod needs to shut down: the drain of encoder_plugins, and a margin
 GRACE_SECONDS = 90
+_STANDARD_RESOURCE = r"cpu|memory|ephemeral-storage|hugepages-.+"
 
 
 def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
@@ -29,6 +31,8 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     _check_accelerator(spec.serving, plugin)
     _check_limits(spec.serving, plugin)
     _check_media(spec.serving, plugin)
+    _check_resources("serving", spec.serving.resources)
+    _check_resources("prepare", spec.prepare.resources)
     _check_parameters(spec.prepare, plugin)
     _check_thresholds(spec, plugin)
     _check_label_sets(spec, plugin)
@@ -163,6 +167,27 @@ def _check_limits(serving: Serving, plugin: Plugin) -> None:
 def _check_media(serving: Serving, plugin: Plugin) -> None:
     if serving.media is not None and not plugin.takes_images:
         raise NotAccepted(Reason.INVALID_SPEC, f"spec.serving.media: plugin {plugin.name} takes no images")
+
+
+def _check_resources(field: str, resources: Resources | None) -> None:
+    """Refuse what the API server refuses in a pod: that of serving pods would be found only after the preparation."""
+    if resources is None:
+        return
+    requests, limits = resources.requests, resources.limits
+    for name in sorted({**requests, **limits}):
+        part = f"spec.{field}.resources.{'requests' if name in requests else 'limits'}.{name}"
+        if "/" not in name and not re.fullmatch(_STANDARD_RESOURCE, name):
+            raise NotAccepted(
+                Reason.INVALID_SPEC,
+                f"{part}: containers have no such resource; they have cpu, memory, ephemeral-storage, hugepages-SIZE and"
+                " extended resources such as nvidia.com/gpu",
+            )
+        if name not in requests or name not in limits:
+            continue
+        if parse_quantity(requests[name]) > parse_quantity(limits[name]):
+            raise NotAccepted(
+                Reason.INVALID_SPEC, f"{part}: {requests[name]} is more than the limit, which is {limits[name]}"
+            )
 
 
 def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:

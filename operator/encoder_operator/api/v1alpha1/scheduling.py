@@ -238,7 +238,7 @@ class ResourceClaim(ApiType):
     """Name of an existing ResourceClaim, which all pods of the model share."""
     resource_claim_template_name: Name | None = None
     """Name of a ResourceClaimTemplate, from which each pod gets its own claim."""
-    request: Annotated[str, StringConstraints(max_length=63)] | None = None
+    request: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = None
     """Name of a single request of the claim; the whole claim by default."""
 
 

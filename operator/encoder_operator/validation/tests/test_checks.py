@@ -93,6 +93,21 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
             "spec.prepare.parameters.languages: is 'xx'; supported: af, ar, bg,",
         ),
         (
+            {"spec.serving.resources": {"limits": {"mem": "4Gi"}}},
+            Reason.INVALID_SPEC,
+            "spec.serving.resources.limits.mem: containers have no such resource; they have cpu, memory,",
+        ),
+        (
+            {"spec.serving.resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000Mi"}}},
+            Reason.INVALID_SPEC,
+            "spec.serving.resources.requests.memory: 4Gi is more than the limit, which is 4000Mi",
+        ),
+        (
+            {"spec.prepare": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.resources.requests.cpu: 2 is more than the limit, which is 1500m",
+        ),
+        (
             {"spec.parity": {"thresholds": {"cosine": "0.9", "noise_ratio": "2"}}},
             Reason.INVALID_SPEC,
             "spec.parity.thresholds: float32 has no metric noise_ratio; there is: cosine, max_abs_error",
@@ -201,6 +216,12 @@ def test_what_can_not_work_is_refused_with_field_and_reason(changes: dict[str, A
     "changes",
     [
         {"spec.serving.limits": {"texts": 8}},
+        {
+            "spec.serving.resources": {
+                "requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": 1, "hugepages-2Mi": "4Mi"},
+                "limits": {"cpu": 1, "memory": "1024Mi", "hugepages-2Mi": "4Mi", "example.com/device": 1},
+            }
+        },
         GPU | {"spec.parity": {"thresholds": {"noise_ratio": "2"}}},
         # ignored
         {"spec.parity": {"mode": "Disabled", "thresholds": {"noise_ratio": "2"}}},

@@ -120,6 +120,7 @@ def test_quantities_as_kubernetes_has_them(quantity: str | int) -> None:
         ("rollout.maxSurge", -1),
         ("rollout.maxUnavailable", -1),
         ("rollout.maxUnavailable", "-5%"),
+        ("serving.resourceClaims", [{"name": "gpu", "resourceClaimName": "c", "request": "GPU"}]),
         # of a Deployment, which has 32 bits for it
         ("rollout.maxSurge", 2**31),
     ],
