@@ -129,7 +129,9 @@ class Application:
         self._drain = Drain()
         # tokenizers release the interpreter lock; as many threads as cores keep a long text from delaying short ones
         self._threads = ThreadPoolExecutor(max_workers=max(2, len(os.sched_getaffinity(0))), thread_name_prefix="parse")
+        # the plugin's routes, which may need a key; and all paths that vLLM does not answer
         self._answer: App = self._answer_request
+        self._own: App = self._answer_own
         self._watch: asyncio.Task[None] | None = None
         self._routes: Mapping[str, Route] = {}
         if serving is not None:
@@ -145,9 +147,20 @@ class Application:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = _path(scope)
+        if path == "/health" and not self._serving.counters.complete():
+            await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
+        elif path in PASSED:
+            version = compatibility.installed_plugins() if path == "/version" else None
+            headers = {compatibility.PLUGIN_VERSION_HEADER: version} if version else {}
+            await self._app(scope, receive, _with_headers(send, headers))
+        else:
+            await self._own({**scope, "path": path}, receive, send)
+
+    async def _answer_own(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         if path in self._routes:
-            if method == "POST" or (method == "OPTIONS" and _is_preflight(scope)):
+            if method == "POST":
                 await self._answer(scope, receive, send)
             else:
                 await _refuse_method(scope, send, "POST")
@@ -157,12 +170,6 @@ class Application:
             processor = self._serving.processor
             found = openapi.document(self._serving.plugin, processor.schemas, asdict(processor.limits))
             await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
-        elif path == "/health" and not self._serving.counters.complete():
-            await send_refusal(Refusal(503, "not all processes behind this port listen yet", retry_after=1), send)
-        elif path in PASSED:
-            version = compatibility.installed_plugins() if path == "/version" else None
-            headers = {compatibility.PLUGIN_VERSION_HEADER: version} if version else {}
-            await self._app(scope, receive, _with_headers(send, headers))
         else:
             await send_refusal(Refusal(404, self._unknown(path)), send)
 
@@ -208,7 +215,8 @@ class Application:
         if serving.plugin.label_sets:
             for sentence in await cast(Starting, serving.processor).start(serving.engine):
                 vllm_logger.info(sentence)
-        self._answer = guarded(self._answer_request, app.state.args)
+        self._answer = with_keys(self._answer_request, app.state.args)
+        self._own = with_origins(self._answer_own, app.state.args)
         # uvicorn reads it for every new connection, and none has been accepted yet
         connections = Connections(self._serving.counters, time.monotonic)
         seconds = self._serving.processor.limits.header_seconds
@@ -370,16 +378,12 @@ def build(app: Any, threads: ThreadPoolExecutor) -> Serving:
     )
 
 
-def guarded(app: App, args: Any) -> App:
-    """Return ``app`` behind what vLLM puts before its own handlers: API keys, cross-origin requests, and ids of requests in answers."""
+def with_origins(app: App, args: Any) -> App:
+    """Return ``app`` behind what vLLM puts before its own handlers: cross-origin requests, and ids of requests in answers."""
     from starlette.middleware.cors import CORSMiddleware
-    from vllm import envs
     from vllm.entrypoints.serve.middleware.x_request_id import XRequestIdMiddleware
 
-    if tokens := [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]:
-        app = _with_keys(app, tokens)
-    # a page may read that its key is wrong
-    guarded: Any = CORSMiddleware(
+    found: Any = CORSMiddleware(
         app,
         allow_origins=args.allowed_origins,
         allow_credentials=args.allow_credentials,
@@ -388,15 +392,22 @@ def guarded(app: App, args: Any) -> App:
         expose_headers=EXPOSED,
     )
     if args.enable_request_id_headers:
-        guarded = XRequestIdMiddleware(guarded)
-    return guarded  # type: ignore[no-any-return]
+        found = XRequestIdMiddleware(found)
+    return found  # type: ignore[no-any-return]
 
 
-def _with_keys(app: App, keys: list[str]) -> App:
-    """Return ``app`` for requests with one of these keys. vLLM's middleware itself checks those below ``/v1`` and ``/v2`` only."""
+def with_keys(app: App, args: Any) -> App:
+    """Return ``app`` for requests with one of the server's API keys, if it has any.
+
+    vLLM's middleware itself checks those below ``/v1`` and ``/v2`` only.
+    """
     from starlette.datastructures import Headers
+    from vllm import envs
     from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
+    keys = [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]
+    if not keys:
+        return app
     authentication = AuthenticationMiddleware(app, tokens=keys)
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -409,9 +420,11 @@ def _with_keys(app: App, keys: list[str]) -> App:
     return checked
 
 
-def _is_preflight(scope: Scope) -> bool:
-    """Return whether a browser requests by OPTIONS what it may send from another origin."""
-    return any(name == b"access-control-request-method" for name, _ in scope["headers"])
+def _path(scope: Scope) -> str:
+    """Return the path of a request, without the prefix (``--root-path``) that some proxies leave in front of it."""
+    path: str = scope["path"]
+    rest = path.removeprefix(scope.get("root_path", ""))
+    return rest if rest.startswith("/") else path
 
 
 async def _refuse_method(scope: Scope, send: Send, allowed: str) -> None:

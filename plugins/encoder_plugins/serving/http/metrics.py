@@ -16,7 +16,7 @@ _CANCELLED = Counter(
 )
 _IN_FLIGHT = Gauge(
     "encoder_serving_in_flight",
-    "Requests in flight, from the first byte of the body to the last of the answer.",
+    "Requests in flight, from the first byte of the body until the answer is computed.",
     ["plugin"],
     multiprocess_mode="livesum",
 )

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
+import httpx
 import pytest
 
 from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER, installed_plugins
@@ -65,6 +66,20 @@ async def test_what_probes_and_scrapers_need_is_vllms(path: str) -> None:
     # the one thing that is added
     plugins = installed_plugins() if path == "/version" else None
     assert response.headers.get(PLUGIN_VERSION_HEADER) == plugins
+
+
+async def test_a_proxy_may_leave_its_prefix_in_front_of_a_path() -> None:
+    server = Server()
+    transport = httpx.ASGITransport(app=server.application, root_path="/svc")
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        for path in ("/pooling", "/svc/pooling", "/svc/v1/embeddings"):
+            assert (await client.post(path, content=b"hello", headers=JSON)).status_code == 200
+        for path in ("/svc/openapi.json", "/svc/health", "/health"):
+            assert (await client.get(path)).status_code == 200
+        for path in ("/svcpooling", "/svc", "/other/pooling", "/svc/svc/pooling"):
+            assert (await client.post(path, content=b"hello", headers=JSON)).status_code == 404
+    # vLLM's application takes the prefix away itself
+    assert server.passed == ["/svc/health", "/health"]
 
 
 async def test_the_openapi_document_describes_the_routes() -> None:

@@ -54,7 +54,8 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
         """Stand for vLLM's checks of keys and origins."""
         guarding.append(scope["path"])
 
-    monkeypatch.setattr(application, "guarded", guarded)
+    monkeypatch.setattr(application, "with_keys", guarded)
+    monkeypatch.setattr(application, "with_origins", guarded)
     taken_over: list[bool] = []
     monkeypatch.setattr(server.application._drain, "take_over", lambda: taken_over.append(True))
     # a server without an engine is of no use for longer
@@ -89,7 +90,9 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     assert 0 < application.SWITCH_SECONDS < 0.005
     assert server.counters.opened
     assert taken_over == [True]
-    assert behind == [(server.application._answer_request, vllm.state.args)]
+    own = server.application
+    assert behind == [(own._answer_request, vllm.state.args), (own._answer_own, vllm.state.args)]
+    assert (own._answer, own._own) == (guard, guard)
     assert guarding == ["/pooling"]
     # what bounds the headers of every connection
     assert issubclass(vllm.state.server.config.http_protocol_class, HttpToolsProtocol)
@@ -183,7 +186,8 @@ async def test_routes_are_behind_vllms_keys_origins_and_ids_of_requests(keys: li
         api_key=keys,
         enable_request_id_headers=keys is not None,
     )
-    server.application._answer = application.guarded(server.application._answer_request, args)
+    server.application._answer = application.with_keys(server.application._answer_request, args)
+    server.application._own = application.with_origins(server.application._answer_own, args)
     for key, allowed in ((None, not keys), ("wrong", not keys), ("second", True)):
         sent = {**JSON, "x-request-id": secrets.token_hex()}
         sent |= {"origin": "http://allowed"} if key is None else {"authorization": f"Bearer {key}"}
@@ -200,9 +204,15 @@ async def test_routes_are_behind_vllms_keys_origins_and_ids_of_requests(keys: li
                 "AuthenticationError",
                 "Bearer",
             )
+    for origin, named in (("http://allowed", "http://allowed"), ("http://other", None)):
+        # a page reads the limits, and the message about a wrong path or method, with or without a key
+        for path, status in (("/openapi.json", 200), ("/nothing", 404), ("/pooling", 405)):
+            response = await server.client.get(path, headers={"origin": origin})
+            assert (response.status_code, response.headers.get("access-control-allow-origin")) == (status, named)
     for origin, status in (("http://allowed", 200), ("http://other", 400)):
         question = {"origin": origin, "access-control-request-method": "POST"}
-        assert (await server.client.options("/pooling", headers=question)).status_code == status
+        for path in ("/pooling", "/openapi.json"):
+            assert (await server.client.options(path, headers=question)).status_code == status
         # a browser sends this question by OPTIONS only
         assert (await server.client.get("/pooling", headers=question)).status_code == 405
 
@@ -237,6 +247,13 @@ def test_a_server_serves_what_its_settings_name_with_the_engine_of_vllm(
     assert built == [(config, given, frozenset({"a"}))]
     assert (found.plugin.name, found.processor) == (server.name, server.processor)
     assert isinstance(found.counters, SingleProcess)
+    assert isinstance(found.engine, engine.AsyncEngine)
+    # by which the engine computes a long request in larger parts
+    alone = []
+    for in_flight in (0, 1, 2):
+        found.counters.publish(in_flight)
+        alone.append(found.engine._is_alone())
+    assert alone == [True, True, False]
     # spans cost time, and go nowhere without a collector
     assert (found.tracing.headers() is None) is (endpoint is None)
     assert found.engine_died() is False
