@@ -42,9 +42,12 @@ class Envelope(Data, Generic[T], frozen=True):
     """The body of ``POST /pooling``."""
 
     data: T
-    model: Annotated[str | None, Meta(description="What the server calls the model; it is checked if it is there.")] = (
-        None
-    )
+    model: Annotated[
+        str | None,
+        Meta(
+            description="What the server calls the model, or one of its LoRA adapters, as `lora`; it is checked if it is there."
+        ),
+    ] = None
     lora: Annotated[
         str | None, Meta(description="The name of a LoRA adapter that the server was started with; null for none.")
     ] = None
@@ -90,25 +93,30 @@ def encode(data: object, *, lora: str | None = None) -> bytes:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
 
 
-def check_model(model: str | None, names: Sequence[str]) -> None:
-    """Refuse a request for another model than the one that is served.
+def adapter_of(model: str | None, lora: str | None, names: Sequence[str], adapters: frozenset[str]) -> str | None:
+    """Return the LoRA adapter of a request; None for the model itself.
+
+    Args:
+        model: What the request calls the model: a name of it or, as in vLLM's own APIs, of an adapter; None leaves it open.
+        lora: The adapter that the request names; None for none.
+        names: The names of the model, of which there is at least one.
+        adapters: The names of the adapters.
 
     Raises:
-        UnknownModel: ``model`` is none of ``names``.
-    """
-    if model is not None and model not in names:
-        raise UnknownModel(f"no model {model[:200]!r} is served here; this is {names[0]!r}", param="model")
-
-
-def check_adapter(lora: str | None, adapters: frozenset[str]) -> None:
-    """Refuse a request for an adapter that the server was not started with.
-
-    Raises:
+        UnknownModel: ``model`` is none of them.
         UnknownAdapter: ``lora`` is none of ``adapters``.
+        InvalidRequest: Both name an adapter, and not the same one.
     """
+    named = model if model not in names else None
+    if named is not None and named not in adapters:
+        known = f"; adapters: {', '.join(sorted(adapters))}" if adapters else ""
+        raise UnknownModel(f"no model {named[:200]!r} is served here; this is {names[0]!r}{known}", param="model")
     if lora is not None and lora not in adapters:
         known = ", ".join(sorted(adapters)) or "none"
         raise UnknownAdapter(f"no adapter {lora[:200]!r} is served here; there is: {known}", param="lora")
+    if named is not None and lora not in (None, named):
+        raise InvalidRequest(f"`model` names another adapter, {named!r}", param="lora")
+    return lora or named
 
 
 @cache

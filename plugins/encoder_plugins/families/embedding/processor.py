@@ -112,8 +112,7 @@ class EmbeddingProcessor:
         if route.schema == "openai":
             return self._parse_openai(body)
         found: Any = bodies.decode(body, self.schemas[route.schema].request)
-        bodies.check_model(found.model, self._context.names)
-        bodies.check_adapter(found.lora, self._context.adapters)
+        lora = bodies.adapter_of(found.model, found.lora, self._context.names, self._context.adapters)
         if route.schema == "rerank":
             scored = rerank.check_rerank(found, self.limits, most_tokens=self._longest())
         elif route.schema == "score":
@@ -121,10 +120,10 @@ class EmbeddingProcessor:
         else:
             wanted = scoring.check(found.data, self.limits, others=self.vector_fields)
             if wanted is None:
-                return self._parse_vectors(found)
+                return self._parse_vectors(found.data, lora)
             scored = wanted
         token_ids = [*self._scored_tokens(scored.queries), *self._scored_tokens(scored.documents)]
-        return Parsed(token_ids=token_ids, scoring=scored, lora=found.lora)
+        return Parsed(token_ids=token_ids, scoring=scored, lora=lora)
 
     def _longest(self) -> int | None:
         """Return the number of tokens after which texts are cut; None where they are not."""
@@ -135,8 +134,7 @@ class EmbeddingProcessor:
         prompt = self._prompts.of_side(found.kind)
         return self._tokens([prompt + text for text in found.texts], found.path)
 
-    def _parse_vectors(self, envelope: Any) -> Parsed:
-        data = envelope.data
+    def _parse_vectors(self, data: Any, lora: str | None) -> Parsed:
         texts = texts_of(data.text, data.texts, self.limits)
         self.check_dimensions(data.dimensions, "data.dimensions")
         self._ranges.check(data.embedding_dtype)
@@ -147,12 +145,12 @@ class EmbeddingProcessor:
             normalize=self.normalize(data.dimensions, data.normalize),
             encoding=data.encoding,
             dtype=data.embedding_dtype,
-            lora=envelope.lora,
+            lora=lora,
         )
 
     def _parse_openai(self, body: bytes) -> Parsed:
         data = bodies.decode(body, self.schemas["openai"].request)
-        bodies.check_model(data.model, self._context.names)
+        lora = bodies.adapter_of(data.model, None, self._context.names, self._context.adapters)
         single = isinstance(data.input, str)
         texts = [data.input] if isinstance(data.input, str) else data.input
         for position, text in enumerate(texts):
@@ -171,6 +169,7 @@ class EmbeddingProcessor:
             dimensions=data.dimensions,
             normalize=self.normalize(data.dimensions, None),
             encoding=data.encoding_format or "float",
+            lora=lora,
         )
 
     def with_prompts(self, request: Any, texts: Sequence[str], *, path: str) -> Sequence[str]:

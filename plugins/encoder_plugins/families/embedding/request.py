@@ -86,7 +86,9 @@ class EmbeddingsRequest(Data, frozen=True):
     input: Annotated[
         str | list[str | int | list[int]], Meta(description="One text or a list of texts; token ids are refused.")
     ]
-    model: Annotated[str | None, Meta(description="What the server calls the model.")] = None
+    model: Annotated[str | None, Meta(description="What the server calls the model, or one of its LoRA adapters.")] = (
+        None
+    )
     dimensions: Annotated[Dimensions | None, Meta(description="Numbers to keep of each vector; null keeps all.")] = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None,

@@ -117,12 +117,11 @@ class LinkingProcessor(SetProcessor):
         """Check the request and make its prompts."""
         del route
         envelope = bodies.decode(body, self.envelope)
-        bodies.check_model(envelope.model, self._context.names)
-        bodies.check_adapter(envelope.lora, self._context.adapters)
+        lora = bodies.adapter_of(envelope.model, envelope.lora, self._context.names, self._context.adapters)
         if envelope.data.encode is not None:
-            return self.labels_to_encode(envelope.data, envelope.lora)
+            return self.labels_to_encode(envelope.data, lora)
         request.check_language(envelope.data, self._config.languages)
-        return self.prepare(envelope.data, envelope.lora)
+        return self.prepare(envelope.data, lora)
 
     def labels_to_encode(self, data: LinkingRequest, lora: str | None = None) -> LabelsToEncode:
         """Check a request for the vectors of labels.

@@ -138,12 +138,11 @@ class GlinerProcessor:
     def parse(self, route: Route, body: bytes) -> Parsed | Unsplit:
         """Check the request and make its prompts; those of texts that stanza splits are made by ``run``."""
         envelope = bodies.decode(body, self.envelope)
-        bodies.check_model(envelope.model, self._context.names)
-        bodies.check_adapter(envelope.lora, self._context.adapters)
+        lora = bodies.adapter_of(envelope.model, envelope.lora, self._context.names, self._context.adapters)
         request.check_language(envelope.data, self._config.languages)
         if self._stanza is not None:
-            return Unsplit(envelope.data, envelope.lora)
-        return self.prepare(envelope.data, envelope.lora)
+            return Unsplit(envelope.data, lora)
+        return self.prepare(envelope.data, lora)
 
     def label_lists(self, data: EntityRequest, texts: int) -> list[tuple[str, ...]]:
         """Return each text's labels, all different from each other."""

@@ -125,9 +125,8 @@ class Gliner2Processor:
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and make its prompts."""
         envelope = bodies.decode(body, Envelope[Request])
-        bodies.check_model(envelope.model, self._context.names)
-        bodies.check_adapter(envelope.lora, self._context.adapters)
-        return self.prepare(envelope.data, envelope.lora)
+        lora = bodies.adapter_of(envelope.model, envelope.lora, self._context.names, self._context.adapters)
+        return self.prepare(envelope.data, lora)
 
     def prepare(self, data: Request, lora: str | None = None) -> Parsed:
         """Check what the envelope holds, and make its prompts."""

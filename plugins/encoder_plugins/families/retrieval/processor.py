@@ -104,15 +104,14 @@ class MultiVectorProcessor:
     def parse(self, route: Route, body: bytes) -> Parsed:
         """Check the request and tokenise its texts."""
         found: Any = bodies.decode(body, self.schemas[route.schema].request)
-        bodies.check_model(found.model, self._context.names)
-        bodies.check_adapter(found.lora, self._context.adapters)
+        lora = bodies.adapter_of(found.model, found.lora, self._context.names, self._context.adapters)
         if route.schema == "rerank":
-            return self._scored(self._check_rerank(found), found.lora)
+            return self._scored(self._check_rerank(found), lora)
         if route.schema == "score":
-            return self._scored(rerank.check_score(found, self.limits), found.lora)
+            return self._scored(rerank.check_score(found, self.limits), lora)
         checked = self._check(found.data)
         if isinstance(checked, Scoring):
-            return self._scored(checked, found.lora)
+            return self._scored(checked, lora)
         texts, wanted = checked
         if wanted.dimensions is not None and wanted.dimensions > self._config.dimensions:
             raise InvalidRequest(
@@ -122,7 +121,7 @@ class MultiVectorProcessor:
         tokenised = self._tokenised(texts)
         if wanted.pool_factor is not None:
             self._check_pooling(tokenised, texts.path)
-        return Parsed(texts=tokenised, wanted=wanted, lora=found.lora)
+        return Parsed(texts=tokenised, wanted=wanted, lora=lora)
 
     def _check(self, data: Any) -> tuple[Texts, Wanted] | Scoring:
         return request.check_prompted(data, self.limits, self._config.prompts)

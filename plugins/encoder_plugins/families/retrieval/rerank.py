@@ -31,7 +31,12 @@ from encoder_plugins.serving.processor import Schema
 
 _ACCEPTED = "Accepted; without effect."
 Accepted = Annotated[str | None, Meta(description=_ACCEPTED)]
-Model = Annotated[str | None, Meta(description="What the server calls the model; it is checked if it is there.")]
+Model = Annotated[
+    str | None,
+    Meta(
+        description="What the server calls the model, or one of its LoRA adapters, as `lora`; it is checked if it is there."
+    ),
+]
 Adapter = Annotated[
     str | None, Meta(description="The name of a LoRA adapter that the server was started with; null for none.")
 ]

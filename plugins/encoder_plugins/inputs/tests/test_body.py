@@ -234,25 +234,30 @@ def test_a_number_that_is_not_finite_is_refused_in_process_too() -> None:
     assert refusal(bodies.encode({"words": [], "share": math.nan})).param == "data.share"
 
 
-def test_another_model_or_adapter_is_unknown() -> None:
-    bodies.check_model(None, ("m", "n"))
-    bodies.check_model("n", ("m", "n"))
-    with pytest.raises(UnknownModel, match="no model 'o'") as model:
-        bodies.check_model("o", ("m", "n"))
-    bodies.check_adapter(None, frozenset())
-    bodies.check_adapter("l", frozenset({"l"}))
-    with pytest.raises(UnknownAdapter, match="there is: l, m") as adapter:
-        bodies.check_adapter("o", frozenset({"m", "l"}))
-    # of a long name the beginning
-    for check, known in ((bodies.check_model, ("m",)), (bodies.check_adapter, frozenset("l"))):
-        with pytest.raises(InvalidRequest, match=f" '{'x' * 200}' is served here"):
-            check("x" * 201, known)  # type: ignore[arg-type]
-    assert (model.value.param, model.value.status, adapter.value.param, adapter.value.status) == (
-        "model",
-        404,
-        "lora",
-        404,
-    )
+def test_a_request_names_its_adapter_by_either_field() -> None:
+    names, adapters = ("m", "n"), frozenset({"l", "k"})
+    for model, lora, found in [
+        *((None, None, None), ("n", None, None), (None, "l", "l"), ("m", "k", "k"), ("l", None, "l"), ("l", "l", "l")),
+    ]:
+        assert bodies.adapter_of(model, lora, names, adapters) == found
+    # a name of both is the model's
+    assert bodies.adapter_of("m", None, names, frozenset({"m"})) is None
+    none, long = frozenset[str](), "x" * 200
+    for model, lora, of, error, says in [
+        ("o", None, adapters, UnknownModel, "no model 'o' is served here; this is 'm'; adapters: k, l"),
+        ("o", None, none, UnknownModel, "no model 'o' is served here; this is 'm'"),
+        ("m", "o", adapters, UnknownAdapter, "no adapter 'o' is served here; there is: k, l"),
+        ("m", "o", none, UnknownAdapter, "no adapter 'o' is served here; there is: none"),
+        ("l", "k", adapters, InvalidRequest, "`model` names another adapter, 'l'"),
+        # of a long name the beginning
+        (long + "y", None, none, UnknownModel, f"no model '{long}' is served here; this is 'm'"),
+        (None, long + "y", none, UnknownAdapter, f"no adapter '{long}' is served here; there is: none"),
+    ]:
+        with pytest.raises(error) as caught:
+            bodies.adapter_of(model, lora, names, of)
+        param = "model" if error is UnknownModel else "lora"
+        assert (type(caught.value), caught.value.param, caught.value.message) == (error, param, says)
+    assert (UnknownModel.status, UnknownAdapter.status, InvalidRequest.status) == (404, 404, 400)
 
 
 def test_every_request_type_is_strict_and_cannot_be_changed() -> None:

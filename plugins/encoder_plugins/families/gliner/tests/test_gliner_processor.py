@@ -435,6 +435,8 @@ def test_the_envelope_names_model_and_adapter(one: Library) -> None:
     served = processor(one)
     body = {"data": {"text": "a", "labels": ["x"]}, "model": "ner", "lora": "legal"}
     assert served.parse(POOLING, json.dumps(body).encode()).lora == "legal"
+    body = {"data": {"text": "a", "labels": ["x"]}, "model": "legal"}
+    assert served.parse(POOLING, json.dumps(body).encode()).lora == "legal"
     for wrong, error in (({"model": "another"}, UnknownModel), ({"lora": "another"}, UnknownAdapter)):
         with pytest.raises(error, match="another"):
             served.parse(POOLING, json.dumps(body | wrong).encode())

@@ -261,7 +261,8 @@ def test_another_model_or_adapter_is_unknown(folder: Path) -> None:
         served.parse(POOLING, json.dumps(body | {"model": "other"}).encode())
     with pytest.raises(UnknownAdapter):
         served.parse(POOLING, json.dumps(body | {"lora": "other"}).encode())
-    assert served.parse(POOLING, json.dumps(body | {"lora": "legal"}).encode()).lora == "legal"
+    for named in ({"lora": "legal"}, {"model": "legal"}):
+        assert served.parse(POOLING, json.dumps(body | named).encode()).lora == "legal"
 
 
 def changed(rng: random.Random, value: Any) -> Any:

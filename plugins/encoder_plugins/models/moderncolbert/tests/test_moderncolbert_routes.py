@@ -143,7 +143,8 @@ def test_every_route_checks_model_and_adapter_and_computes_with_the_adapter(
 
     assert set(sent()) == {None}
     assert set(sent(model="colbert", lora="legal")) == {"legal"}
-    with pytest.raises(UnknownModel, match="no model 'other' is served here; this is 'colbert'"):
+    assert set(sent(model="legal")) == {"legal"}
+    with pytest.raises(UnknownModel, match="no model 'other' is served here; this is 'colbert'; adapters: legal"):
         sent(model="other")
     with pytest.raises(UnknownAdapter, match="no adapter 'other' is served here; there is: legal"):
         sent(lora="other")

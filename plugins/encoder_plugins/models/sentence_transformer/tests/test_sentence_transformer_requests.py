@@ -171,6 +171,10 @@ def test_model_and_adapter_are_checked(small: SentenceTransformerProcessor) -> N
             small.parse(POOLING, json.dumps(body | wrong).encode())
     with pytest.raises(UnknownModel):
         small.parse(OPENAI, b'{"input": "a", "model": "another"}')
+    # as vLLM's own routes, whose list of models has the adapters
+    assert small.parse(OPENAI, b'{"input": "a", "model": "legal"}').lora == "legal"
+    assert small.parse(POOLING, b'{"data": {"text": "a"}, "model": "legal"}').lora == "legal"
+    assert small.parse(POOLING, b'{"data": {"query": "a", "documents": ["b"]}, "model": "legal"}').lora == "legal"
 
 
 def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position() -> None:
