@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from encoder_client.errors import ArgumentError
 from encoder_client.server import Server
-from encoder_client.work import Item, json_of
+from encoder_client.work import Item, json_of, listed
 
 # of Pillow's modes, those that a PNG has, and those that become RGB as on a server; one channel of 16 or 32 bits would be clipped
 _OF_PNG = ("1", "L", "LA", "P", "RGB", "RGBA")
@@ -117,7 +117,7 @@ def documents_of(inputs: Any, server: Server, *, param: str) -> list[Document]:
     Raises:
         ArgumentError: One is neither a text nor an image, or a file is not there, or too large.
     """
-    documents = list(inputs.tolist() if hasattr(inputs, "tolist") else inputs)
+    documents = listed(inputs, param=param)
     for place, document in enumerate(documents):
         field = f"{param}[{place}]"
         if isinstance(document, Pdf):

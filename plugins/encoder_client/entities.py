@@ -11,7 +11,7 @@ from encoder_client import progress
 from encoder_client.context import Context, refuse
 from encoder_client.errors import ArgumentError, TruncationWarning
 from encoder_client.server import json_of as json_of_answer
-from encoder_client.work import Answer, Batch, Item, Work, json_of
+from encoder_client.work import Answer, Batch, Item, Work, json_of, listed
 
 Entity: TypeAlias = dict[str, Any]
 Labels: TypeAlias = str | Sequence[str] | Mapping[str, str] | Sequence[Sequence[str]] | Sequence[Mapping[str, str]]
@@ -147,7 +147,7 @@ def inference(
     context.server.require_kind("labels", kind="the methods of GLiNER")
     refuse(_ENGINE, packing_config=packing_config)
     refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
-    found = [texts] if isinstance(texts, str) else list(texts)
+    found = [texts] if isinstance(texts, str) else listed(texts, param="texts")
     if not isinstance(labels, str | Mapping):
         # read once: an iterator would be empty behind that
         labels = cast("Labels", list(labels))

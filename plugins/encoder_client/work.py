@@ -237,13 +237,26 @@ def param_in_call(param: str | None, batch: Batch) -> str | None:
     return _POSITION.sub(moved, param, count=1)
 
 
+def listed(inputs: Any, *, param: str) -> list[Any]:
+    """Return what an argument for several holds, in its order.
+
+    Raises:
+        ArgumentError: It is one text or document, or has no order; an array, a column of a table, or an iterator is right.
+    """
+    found = inputs.tolist() if hasattr(inputs, "tolist") else inputs
+    # what these yield are characters, numbers, or keys: another call than the one that was meant, and no error
+    if isinstance(found, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(found, Iterable):
+        raise ArgumentError(f"it is {type(inputs).__name__}; send a list", param=param)
+    return list(found)
+
+
 def texts_of(inputs: Any, *, param: str) -> list[str]:
     """Return a list of texts.
 
     Raises:
         ArgumentError: It is not one; an array or a column of a table is.
     """
-    texts = inputs.tolist() if hasattr(inputs, "tolist") else list(inputs)
+    texts = listed(inputs, param=param)
     for position, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"it is {type(text).__name__}, not a text", param=f"{param}[{position}]")

@@ -6,7 +6,8 @@ import inspect
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,24 @@ def test_rows_are_lists_of_arrays(colbert: ScriptedServer) -> None:
     assert named == {"texts": ["a"], "input_type": "document", "prompt_name": "passage", "encoding": "bytes"}
     assert (first["input_type"], first["pool_factor"], first["encoding"]) == ("document", 2, "bytes")
     assert last == {"texts": ["a"], "input_type": "query", "encoding": "bytes"}
+
+
+@pytest.mark.parametrize("one", [{"text": "a"}, b"abc", None, 3, {"a", "b"}, np.array("abc"), Path("a.png")])
+def test_what_is_not_a_list_is_refused_and_not_taken_apart(
+    one: Any, minilm: ScriptedServer, colbert: ScriptedServer, ner: ScriptedServer
+) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "inputs": lambda: SentenceTransformer(minilm.url).encode(one),
+        "documents": lambda: MultiVectorEncoder(colbert.url).rank("a", one),
+        "texts": lambda: GLiNER(ner.url).inference(one, ["x"]),
+    }
+    for param, call in calls.items():
+        with pytest.raises(ArgumentError, match=f"it is {type(one).__name__}; send a list") as caught:
+            call()
+        assert caught.value.param == param
+    # characters would be ranked
+    with pytest.raises(ArgumentError, match="it is str; send a list"):
+        MultiVectorEncoder(colbert.url).rank("a", "abc")
 
 
 def test_documents_of_several_requests_are_ranked_together(colbert: ScriptedServer) -> None:
