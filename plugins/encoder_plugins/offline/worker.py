@@ -7,6 +7,7 @@ flight are bounded by those of some batches.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -272,7 +273,9 @@ def serve(connection: Connection, engine: LLMEngine, settings: Settings) -> None
         except (EOFError, OSError):
             loop.end()
 
-    connection.send("ready")
+    # who has closed the connection while the engine started waits for it to end, and for no message about that
+    with contextlib.suppress(ConnectionError):
+        connection.send("ready")
     threading.Thread(target=read, name="read", daemon=True).start()
     loop.run()
 

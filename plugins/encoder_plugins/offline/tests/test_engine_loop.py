@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Pipe
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_the_first_round_of_a_request_is_computed_beside_the_last_documents_of_a
     until(lambda: len(answers) == 2)
     assert answers[1][1][0] == b"[1, 2, 2, 2, 2, 2]"
     assert answers[2][1][0] == b"[1]"
+
+
+def test_an_engine_that_nobody_waits_for_any_more_ends_without_an_error(loop: Any) -> None:
+    from encoder_plugins.offline import worker
+
+    here, there = Pipe()
+    here.close()
+    with pytest.MonkeyPatch.context() as patch, there:
+        patch.setattr(worker, "EngineLoop", lambda *_: loop[0])
+        worker.serve(there, loop[1], Settings(plugin="moderncolbert", limits={}))
 
 
 def test_a_first_round_is_given_back_with_its_answer(loop: Any) -> None:
