@@ -189,17 +189,21 @@ def _run_models(options: argparse.Namespace) -> None:
     with Client(_settings(options, retry_seconds=options.retry)) as client:
         server = client.server()
         listed = json_of(client.get(MODELS).content)
+    served = listed.get("data", []) if isinstance(listed, dict) else []
+    # a LoRA adapter is listed with the model that it changes
     models = [
-        {"id": model["id"], "max_model_len": model.get("max_model_len")}
-        for model in (listed.get("data", []) if isinstance(listed, dict) else [])
+        {"id": model["id"], "max_model_len": model.get("max_model_len")} for model in served if not model.get("parent")
     ]
+    adapters = [model["id"] for model in served if model.get("parent")]
     found = {
         "models": models,
+        "adapters": adapters,
         "plugin": server.plugin,
         "limits": dict(server.limits),
         "fields": sorted(server.fields or ()),
     }
     lines = [f"model   {model['id']} ({model['max_model_len']} tokens)" for model in models]
+    lines += [f"adapter {name}" for name in adapters]
     lines += [f"plugin  {server.plugin}", f"fields  {' '.join(sorted(server.fields or ()))}"]
     lines += [f"limit   {name} {value}" for name, value in sorted(server.limits.items())]
     _print(options, found, lines)

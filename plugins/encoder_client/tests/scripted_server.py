@@ -15,7 +15,14 @@ from typing import Any, Self
 import numpy as np
 
 OPENAPI = Path(__file__).parents[3] / "docs" / "openapi"
-MODELS = {"object": "list", "data": [{"id": "served", "object": "model", "max_model_len": 512}]}
+MODELS = {
+    "object": "list",
+    "data": [
+        {"id": "served", "object": "model", "parent": None, "max_model_len": 512},
+        # a LoRA adapter, as vLLM lists it
+        {"id": "legal", "object": "model", "parent": "served", "max_model_len": None},
+    ],
+}
 
 
 @dataclass

@@ -55,9 +55,11 @@ def test_a_request_prints_vectors_and_rankings(
 def test_models_prints_what_a_server_states(capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer("sentence_transformer", vectors, texts=7) as server:
         found = json.loads(output(capsys, "models", server.url, "--json"))
-        assert found["models"] == [{"id": "served", "max_model_len": 512}]
+        assert (found["models"], found["adapters"]) == ([{"id": "served", "max_model_len": 512}], ["legal"])
         assert (found["plugin"], found["limits"]["texts"]) == ("sentence_transformer", 7)
-        assert "limit   texts 7\n" in output(capsys, "models", server.url)
+        text = output(capsys, "models", server.url)
+        assert "limit   texts 7\n" in text
+        assert text.startswith("model   served (512 tokens)\nadapter legal\nplugin ")
 
 
 def test_a_benchmark_prints_percentiles_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
