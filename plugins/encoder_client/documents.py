@@ -216,7 +216,10 @@ def _file_of(image: Any, *, param: str) -> bytes:
     if not _is_picture(image):
         return _read(image, param=param)
     if image.mode not in (*_OF_PNG, *_TO_RGB):
-        raise ArgumentError(f"an image of mode {image.mode} cannot be sent; convert it to RGB", param=param)
+        # Pillow's convert makes nearly all pixels of the former white, and those of the latter opaque
+        deep = image.mode.startswith(("I", "F"))
+        instead = "scale its pixels to 8 bits a channel" if deep else "convert it to RGBA"
+        raise ArgumentError(f"an image of mode {image.mode} cannot be sent; {instead}", param=param)
     stream = io.BytesIO()
     try:
         # without loss; hardly larger than with the default level, and several times as fast

@@ -132,6 +132,24 @@ def test_an_image_of_pillow_is_sent_without_loss(server: ScriptedServer) -> None
             assert caught.value.param == "inputs[1]"
 
 
+@pytest.mark.parametrize(
+    ("mode", "instead"),
+    [
+        # Pillow's convert would clip them to white
+        *((mode, "scale its pixels to 8 bits a channel") for mode in ("I", "I;16", "F")),
+        *((mode, "convert it to RGBA") for mode in ("PA", "RGBa")),
+    ],
+)
+def test_an_image_that_cannot_be_sent_is_refused_with_what_can_be(
+    server: ScriptedServer, mode: str, instead: str
+) -> None:
+    with (
+        MultiVectorEncoder(server.url) as model,
+        pytest.raises(ArgumentError, match=f"{mode} cannot be sent; {instead}"),
+    ):
+        model.encode_document(Image.new(mode, (2, 2)))
+
+
 def test_pages_of_a_pdf_become_as_many_requests_as_the_limit_requires(server: ScriptedServer) -> None:
     wanted = [9, 1, 2, 3, 4, 5, 6]
     inputs = ["four", Pdf(b"%PDF-", "9,1-6", dpi=72), "sixsix", Pdf(b"%PDF-")]
