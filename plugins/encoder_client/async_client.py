@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,10 +20,24 @@ from encoder_client.work import POOLING, Answer, Batch, Work, param_in_call
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """Sends requests to one server. Tasks of one event loop may share it; ``aclose`` it, or use it in an ``async with`` block.
+class _OfLoop:
+    """What belongs to one event loop, and is of no use in another: connections, and the lock of those who read the server's description."""
 
-    A call that is cancelled ends its requests, which the server then stops computing; the client can be used on.
+    def __init__(self, settings: Settings, verify: ssl.SSLContext) -> None:
+        self.http = httpx.AsyncClient(
+            headers=settings.all_headers(),
+            timeout=settings.timeouts(),
+            limits=settings.limits(connections=settings.concurrency),
+            verify=verify,
+        )
+        self.lock = asyncio.Lock()
+
+
+class AsyncClient:
+    """Sends requests to one server. Tasks may share it; ``aclose`` it, or use it in an ``async with`` block.
+
+    Each event loop has connections of its own: ``asyncio.run`` may be called again with the same client. A call that is cancelled ends
+    its requests, which the server then stops computing; the client can be used on.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -33,13 +48,9 @@ class AsyncClient:
         """
         self.settings = settings
         self._base = settings.base_url()
-        self._http = httpx.AsyncClient(
-            headers=settings.all_headers(),
-            timeout=settings.timeouts(),
-            limits=settings.limits(connections=settings.concurrency),
-            verify=settings.verify(),
-        )
-        self._lock = asyncio.Lock()
+        self._verify = settings.verify()
+        self._of_loops: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
+        self._closed = False
         self._server: Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -55,8 +66,11 @@ class AsyncClient:
         return type(self), (self.settings,)
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+        """Close the connections of this event loop; there are no further requests."""
+        self._closed = True
+        of_loops, self._of_loops = self._of_loops, {}
+        if (own := of_loops.get(asyncio.get_running_loop())) is not None:
+            await own.http.aclose()
 
     async def server(self) -> Server:
         """Return what the server says about itself, which is read once.
@@ -64,7 +78,7 @@ class AsyncClient:
         Raises:
             EncoderClientError: It could not be read.
         """
-        async with self._lock:
+        async with self._own().lock:
             if self._server is None:
                 try:
                     self._server = server.described((await self.get(server.OPENAPI)).content)
@@ -128,6 +142,18 @@ class AsyncClient:
         progress.add(len(batch.items))
         return [part]
 
+    def _own(self) -> _OfLoop:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        loop = asyncio.get_running_loop()
+        own = self._of_loops.get(loop)
+        if own is None:
+            # the connections of a loop that has ended end with what refers to them
+            left = {each: of for each, of in self._of_loops.items() if not each.is_closed()}
+            own = _OfLoop(self.settings, self._verify)
+            self._of_loops = {**left, loop: own}
+        return own
+
     async def _send(self, method: str, path: str, body: bytes | None) -> Answer:
         attempts = exchange.Attempts(self.settings)
         while True:
@@ -143,7 +169,7 @@ class AsyncClient:
 
     async def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, Answer]:
         headers = {"content-type": "application/json"} if body is not None else {}
-        async with self._http.stream(method, self._base + path, content=body, headers=headers) as response:
+        async with self._own().http.stream(method, self._base + path, content=body, headers=headers) as response:
             content = bytearray()
             async for chunk in response.aiter_bytes():
                 content += chunk

@@ -72,7 +72,7 @@ class Model:
 
 
 class AsyncModel:
-    """A model that a server computes, for one event loop; ``aclose`` it, or use it in an ``async with`` block."""
+    """A model that a server computes, for coroutines; ``aclose`` it, or use it in an ``async with`` block."""
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         """Make a model; nothing is sent yet. Arguments and errors are those of ``Model``."""

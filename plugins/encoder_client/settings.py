@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
+from numbers import Real
 from pathlib import Path
 
 import httpx
@@ -48,12 +49,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError("it must be above 0 seconds", param=name)
+            seconds: object = getattr(self, name)
+            if not isinstance(seconds, Real) or not float(seconds) > 0:
+                raise ArgumentError("it must be a number of seconds above 0", param=name)
         if self.concurrency < 1:
             raise ArgumentError("it must be 1 or more", param="concurrency")
         for name, value in {"api_key": self.api_key or "", **dict(self.headers)}.items():
-            if not (name + value).isascii() or not (name + value).isprintable():
+            # what is not a str, httpx would refuse without its name
+            if not isinstance(value, str) or not (name + value).isascii() or not (name + value).isprintable():
                 param = name if name == "api_key" else f"headers[{name!r}]"
                 raise ArgumentError("a header has printable ASCII characters only", param=param)
         if not self.retry_seconds >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import pickle
 import threading
@@ -266,6 +267,8 @@ def test_a_certificate_authority_of_ones_own_is_trusted(encode: Encode, certific
         ({"url": "http://minilm..svc"}, "url"),
         ({"concurrency": 0}, "concurrency"),
         ({"timeout": 0}, "timeout"),
+        ({"timeout": None}, "timeout"),
+        ({"headers": {"x-tenant": 1}}, "headers['x-tenant']"),
         ({"connect_timeout": -1}, "connect_timeout"),
         ({"retry_seconds": -1}, "retry_seconds"),
         ({"ca": "/no/such/file"}, "ca"),
@@ -335,6 +338,26 @@ def test_a_closed_client_sends_nothing() -> None:
         model.close()
         with pytest.raises(RuntimeError, match="closed"):
             model.encode("a")
+
+
+# of connections whose event loop ended before they were closed
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_each_event_loop_has_connections_of_its_own() -> None:
+    with ScriptedServer(PLUGIN, vectors) as server:
+        model = AsyncSentenceTransformer(server.url)
+
+        async def several() -> None:
+            # the others wait for the description that the first one reads
+            await asyncio.gather(*(model.encode(TEXTS[:2]) for _ in range(3)))
+
+        for _ in range(4):
+            asyncio.run(several())
+        # those of loops that have ended are not kept
+        assert len(model.client._of_loops) == 1
+        asyncio.run(model.aclose())
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            asyncio.run(several())
+    gc.collect()
 
 
 async def test_a_pickled_model_is_one_with_connections_of_its_own() -> None:
