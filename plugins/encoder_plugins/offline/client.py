@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -126,6 +127,9 @@ class Model:
         line = command.engine_arguments(service, plugin, checkpoint, tuning)
         self.engines = tuning.engines
         self._engines: list[_Engine] = []
+        # a notebook replaces its model without closing it, and the next one needs the memory; at the end of the program the engines
+        # notice that by themselves
+        weakref.finalize(self, _abandon, self._engines).atexit = False
         # a program may end without closing this
         self._shared_gpu = contextlib.ExitStack()
         atexit.register(self._shared_gpu.close)
@@ -206,6 +210,12 @@ class Model:
         raise EngineEnded("the engine has ended")
 
 
+def _abandon(engines: Sequence[_Engine]) -> None:
+    """Let the engines of a model that nothing refers to any more end."""
+    for engine in engines:
+        engine.abandon()
+
+
 class _Answers(Iterator[Answer]):
     """The answers of ``map``."""
 
@@ -274,6 +284,7 @@ class _Engine:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self.ended = False
+        self._abandoned = False
 
     def wait_until_ready(self) -> None:
         """Wait until it takes requests.
@@ -316,7 +327,10 @@ class _Engine:
                     future, size = self._futures.pop(number)
                     self.waiting -= size
                     self._changed.notify()
+                    done = self._abandoned and not self._futures
                 _settle(future, kind, value)
+                if done:
+                    self.hang_up()
         with self._changed:
             self.ended = True
             left = [future for future, _ in self._futures.values()]
@@ -328,6 +342,14 @@ class _Engine:
     def _watch(self) -> None:
         self._process.wait()
         self.hang_up()
+
+    def abandon(self) -> None:
+        """Let it end when it has answered the requests that it has: nobody can send another one."""
+        with self._changed:
+            self._abandoned = True
+            done = not self._futures
+        if done:
+            self.hang_up()
 
     def hang_up(self) -> None:
         """Let it end."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -56,6 +58,10 @@ class FakeEngine:
         else:
             answered.set_exception(InvalidRequest("no object", param="data"))
         return answered
+
+    def abandon(self) -> None:
+        if f"end {self._name}" not in self.events:
+            self.events.append(f"abandoned {self._name}")
 
     def hang_up(self) -> None:
         self.events.append(f"end {self._name}")
@@ -154,3 +160,48 @@ def test_none_among_the_requests_is_one_of_them(prepared: Path, engines: type[Fa
                 found.append(next(answers))
         assert list(answers) == []
     assert found == [(0, {"text": "a"}), (0, {"text": "b"})]
+
+
+def test_the_engines_of_a_model_that_is_dropped_end(prepared: Path, engines: type[FakeEngine]) -> None:
+    model = client.Model(prepared, accelerator="nvidia", engines=2)
+    answers = model.map([{"text": "a"}])
+    del model
+    # who iterates needs them
+    assert next(answers) == (0, {"text": "a"})
+    assert engines.events[-1] == "ready 1"
+    del answers
+    assert engines.events[4:] == ["abandoned 0", "abandoned 1"]
+
+
+WORKER = """\
+import sys
+from multiprocessing.connection import Connection
+
+connection = Connection(int(sys.argv[3]))
+connection.send("ready")
+number = int.from_bytes(connection.recv_bytes()[:8], "little")
+# which the test sends when it has abandoned the engine
+connection.recv_bytes()
+connection.send((number, "answer", (b'{"data": 1}', "application/json", {})))
+try:
+    connection.recv_bytes()
+except EOFError:
+    sys.exit(7)
+"""
+
+
+def test_an_engine_that_is_abandoned_answers_what_it_has_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\n{WORKER}")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    engine = client._Engine([], os.environ)
+    engine.wait_until_ready()
+    answer = engine.submit(b"{}")
+    engine.abandon()
+    engine._here.send_bytes(b"go on")
+    assert answer.result(30) == 1
+    assert engine._process.wait(30) == 7
+    engine.wait(0)
