@@ -169,6 +169,9 @@ class Application:
         elif path == OPENAPI:
             processor = self._serving.processor
             found = openapi.document(self._serving.plugin, processor.schemas, asdict(processor.limits))
+            if root := scope.get("root_path"):
+                # clients put the paths of the document behind it
+                found["servers"] = [{"url": root}]
             await send_response(send, 200, msgspec.json.encode(found), "application/json", {})
         else:
             await send_refusal(Refusal(404, self._unknown(path)), send)

@@ -76,6 +76,7 @@ async def test_a_proxy_may_leave_its_prefix_in_front_of_a_path() -> None:
             assert (await client.post(path, content=b"hello", headers=JSON)).status_code == 200
         for path in ("/svc/openapi.json", "/svc/health", "/health"):
             assert (await client.get(path)).status_code == 200
+        assert (await client.get("/openapi.json")).json()["servers"] == [{"url": "/svc"}]
         for path in ("/svcpooling", "/svc", "/other/pooling", "/svc/svc/pooling"):
             assert (await client.post(path, content=b"hello", headers=JSON)).status_code == 404
     # vLLM's application takes the prefix away itself
@@ -88,6 +89,7 @@ async def test_the_openapi_document_describes_the_routes() -> None:
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
     found = response.json()
     assert found["info"]["title"] == server.name
+    assert "servers" not in found
     # the limits that this server was started with, which a client reads to split its requests
     assert found["x-encoder-limits"] == asdict(server.processor.limits)
     assert found["x-encoder-limits"]["in_flight"] == 3
