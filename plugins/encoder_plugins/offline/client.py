@@ -230,7 +230,11 @@ class _Answers(Iterator[Answer]):
     def __next__(self) -> Answer:
         while self._bytes < MOST_BYTES * self._most and len(self._given) < MOST_REQUESTS * self._most:
             # None may be one of them: a request that cannot be answered, in its position
-            data = next(self._requests, _END)
+            try:
+                data = next(self._requests, _END)
+            except Exception as error:  # the caller's own, behind the answers to the requests before it
+                self._given.append((_failed(error), 0))
+                break
             if data is _END:
                 break
             try:

@@ -162,6 +162,19 @@ def test_none_among_the_requests_is_one_of_them(prepared: Path, engines: type[Fa
     assert found == [(0, {"text": "a"}), (0, {"text": "b"})]
 
 
+def test_an_error_of_the_requests_comes_behind_the_answers_before_it(prepared: Path, engines: type[FakeEngine]) -> None:
+    def requests() -> Iterator[dict[str, str]]:
+        yield {"text": "a"}
+        raise OSError("the file cannot be read")
+
+    with client.Model(prepared, accelerator="nvidia", engines=1) as model:
+        answers = model.map(requests())
+        assert next(answers) == (0, {"text": "a"})
+        with pytest.raises(OSError, match="cannot be read"):
+            next(answers)
+        assert list(answers) == []
+
+
 def test_the_engines_of_a_model_that_is_dropped_end(prepared: Path, engines: type[FakeEngine]) -> None:
     model = client.Model(prepared, accelerator="nvidia", engines=2)
     answers = model.map([{"text": "a"}])
