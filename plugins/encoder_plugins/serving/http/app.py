@@ -133,6 +133,9 @@ class Application:
         self._answer: App = self._answer_request
         self._own: App = self._answer_own
         self._watch: asyncio.Task[None] | None = None
+        # that wait for the engine; and whether it has ended, after which vLLM answers none of them
+        self._running: set[asyncio.Task[Any]] = set()
+        self._engine_ended = False
         self._routes: Mapping[str, Route] = {}
         if serving is not None:
             self._use(serving)
@@ -228,9 +231,12 @@ class Application:
         self._serving.counters.open()
 
     async def _watch_engine(self, client: EngineClient, server: Any) -> None:
-        """End the server when its engine dies."""
+        """End the server when its engine dies, and the requests that wait for it, as they do where vLLM was stopped by SIGINT."""
         while not client.errored:
             await asyncio.sleep(WATCH_SECONDS)
+        self._engine_ended = True
+        for task in self._running:
+            task.cancel()
         if self._note_dead_engine(client):
             server.should_exit = True
 
@@ -290,15 +296,30 @@ class Application:
             else:
                 loop = asyncio.get_running_loop()
                 request = await loop.run_in_executor(self._threads, processor.parse, route, body)
-            return await processor.run(request, engine)
+            return await self._unless_engine_ends(processor.run(request, engine))
         except InvalidRequest as error:
             again = 1 if error.status == 503 else None
             raise Refusal(error.status, str(error), param=error.param, retry_after=again) from None
+        except Refusal:
+            raise
         except Exception as error:  # one request's failure must not end the server
             if self._serving.engine_died():
-                raise Refusal(503, "the engine has died; the server ends", retry_after=1) from None
+                raise _engine_died() from None
             logger.exception("a request failed")
             raise Refusal(500, f"the request failed: {type(error).__name__}") from None
+
+    async def _unless_engine_ends(self, work: Awaitable[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._engine_ended and task.uncancel() == 0:
+                raise _engine_died() from None
+            raise
+        finally:
+            self._running.discard(task)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -313,6 +334,10 @@ class Application:
     def _publish(self) -> None:
         self._serving.counters.publish(self._drain.in_flight)
         self._serving.counts.in_flight(self._drain.in_flight)
+
+
+def _engine_died() -> Refusal:
+    return Refusal(503, "the engine has died; the server ends", retry_after=1)
 
 
 async def until_disconnect(work: Awaitable[T], receive: Receive) -> T:

@@ -127,6 +127,29 @@ async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypa
     assert (Application.failed, vllm.state.server.should_exit) == (False, False)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("stopping", [False, True])
+async def test_requests_that_wait_for_an_engine_that_has_ended_are_answered(
+    stopping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vLLM leaves them without an answer where it was stopped by SIGINT, and then waits for their clients to go
+    monkeypatch.setattr(Application, "failed", False)
+    monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
+    server, client = Server(), SimpleNamespace(errored=False)
+    server.application._drain.stopping = stopping
+    server.engine.open.clear()
+    watch = asyncio.create_task(server.application._watch_engine(client, SimpleNamespace()))  # type: ignore[arg-type]
+    waiting = [asyncio.create_task(server.post(b"hello")) for _ in range(2)]
+    for _ in waiting:
+        await server.engine.waiting.acquire()
+    client.errored = True
+    for response in await asyncio.gather(*waiting):
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert error(response)["message"] == "the engine has died; the server ends"
+    await watch
+    assert (server.engine.encoding, server.application._running, server.application._drain.in_flight) == (0, set(), 0)
+
+
 async def test_label_sets_are_encoded_before_the_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     server, started, seen = Server(), list[Any](), list[bool]()
 
