@@ -138,7 +138,7 @@ async def test_requests_that_wait_for_an_engine_that_has_ended_are_answered(
     server, client = Server(), SimpleNamespace(errored=False)
     server.application._drain.stopping = stopping
     server.engine.open.clear()
-    watch = asyncio.create_task(server.application._watch_engine(client, SimpleNamespace()))  # type: ignore[arg-type]
+    watch = asyncio.create_task(server.application._watch_engine(client, SimpleNamespace()))
     waiting = [asyncio.create_task(server.post(b"hello")) for _ in range(2)]
     for _ in waiting:
         await server.engine.waiting.acquire()
