@@ -86,7 +86,7 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
     behind.wait_ready()
 
     def busy(method: str, path: str) -> Fault | None:
-        return Fault(429, {"Retry-After": "600"}) if method == "PATCH" and scene.name in path else None
+        return Fault(429, {"Retry-After": "240"}) if method == "PATCH" and scene.name in path else None
 
     proxy.fault = busy
     scene.apply_model()
@@ -95,7 +95,7 @@ def test_a_retry_after_is_obeyed(proxy: FaultProxy, behind: OperatorProcess, sce
     failed = wait_for(
         "the refused reconcile",
         lambda: [
-            line for line in behind.lines() if line.get("event") == "reconcile failed" and line["retry_in"] >= 600
+            line for line in behind.lines() if line.get("event") == "reconcile failed" and line["retry_in"] >= 240
         ],
         seconds=60,
     )

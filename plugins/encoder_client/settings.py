@@ -13,7 +13,7 @@ import httpx
 
 from encoder_client.errors import ArgumentError
 
-# uvicorn closes a connection that was idle for 5 s; one that is used at that moment would be lost
+# a proxy before the server may close a connection that was idle for 5 s; one that is used at that moment would be lost
 KEEP_ALIVE_SECONDS = 4.0
 
 
