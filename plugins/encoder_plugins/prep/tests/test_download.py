@@ -182,10 +182,15 @@ def test_a_file_is_compared_with_all_that_its_source_promised(
 
 
 class WithoutRanges(BaseHTTPRequestHandler):
-    """A server that sends whole files only."""
+    """A server that sends whole files only, and refuses a range behind the end."""
 
     def do_GET(self) -> None:
         assert self.headers["Range"].startswith("bytes=")
+        if self.headers["Range"] == f"bytes={len(CONTENT)}-":
+            self.send_response(416)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
@@ -195,10 +200,10 @@ class WithoutRanges(BaseHTTPRequestHandler):
         """Stay quiet."""
 
 
-@pytest.mark.parametrize("there", [1, HALF])
+@pytest.mark.parametrize(("there", "file"), [(1, FILE), (HALF, FILE), (len(CONTENT), UNKNOWN)])
 @pytest.mark.parametrize("kind", ["hub", "web"])
 def test_a_server_that_ignores_a_range_gets_its_answer_from_the_beginning(
-    tmp_path: Path, kind: str, there: int
+    tmp_path: Path, kind: str, there: int, file: SourceFile
 ) -> None:
     partial = tmp_path / "partial"
     partial.write_bytes(CONTENT[:there])
@@ -212,7 +217,7 @@ def test_a_server_that_ignores_a_range_gets_its_answer_from_the_beginning(
                 if kind == "hub"
                 else WebSource(f"{address}/weights", SHA256, staging=Staging.beside(tmp_path / "key"), policy=policy)
             )
-            found.fetch(FILE, partial, Progress(lambda _: None))
+            found.fetch(file, partial, Progress(lambda _: None))
             found.close()
         finally:
             server.shutdown()
