@@ -71,5 +71,5 @@ async def _repeat(what: str, work: Callable[[], Awaitable[None]], period: float)
         except ApiServerError as error:
             _LOG.warning(f"{what} failed", error=str(error))
         except Exception:
-            # it is the last safety net, and one malformed response must not end it
+            # nothing else notices what the watches missed, so one malformed response must not end this
             _LOG.exception(f"unexpected error during {what}")

@@ -34,7 +34,7 @@ from encoder_plugins import catalog
 
 _LOG = structlog.get_logger()
 _RETRY_SECONDS = 2.0
-# so long may a prep Job that is gone keep a model waiting
+# a prep Job that no longer exists may keep a model waiting for this long
 _RECOUNT_SECONDS = 30.0
 # reconciles that run at shutdown may finish their write
 _SHUTDOWN_GRACE_SECONDS = 1.0
@@ -155,11 +155,10 @@ async def _run_controller(
 
     if isinstance(namespaces, SelectedNamespaces):
         namespaces.on_change(enqueue_again, reconciler.forget)
-    rereads = (
-        resync(client, queue, watch_progress, period=settings.resync_seconds, namespaces=namespaces),
-        recount(client, prep_slots, period=min(_RECOUNT_SECONDS, settings.resync_seconds), namespaces=namespaces),
-    )
-    rereading = [asyncio.create_task(coroutine, name="resync") for coroutine in rereads]
+    resyncing = resync(client, queue, watch_progress, period=settings.resync_seconds, namespaces=namespaces)
+    period = min(_RECOUNT_SECONDS, settings.resync_seconds)
+    recounting = recount(client, prep_slots, period=period, namespaces=namespaces)
+    periodic = [asyncio.create_task(resyncing, name="resync"), asyncio.create_task(recounting, name="recount")]
     stopping = asyncio.create_task(stop.wait(), name="stop")
     own_tasks = asyncio.all_tasks()
     try:
@@ -189,7 +188,7 @@ async def _run_controller(
         await _cancel(running)
         return not failed
     finally:
-        await _cancel(*rereading)
+        await _cancel(*periodic)
         await _cancel(stopping)
         await queue.close()
 

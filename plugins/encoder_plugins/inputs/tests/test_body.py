@@ -237,7 +237,12 @@ def test_a_number_that_is_not_finite_is_refused_in_process_too() -> None:
 def test_a_request_names_its_adapter_by_either_field() -> None:
     names, adapters = ("m", "n"), frozenset({"l", "k"})
     for model, lora, found in [
-        *((None, None, None), ("n", None, None), (None, "l", "l"), ("m", "k", "k"), ("l", None, "l"), ("l", "l", "l")),
+        (None, None, None),
+        ("n", None, None),
+        (None, "l", "l"),
+        ("m", "k", "k"),
+        ("l", None, "l"),
+        ("l", "l", "l"),
     ]:
         assert bodies.adapter_of(model, lora, names, adapters) == found
     # a name of both is the model's
