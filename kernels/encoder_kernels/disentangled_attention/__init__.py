@@ -18,7 +18,6 @@ def disentangled_attention(
     value: torch.Tensor,
     position_key: torch.Tensor | None,
     position_query: torch.Tensor | None,
-    position_index: torch.Tensor,
     cu_seqlens: torch.Tensor,
     max_seqlen: int,
     *,
@@ -30,19 +29,19 @@ def disentangled_attention(
     """Return softmax(scores) value, each sequence on its own, where a pair's score has up to three terms.
 
     ``score[i, j] = scale * (query_i · key_j + query_i · position_key[row(i - j)] + key_j · position_query[row(i - j)])``,
-    and ``row(d) = position_index[clamp(d, -limit, limit) + limit]``. One index serves both position terms, because the bucket of a distance
-    is an odd function of it. Sums are in float32, of products of the inputs' type; on a GPU the position terms are
-    rounded to the inputs' type, as they are in transformers.
+    and ``row(d) = clamp(d, -limit, limit) + limit``: a table has a row for every distance, so that rows which lie side by side are
+    read side by side, and nothing waits for an index. Sums are in float32, of products of the inputs' type; on a GPU the position
+    terms are rounded to the inputs' type, as they are in transformers.
 
     Args:
         query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.
         key: Likewise.
         value: Likewise.
-        position_key: `[heads, rows, head_size]`: the projected relative embeddings for content-to-position, or None for none. With
-            ``tables``, `[tables, heads, rows, head_size]`.
-        position_query: Those for position-to-content, likewise, or None for none.
-        position_index: `[2 * limit + 1]` int32, from ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1): rows that never fall from one
-            distance to the next.
+        position_key: `[heads, 2 * limit + 1, head_size]`: the projected relative embeddings for content-to-position, in the order that
+            ``log_bucket_index`` (v2, v3) or ``linear_index`` (v1) gives them, or None for none. With ``tables``,
+            `[tables, heads, 2 * limit + 1, head_size]`.
+        position_query: Those for position-to-content, likewise, or None for none. One order serves both, because the bucket of a
+            distance is an odd function of it.
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
         max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
         scale: Commonly ``1 / sqrt(head_size * terms)``.
@@ -73,6 +72,8 @@ def disentangled_attention(
         if table.shape[-3] != heads or table.shape[-1] != head_size:
             wanted = f"({'tables, ' * several}{heads}, rows, {head_size})"
             raise ValueError(f"{name}: expected shape {wanted}, found {tuple(table.shape)}")
+        if table.shape[-2] % 2 != 1:
+            raise ValueError(f"{name}: expected 2 * limit + 1 rows, found {table.shape[-2]}")
     if tables is not None:
         checks.index("tables", tables, query)
         checks.shaped("tables", tables, (cu_seqlens.shape[0] - 1,))
@@ -80,9 +81,6 @@ def disentangled_attention(
         raise ValueError(
             f"position_query: expected shape {tuple(position_key.shape)}, found {tuple(position_query.shape)}"
         )
-    checks.index("position_index", position_index, query)
-    if position_index.shape[0] % 2 != 1:
-        raise ValueError(f"position_index: expected 2 * limit + 1 entries, found {position_index.shape[0]}")
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if runs_triton(query):
@@ -94,7 +92,6 @@ def disentangled_attention(
             value,
             position_key,
             position_query,
-            position_index,
             cu_seqlens,
             max_seqlen,
             scale,
@@ -103,7 +100,5 @@ def disentangled_attention(
             tables,
         )
     else:
-        reference.attend(
-            query, key, value, position_key, position_query, position_index, cu_seqlens, scale, out, key_lengths, tables
-        )
+        reference.attend(query, key, value, position_key, position_query, cu_seqlens, scale, out, key_lengths, tables)
     return out

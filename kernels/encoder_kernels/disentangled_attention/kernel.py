@@ -11,6 +11,8 @@ as the halves of a word, between the lanes of a warp. No term is looked up pair 
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -22,7 +24,6 @@ LOG2E = 1.4426950408889634
 def _products(
     block,
     distances,
-    index,
     limit,
     table,
     row_stride,
@@ -31,9 +32,84 @@ def _products(
     PRECISION: tl.constexpr,
 ):
     """Return a block's products with the embeddings of some distances, in float32."""
-    rows = tl.load(index + tl.minimum(tl.maximum(distances, -limit), limit) + limit)
+    rows = tl.minimum(tl.maximum(distances, -limit), limit) + limit
     embeddings = tl.load(table + rows[None, :] * row_stride + offsets[:, None], mask=inside[:, None], other=0.0)
     return tl.dot(block, embeddings, input_precision=PRECISION)
+
+
+@triton.jit
+def _accumulate(scores, values, highest, total, result, PRECISION: tl.constexpr):
+    """Return the highest score, the sum of weights and the weighted values of all keys so far, with one more block of them."""
+    higher = tl.maximum(highest, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    fade = tl.exp2(highest - higher)
+    total = total * fade + tl.sum(weights, 1)
+    result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
+    return higher, total, result
+
+
+@triton.jit
+def _edges(position, row_stride, last, offsets, inside):
+    """Return the embeddings of the farthest distance, of keys before a query and of keys behind it, in float32."""
+    before = tl.load(position + last * row_stride + offsets, mask=inside, other=0.0).to(tl.float32)
+    behind = tl.load(position + offsets, mask=inside, other=0.0).to(tl.float32)
+    return before, behind
+
+
+@triton.jit
+def _far(
+    block,
+    key,
+    value,
+    position_key,
+    position_query,
+    key_token,
+    value_token,
+    position_key_row,
+    position_query_row,
+    limit,
+    beyond,
+    left,
+    right,
+    keys_end,
+    factor,
+    offsets,
+    inside,
+    lanes,
+    highest,
+    total,
+    result,
+    HAS_C2P: tl.constexpr,
+    HAS_P2C: tl.constexpr,
+    PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Go over the blocks of keys that lie wholly beyond the farthest distance, those before ``left`` and those from ``right`` on.
+
+    All of their distances have the same two embeddings, so that the terms are a number of each query and one of each key.
+    """
+    if HAS_C2P:
+        before, behind = _edges(position_key, position_key_row, 2 * limit, offsets, inside)
+        term_before = tl.sum(block.to(tl.float32) * before[None, :], 1).to(block.dtype).to(tl.float32)
+        term_behind = tl.sum(block.to(tl.float32) * behind[None, :], 1).to(block.dtype).to(tl.float32)
+    if HAS_P2C:
+        before, behind = _edges(position_query, position_query_row, 2 * limit, offsets, inside)
+    for step in tl.range(0, beyond, block.shape[0], num_stages=STAGES):
+        begin = tl.where(step < left, step, step - left + right)
+        others = begin + lanes
+        theirs = tl.minimum(others, keys_end - 1).to(tl.int64)
+        keys = tl.load(key + theirs[:, None] * key_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        values = tl.load(value + theirs[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        scores = tl.dot(block, tl.trans(keys), input_precision=PRECISION)
+        if HAS_C2P:
+            scores += tl.where(step < left, term_before, term_behind)[:, None]
+        if HAS_P2C:
+            embedding = tl.where(step < left, before, behind)
+            key_term = tl.sum(keys.to(tl.float32) * embedding[None, :], 1).to(keys.dtype).to(tl.float32)
+            scores += key_term[None, :]
+        scores = tl.where(others[None, :] < keys_end, scores * factor, float("-inf"))
+        highest, total, result = _accumulate(scores, values, highest, total, result, PRECISION)
+    return highest, total, result
 
 
 @triton.jit(do_not_specialize=["limit", "longest", "factor"])
@@ -44,7 +120,6 @@ def disentangled_attention_kernel(
     out,
     position_key,
     position_query,
-    index,
     cu_seqlens,
     key_lengths,
     tables,
@@ -74,6 +149,7 @@ def disentangled_attention_kernel(
     HAS_TABLES: tl.constexpr,
     HALVES: tl.constexpr,
     PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Write the attention of one block of one sequence's queries in one head."""
     sequence = tl.program_id(2)
@@ -102,10 +178,16 @@ def disentangled_attention_kernel(
         table = tl.load(tables + sequence).to(tl.int64)
     turn = (lanes[:, None] - lanes[None, :]) & (BLOCK - 1)
     near = lanes[None, :] <= lanes[:, None]
+    pairs = tl.arange(0, 2 * BLOCK)
+    left, right = 0, keys_end
+    if HAS_C2P or HAS_P2C:
+        # blocks of keys that lie wholly beyond the farthest distance, before and after the queries
+        left = tl.minimum(tl.maximum(first - limit + 1, 0) // BLOCK * BLOCK, keys_end)
+        right = tl.minimum((first + limit + 2 * BLOCK - 2) // BLOCK * BLOCK, keys_end)
     if HAS_C2P:
         position_key += head * position_key_head + table * position_key_table
         nearer = _products(
-            block, first + lanes, index, limit, position_key, position_key_row, offsets, inside, PRECISION
+            block, first - left + lanes, limit, position_key, position_key_row, offsets, inside, PRECISION
         )
     if HAS_P2C:
         position_query += head * position_query_head + table * position_query_table
@@ -113,29 +195,24 @@ def disentangled_attention_kernel(
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     result = tl.zeros([BLOCK, BLOCK_D], tl.float32)
-    # one stage, set here and not at the launch: with more, Triton computes a softmax twice, in two layouts
-    for begin in tl.range(0, keys_end, BLOCK, num_stages=1):
+    # with two stages, a block's keys, values and embeddings are copied to shared memory while the block before it is computed
+    for begin in tl.range(left, right, BLOCK, num_stages=STAGES):
         others = begin + lanes
         theirs = tl.minimum(others, keys_end - 1).to(tl.int64)
         keys = tl.load(key + theirs[:, None] * key_token + offsets[None, :], mask=inside[None, :], other=0.0)
+        values = tl.load(value + theirs[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
         delta = first - begin
         if HAS_C2P:
             # stays in float32: carried in 16 bits, the compiler would let all products wait for each other
             distances = delta - BLOCK + lanes
-            farther = _products(
-                block, distances, index, limit, position_key, position_key_row, offsets, inside, PRECISION
-            )
+            farther = _products(block, distances, limit, position_key, position_key_row, offsets, inside, PRECISION)
             query_term = tl.where(near, nearer, farther).to(block.dtype)
             nearer = farther
         if HAS_P2C:
-            distances = delta - lanes
-            low = _products(
-                keys, distances, index, limit, position_query, position_query_row, offsets, inside, PRECISION
-            )
-            distances += BLOCK
-            high = _products(
-                keys, distances, index, limit, position_query, position_query_row, offsets, inside, PRECISION
-            )
+            # both halves in one product: the nearer distances of all columns, then the farther ones
+            distances = delta + pairs // BLOCK * BLOCK - pairs % BLOCK
+            both = _products(keys, distances, limit, position_query, position_query_row, offsets, inside, PRECISION)
+            low, high = tl.split(tl.permute(tl.reshape(both, [BLOCK, 2, BLOCK]), [0, 2, 1]))
             key_term = tl.where(near, low, high).to(block.dtype)
         if HAS_C2P and HAS_P2C and HALVES:
             words = query_term.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
@@ -154,13 +231,37 @@ def disentangled_attention_kernel(
         if HAS_P2C:
             scores += tl.trans(key_term).to(tl.float32) * factor
         scores = tl.where(others[None, :] < keys_end, scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        fade = tl.exp2(highest - higher)
-        total = total * fade + tl.sum(weights, 1)
-        values = tl.load(value + theirs[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
-        result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
-        highest = higher
+        highest, total, result = _accumulate(scores, values, highest, total, result, PRECISION)
+    if HAS_C2P or HAS_P2C:
+        beyond = left + tl.maximum(keys_end - right, 0)
+        if beyond > 0:
+            highest, total, result = _far(
+                block,
+                key,
+                value,
+                position_key,
+                position_query,
+                key_token,
+                value_token,
+                position_key_row,
+                position_query_row,
+                limit,
+                beyond,
+                left,
+                right,
+                keys_end,
+                factor,
+                offsets,
+                inside,
+                lanes,
+                highest,
+                total,
+                result,
+                HAS_C2P,
+                HAS_P2C,
+                PRECISION,
+                STAGES,
+            )
     result = result / total[:, None]
     out += head * out_head + start * out_token
     mask = (places < length)[:, None] & inside[None, :]
@@ -169,11 +270,28 @@ def disentangled_attention_kernel(
     )
 
 
-def settings(head_size: int, dtype: torch.dtype) -> dict[str, int]:
-    """Return the launch settings, chosen on an H100."""
+# of shared memory, with two stages of the larger blocks: for heads of 64 in types of 16 bits, and what the driver takes of each program
+TWO_STAGES = 112 * 1024 + 1024
+
+
+def settings(head_size: int, dtype: torch.dtype, shared: int) -> dict[str, int]:
+    """Return the launch settings, chosen on an H100 and an H200.
+
+    Args:
+        head_size: Width of a head.
+        dtype: The inputs' type.
+        shared: Bytes of shared memory of a multiprocessor. Two stages pay where two programs share one.
+    """
     if dtype == torch.float32 or head_size > 64:
-        return {"BLOCK": 32, "num_warps": 2}
-    return {"BLOCK": 64, "num_warps": 4}
+        return {"BLOCK": 32, "STAGES": 1, "num_warps": 2}
+    return {"BLOCK": 64, "STAGES": 2 if shared >= 2 * TWO_STAGES else 1, "num_warps": 4}
+
+
+@functools.lru_cache
+def _shared_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
 
 
 def launch(
@@ -182,7 +300,6 @@ def launch(
     value: torch.Tensor,
     position_key: torch.Tensor | None,
     position_query: torch.Tensor | None,
-    position_index: torch.Tensor,
     cu_seqlens: torch.Tensor,
     max_seqlen: int,
     scale: float,
@@ -197,7 +314,8 @@ def launch(
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
-    config = chosen or settings(head_size, query.dtype)
+    config = chosen or settings(head_size, query.dtype, _shared_memory(query.device))
+    limit = max(0 if table is None else table.shape[-2] // 2 for table in (position_key, position_query))
     keys, queries = (
         # never read where there is no such term
         query if table is None else table if table.stride(-1) == 1 else table.contiguous()
@@ -210,7 +328,6 @@ def launch(
         out,
         keys,
         queries,
-        position_index,
         cu_seqlens,
         key_lengths,
         tables,
@@ -228,7 +345,7 @@ def launch(
         0 if tables is None else queries.stride(0),
         queries.stride(-3),
         queries.stride(-2),
-        position_index.shape[0] // 2,
+        limit,
         longest,
         scale * LOG2E,
         HEAD_SIZE=head_size,

@@ -23,7 +23,6 @@ def attend(
     value: torch.Tensor,
     position_key: torch.Tensor | None,
     position_query: torch.Tensor | None,
-    position_index: torch.Tensor,
     cu_seqlens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
@@ -41,7 +40,7 @@ def attend(
             q = query[:, head][group.rows].permute(2, 0, 1, 3).contiguous()
             k, v = (t[:, head][group.key_rows].permute(2, 0, 1, 3).contiguous() for t in (key, value))
             keys, queries = (None if t is None else t[head] for t in own)
-            blocks.append(_group(q, k, v, keys, queries, position_index, group, scale))
+            blocks.append(_group(q, k, v, keys, queries, group, scale))
         packing.scatter(out, group, torch.cat(blocks).permute(1, 2, 0, 3))
 
 
@@ -51,7 +50,6 @@ def _group(
     value: torch.Tensor,
     position_key: torch.Tensor | None,
     position_query: torch.Tensor | None,
-    position_index: torch.Tensor,
     group: packing.Group,
     scale: float,
 ) -> torch.Tensor:
@@ -65,12 +63,12 @@ def _group(
         for first, last in _blocks(length):
             # column c is the distance of the block's last query from key c: its first query's keys begin size - 1 columns further on
             columns = torch.arange(keys + last - first - 1, device=query.device)
-            embeddings = position_key[:, _rows(position_index, last - 1 - columns)] * scale
+            embeddings = position_key[:, _rows(position_key, last - 1 - columns)] * scale
             bias[:, :, first:last] += _shifted(query[:, :, first:last], embeddings)
     if bias is not None and position_query is not None:
         for first, last in _blocks(keys):
             columns = torch.arange(length + last - first - 1, device=query.device)
-            embeddings = position_query[:, _rows(position_index, columns - last + 1)] * scale
+            embeddings = position_query[:, _rows(position_query, columns - last + 1)] * scale
             bias[:, :, :, first:last] += _shifted(key[:, :, first:last], embeddings).transpose(2, 3)
     mask = group.key_mask(query.dtype)
     if mask is not None:
@@ -82,9 +80,9 @@ def _blocks(length: int) -> list[tuple[int, int]]:
     return [(first, min(first + _BLOCK, length)) for first in range(0, length, _BLOCK)]
 
 
-def _rows(position_index: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-    limit = position_index.shape[0] // 2
-    return position_index[distances.clamp(-limit, limit) + limit].long()
+def _rows(table: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+    limit = table.shape[-2] // 2
+    return distances.clamp(-limit, limit) + limit
 
 
 def _shifted(block: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:

@@ -219,7 +219,7 @@ class DisentangledAttention(EncoderAttention):
         heads: Heads on this rank.
         head_size: Width of a head.
         scale: What scores are multiplied by.
-        position_index: `[2 * limit + 1]` int32: the tables' row of each distance.
+        position_index: `[2 * limit + 1]` int32: the relative embeddings' row of each distance.
         tables: Gives position keys and position queries of this rank's heads; called after loading.
         changes: Gives what the LoRA adapter in a slot adds to them, float32.
         prefix: The layer's name in the model.
@@ -245,13 +245,13 @@ class DisentangledAttention(EncoderAttention):
         self.position_query: Tensor | None = None
 
     def prepare(self) -> None:
-        """Project the relative embeddings, `[heads, rows, head_size]`."""
-        self.position_key, self.position_query = (self._by_head(table) for table in self._tables())
+        """Project the relative embeddings, and order them by distance: `[heads, 2 * limit + 1, head_size]`."""
         # vLLM's own buffer says which device the layer is on
         self.position_index = self.position_index.to(self._k_scale.device)
+        self.position_key, self.position_query = (self._by_distance(table) for table in self._tables())
 
     def keep_adapters(self, slots: int, table_of: Callable[[VarlenMetadata], Tensor]) -> None:
-        """Keep tables for the adapter of each slot beside those of the model: `[1 + slots, heads, rows, head_size]`.
+        """Keep tables for the adapter of each slot beside those of the model: `[1 + slots, heads, 2 * limit + 1, head_size]`.
 
         Args:
             slots: Slots of adapters.
@@ -270,13 +270,14 @@ class DisentangledAttention(EncoderAttention):
     def set_adapter(self, slot: int) -> None:
         """Compute the tables of the adapter that is in ``slot`` now."""
         for tables, change in zip((self.position_key, self.position_query), self._changes(slot), strict=True):
-            if tables is not None and (added := self._by_head(change)) is not None:
+            if tables is not None and (added := self._by_distance(change)) is not None:
                 tables[1 + slot] = tables[0].float() + added
 
-    def _by_head(self, table: Tensor | None) -> Tensor | None:
+    def _by_distance(self, table: Tensor | None) -> Tensor | None:
         if table is None:
             return None
-        return table.view(-1, self.num_heads, self.head_size).transpose(0, 1).contiguous()
+        rows = table[self.position_index]
+        return rows.view(-1, self.num_heads, self.head_size).transpose(0, 1).contiguous()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
@@ -286,7 +287,6 @@ class DisentangledAttention(EncoderAttention):
             value,
             self.position_key,
             self.position_query,
-            self.position_index,
             metadata.cu_seqlens,
             metadata.max_seqlen,
             scale=self.scale,

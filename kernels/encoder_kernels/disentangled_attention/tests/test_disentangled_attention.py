@@ -48,6 +48,11 @@ def straightforward(query, key, value, position_key, position_query, row, cu_seq
     return out
 
 
+def by_distance(table, index):  # type: ignore[no-untyped-def]
+    """Return the embeddings in the order of distances, as the kernel wants them."""
+    return None if table is None else table[..., index.to(table.device), :]
+
+
 def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, terms="both", keys=None):  # type: ignore[no-untyped-def]
     padding = 3
     tokens = sum(lengths) + padding
@@ -67,9 +72,7 @@ def run(form, close, lengths, heads=2, head_size=32, buckets=32, farthest=48, te
         query,
         key,
         value,
-        position_key,
-        position_query,
-        index.to(form.device),
+        *(by_distance(table, index) for table in (position_key, position_query)),
         cu_seqlens,
         max(lengths, default=0),
         scale=scale,
@@ -128,9 +131,8 @@ def test_at_the_published_models_sizes(form, close) -> None:  # type: ignore[no-
 
 def test_dense_and_strided_inputs_agree(form) -> None:  # type: ignore[no-untyped-def]
     query, key, value = form.randn(40, 3, 2, 32).unbind(1)
-    table, index = form.randn(2, 64, 32), log_bucket_index(32, 48).to(form.device)
-    cu_seqlens = form.offsets([17, 23])
-    arguments = (table, table, index, cu_seqlens, 23)
+    table, cu_seqlens = form.randn(2, 97, 32), form.offsets([17, 23])
+    arguments = (table, table, cu_seqlens, 23)
     strided = disentangled_attention(query, key, value, *arguments, scale=0.1)
     dense = disentangled_attention(*(tensor.contiguous() for tensor in (query, key, value)), *arguments, scale=0.1)
     assert torch.equal(strided, dense)
@@ -138,11 +140,11 @@ def test_dense_and_strided_inputs_agree(form) -> None:  # type: ignore[no-untype
 
 def test_a_sequence_does_not_see_its_neighbours(form) -> None:  # type: ignore[no-untyped-def]
     qkv = form.randn(50, 3, 2, 32)
-    table, index = form.randn(2, 64, 32), log_bucket_index(32, 48).to(form.device)
-    alone = disentangled_attention(*qkv[10:40].unbind(1), table, table, index, form.offsets([30]), 30, scale=0.1)
-    between = disentangled_attention(*qkv.unbind(1), table, table, index, form.offsets([10, 30, 10]), 30, scale=0.1)
+    table = form.randn(2, 97, 32)
+    alone = disentangled_attention(*qkv[10:40].unbind(1), table, table, form.offsets([30]), 30, scale=0.1)
+    between = disentangled_attention(*qkv.unbind(1), table, table, form.offsets([10, 30, 10]), 30, scale=0.1)
     qkv[:10], qkv[40:] = float("nan"), float("inf")
-    beside = disentangled_attention(*qkv.unbind(1), table, table, index, form.offsets([10, 30, 10]), 30, scale=0.1)
+    beside = disentangled_attention(*qkv.unbind(1), table, table, form.offsets([10, 30, 10]), 30, scale=0.1)
     assert torch.equal(between[10:40], beside[10:40])
     torch.testing.assert_close(alone, between[10:40])
 
@@ -151,13 +153,13 @@ def test_a_sequence_does_not_see_its_neighbours(form) -> None:  # type: ignore[n
 def test_each_sequence_reads_its_own_of_several_tables(form, close, terms: str) -> None:  # type: ignore[no-untyped-def]
     lengths, numbers = [20, 3, 20, 0, 33, 7], [2, 0, 1, 2, 2, 0]
     query, key, value = form.randn(sum(lengths), 3, 2, 32).unbind(1)
-    position_key = form.randn(3, 2, 64, 32) if terms != "p2c" else None
-    position_query = form.randn(3, 2, 64, 32) if terms != "c2p" else None
-    index, cu_seqlens = log_bucket_index(32, 48), form.offsets(lengths)
+    position_key = form.randn(3, 2, 97, 32) if terms != "p2c" else None
+    position_query = form.randn(3, 2, 97, 32) if terms != "c2p" else None
+    cu_seqlens = form.offsets(lengths)
 
     def computed(which: int | None, tables: torch.Tensor | None) -> torch.Tensor:
         position = (one if one is None or which is None else one[which] for one in (position_key, position_query))
-        given = (query, key, value, *position, index.to(form.device), cu_seqlens, max(lengths))
+        given = (query, key, value, *position, cu_seqlens, max(lengths))
         return disentangled_attention(*given, scale=0.1, tables=tables)
 
     ours = computed(None, torch.tensor(numbers, dtype=torch.int32).to(form.device))
@@ -181,14 +183,11 @@ def test_addresses_beyond_two_to_the_31() -> None:
     qkv = buffer.as_strided((tokens, 3, heads, head_size), (6_000, heads * head_size, head_size, 1))
     qkv[-200:] = torch.randn(200, 3, heads, head_size, device="cuda", dtype=torch.float16)
     qkv[:200] = qkv[-200:]
-    table, index = (
-        torch.randn(2, heads, 512, head_size, device="cuda", dtype=torch.float16),
-        log_bucket_index(256, 512).cuda(),
-    )
+    table = torch.randn(2, heads, 1025, head_size, device="cuda", dtype=torch.float16)
     cu_seqlens = torch.tensor([0, 200, tokens - 200, tokens], dtype=torch.int32, device="cuda")
     out = torch.empty(tokens, heads, head_size, dtype=torch.float16, device="cuda")
     # longer sequences than max_seqlen are cut: the one between costs nothing
-    disentangled_attention(*qkv.unbind(1), *table, index, cu_seqlens, 200, scale=0.07, out=out)
+    disentangled_attention(*qkv.unbind(1), *table, cu_seqlens, 200, scale=0.07, out=out)
     assert torch.equal(out[:200], out[-200:])
     assert out[:200].isfinite().all()
 
@@ -271,9 +270,7 @@ def test_against_transformers_module(terms: list[str], shared: bool) -> None:
         query,
         key,
         value,
-        position_key,
-        position_query,
-        log_bucket_index(16, 40),
+        *(by_distance(table, log_bucket_index(16, 40)) for table in (position_key, position_query)),
         torch.tensor([0, 90, 180], dtype=torch.int32),
         90,
         scale=1 / math.sqrt(32 * (1 + len(terms))),
@@ -283,8 +280,8 @@ def test_against_transformers_module(terms: list[str], shared: bool) -> None:
 
 
 def test_arguments_are_refused_by_name() -> None:
-    qkv, table = torch.randn(6, 3, 2, 32).unbind(1), torch.randn(2, 64, 32)
-    index, offsets = log_bucket_index(32, 48), torch.tensor([0, 6], dtype=torch.int32)
+    qkv, table = torch.randn(6, 3, 2, 32).unbind(1), torch.randn(2, 97, 32)
+    offsets = torch.tensor([0, 6], dtype=torch.int32)
 
     def call(**changes: object) -> None:
         arguments = {
@@ -293,7 +290,6 @@ def test_arguments_are_refused_by_name() -> None:
             "value": qkv[2],
             "position_key": table,
             "position_query": table,
-            "position_index": index,
             "cu_seqlens": offsets,
             "max_seqlen": 6,
             "scale": 1.0,
@@ -306,9 +302,8 @@ def test_arguments_are_refused_by_name() -> None:
         "query": qkv[0][0],
         "key": qkv[1][:5],
         "value": qkv[2].half(),
-        "position_key": torch.randn(3, 64, 32),
-        "position_query": torch.randn(2, 60, 32),
-        "position_index": index.long(),
+        "position_key": torch.randn(3, 97, 32),
+        "position_query": torch.randn(2, 95, 32),
         "cu_seqlens": offsets[:0],
         "max_seqlen": -1,
         "key_lengths": offsets,
@@ -316,8 +311,8 @@ def test_arguments_are_refused_by_name() -> None:
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
             call(**{name: value})
-    with pytest.raises(ValueError, match=r"^position_index: "):
-        call(position_index=index[1:])
+    with pytest.raises(ValueError, match=r"^position_key: expected 2 \* limit \+ 1 rows, found 96"):
+        call(position_key=table[:, 1:], position_query=table[:, 1:])
     with pytest.raises(ValueError, match=r"^tables: "):
         call(tables=offsets, position_key=table[None], position_query=table[None])
     with pytest.raises(ValueError, match=r"^position_key: "):
