@@ -28,14 +28,16 @@ STOP_SECONDS = 20.0
 
 # a process of its own, without torch: writes the UUIDs of the GPUs that it sees, as the variable has them
 UUIDS = """
-import ctypes, uuid
+import ctypes, sys, uuid
 cuda = ctypes.CDLL("libcuda.so.1")
 count, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
 error, found = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)), []
 for number in range(count.value):
     error = error or cuda.cuDeviceGetUuid(raw, number)
     found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
-raise SystemExit(f"CUDA error {error}") if error or not found else print(",".join(found))
+if error or not found:
+    sys.exit(f"CUDA error {error}")
+print(",".join(found))
 """
 # and this one: what the driver says to a first context on each GPU that there is
 PROBE = """
