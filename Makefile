@@ -94,7 +94,7 @@ lock: ## resolve dependencies again: uv.lock, and requirements.lock of each refe
 	done
 
 test: engines setup ## lint, types, import contracts, unit tests, and the plugins on real vLLM
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint unit
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint unit .venv/.inspected
 	@$(MAKE) --no-print-directory engine-tests
 
 lint: setup ## format, lint, types, import contracts, generated files
@@ -107,7 +107,12 @@ lint: setup ## format, lint, types, import contracts, generated files
 unit: engines setup ## the tests that need neither an engine nor a cluster
 	$(TOGETHER) $(PROCESSES) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
 
-engine-tests: engines setup ## the tests that start real vLLM on this machine's CPU
+# vLLM inspects each model class in a process of its own, which imports all of vLLM, and caches the result: here one process inspects all
+.venv/.inspected: .venv/.synced images/engine/inspect_models.py $(wildcard plugins/encoder_plugins/models/*/model*.py) | engines
+	@OMP_NUM_THREADS=1 $(RUN)python images/engine/inspect_models.py --own
+	@touch $@
+
+engine-tests: engines setup .venv/.inspected ## the tests that start real vLLM on this machine's CPU
 	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak"
 
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
