@@ -108,12 +108,19 @@ unit: engines setup ## the tests that need neither an engine nor a cluster
 	$(TOGETHER) $(PROCESSES) --dist worksteal -m "not engine and not cluster and not gpu and not soak"
 
 # vLLM inspects each model class in a process of its own, which imports all of vLLM, and caches the result: here one process inspects all
+STOCK_CLASSES := ModernBertModel Gemma3TextModel Qwen3ForCausalLM Qwen3VLForConditionalGeneration \
+  Lfm2ForCausalLM Lfm2VlForConditionalGeneration
 .venv/.inspected: .venv/.synced images/engine/inspect_models.py $(wildcard plugins/encoder_plugins/models/*/model*.py) | engines
-	@OMP_NUM_THREADS=1 $(RUN)python images/engine/inspect_models.py --own
+	@OMP_NUM_THREADS=1 $(RUN)python images/engine/inspect_models.py --own $(STOCK_CLASSES)
 	@touch $@
 
+# Each process imports every file that it is given, and most have no such test. Files are run in the order of their number of tests, and
+# otherwise as they are named: the longest of those with one test comes first.
+ENGINE_FILES = plugins/encoder_plugins/serving/tests/test_stock_models.py \
+  $(sort $(shell grep -rlE --include='test_*.py' 'mark\.engine\b' kernels plugins operator images/release e2e))
+
 engine-tests: engines setup .venv/.inspected ## the tests that start real vLLM on this machine's CPU
-	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak"
+	$(TOGETHER) $(PROCESSES) --dist loadfile -m "engine and not gpu and not soak" $(ENGINE_FILES)
 
 generate: setup ## write the generated files again (CHECK=--check: fail when one differs)
 	$(RUN)encoder-operator crd $(CHECK)

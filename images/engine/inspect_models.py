@@ -4,7 +4,8 @@ vLLM imports a model's class in a process of its own before it loads the model, 
 answer below ``VLLM_CACHE_ROOT/modelinfos``. A pod with a read-only root would repeat that at each start.
 
 Without arguments it inspects vLLM's own classes; with ``--own`` those of our plugins, which change more often: the
-answer is kept with a hash of the module's file, and so needs the very file that the image will have.
+answer is kept with a hash of the module's file, and so needs the very file that the image will have. Names of further
+classes may follow: `make engine-tests` inspects those of its tests at once, where vLLM would import itself for each.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def here(inspect: Callable[[], Answer]) -> Answer:
 def main() -> int:
     """Inspects every class, and fails if one of those that must be there could not be imported."""
     registry._run_in_subprocess = here
-    if sys.argv[1:] == ["--own"]:
-        wanted, required = own(), own()
+    if sys.argv[1:2] == ["--own"]:
+        wanted = required = [*own(), *sys.argv[2:]]
     else:
         wanted = [*registry._EMBEDDING_MODELS, *registry._LATE_INTERACTION_MODELS, *ALSO]
         required = list(REQUIRED)
