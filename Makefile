@@ -139,10 +139,10 @@ generate: setup ## write the generated files again (CHECK=--check: fail when one
 e2e: prerequisites setup ## the cluster suite, on kind where a Docker daemon answers, else on our own node; beside it what needs an API server only
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target e2e-node e2e-api
 
-# first what needs a machine without a cluster; cases wait for pods most of the time, and share one cluster
+# first what needs a machine without a cluster; cases wait for pods most of the time, and share one cluster. They order their files themselves
 e2e-node: prerequisites setup ## the half of it that runs pods
 	$(PYTEST) e2e/node -m "cluster and not soak" --timeout 1200
-	$(TOGETHER) $(PROCESSES) --dist loadfile e2e/cases -m "not soak" --timeout 1200
+	$(TOGETHER) $(PROCESSES) --dist loadfile --no-loadscope-reorder e2e/cases -m "not soak" --timeout 1200
 
 # each process has API servers of its own. Beside the other half two of them keep both cores busy
 e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 server, or Helm

@@ -19,8 +19,22 @@ TURN_SECONDS = 2400
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases, and order their files: those of cases that run alone first, then those with the most cases.
+
+    Processes wait for a case that runs alone. At the start the suite's other half has the processors meanwhile; at the end nobody has.
+    """
+    others: list[pytest.Item] = []
+    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         item.add_marker(pytest.mark.cluster)
+        own = Path(__file__).parent in item.path.parents
+        (files.setdefault(item.path, []) if own else others).append(item)
+
+    def place(cases: list[pytest.Item]) -> tuple[bool, int]:
+        run = [case for case in cases if case.get_closest_marker("soak") is None]
+        return (not run or any(case.get_closest_marker("alone") is None for case in run), -len(run))
+
+    items[:] = others + [case for cases in sorted(files.values(), key=place) for case in cases]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
