@@ -236,6 +236,8 @@ def execute(command: Sequence[str], folder: Path, log: Path, environment: Mappin
         NodeError: It took too long.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    # the compiler collects garbage a fourteenth of its time, and of its memory there is enough
+    environment = {"GOGC": "400", **environment}
     with log.open("wb") as output:
         try:
             code = subprocess.run(

@@ -87,3 +87,12 @@ def test_system_image_is_the_same_bytes_each_time(tmp_path: Path) -> None:
         system_images.write(tmp_path / name, "localhost/pause:1", program, user="65535:65535")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
     assert system_images.digest(tmp_path / "one.tar").startswith("sha256:")
+
+
+@pytest.mark.parametrize(("set_by_user", "expected"), [({}, "400"), ({"GOGC": "50"}, "50")])
+def test_a_build_collects_garbage_seldom_unless_the_user_says_otherwise(
+    set_by_user: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "program.log"
+    programs.execute(["sh", "-c", "echo $GOGC"], tmp_path, log, {"PATH": "/bin:/usr/bin", **set_by_user}, 30)
+    assert log.read_text().strip() == expected
