@@ -28,6 +28,18 @@ TRUST_REMOTE_CODE = f"{GROUP}/trust-remote-code"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "encoder-operator"
 
+# what the API server takes in the objects that a spec's fields become part of; regular expressions of RE2
+_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_LABEL = f"^{_DNS_LABEL}$"
+DNS_SUBDOMAIN = rf"^{_DNS_LABEL}(\.{_DNS_LABEL})*$"
+LABEL_KEY = rf"^({_DNS_LABEL}(\.{_DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$"
+LABEL_VALUE = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+# the prefix in upper case, too
+ANNOTATION_KEY = LABEL_KEY.replace("a-z0-9", "A-Za-z0-9")
+MAX_DNS_LABEL = 63
+MAX_LABEL_KEY = 317
+MAX_LABEL_VALUE = 63
+
 # condition type of the readiness gate
 GATE = f"{GROUP}/parity"
 # condition type that records on which platform the gate was opened

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import posixpath
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ _PROFILE = "pods must comply with the restricted Pod Security Standard"
 _PROBES = "readiness and the parity gate depend on it"
 _SET = "reserved for the operator"
 _TOKEN = "serving pods have no service account token"
+_DNS = f"its name must have at most {naming.MAX_DNS_LABEL} lower-case letters, digits and '-', and begin and end with a letter or digit"
 _OTHER = "a pod template override cannot set this field"
 
 # fields that an overlay may set, level by level; everything else is rejected, for some fields with a specific reason
@@ -232,6 +234,7 @@ def _check_structure(value: Any, path: str, *, free: bool = False) -> Iterator[V
                 yield Violation(where, "patch directives are not supported: an override can only add and change fields")
             yield from _check_structure(entry, where, free=name in _FREE)
     elif isinstance(value, list):
+        seen = set()
         for index, entry in enumerate(value):
             key = _KEYS.get(name)
             if key is not None and not (isinstance(entry, dict) and isinstance(entry.get(key), str | int)):
@@ -239,6 +242,9 @@ def _check_structure(value: Any, path: str, *, free: bool = False) -> Iterator[V
                 return
             if name in _LISTS and not isinstance(entry, _LISTS[name]):
                 yield Violation(f"{path}[{index}]", f"it must be {'an object' if _LISTS[name] is dict else 'a string'}")
+            if key is not None and entry[key] in seen:
+                yield Violation(f"{path}[{entry[key]}]", "it is in the list twice")
+            seen.add(entry[key] if key is not None else index)
             yield from _check_structure(entry, f"{path}[{entry[key] if key else index}]")
 
 
@@ -254,6 +260,7 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
                 yield Violation(f"metadata.{kind}[{key}]", "the operator selects its objects by it")
             if kind == "annotations" and key.startswith(_FOREIGN_ANNOTATIONS):
                 yield Violation(f"metadata.{kind}[{key}]", _PROFILE)
+        yield from _pairs(kind, meta.get(kind, {}))
     yield from _fields(spec, "spec.", _SPEC)
     if spec.get("hostUsers"):
         yield Violation("spec.hostUsers", "only false is allowed, which enables a user namespace")
@@ -263,6 +270,7 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
     yield from _pod_context(spec.get("securityContext", {}))
     for volume in spec.get("volumes", []):
         yield from _volume(volume)
+    volumes = {volume["name"] for volume in spec.get("volumes", [])} | OWN_VOLUMES
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind, []):
             where = f"spec.{kind}[{container['name']}]."
@@ -272,7 +280,28 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
                 yield from _fields(container, where, _ENGINE)
             else:
                 yield Violation(where.rstrip("."), "the engine must not be an init container")
-            yield from _container(container, where)
+            yield from _container(container, where, volumes)
+
+
+def _pairs(kind: str, pairs: Mapping[Any, Any]) -> Iterator[Violation]:
+    """Refuse labels or annotations that the API server refuses in a pod, which would be found only after the preparation."""
+    pattern = naming.LABEL_KEY if kind == "labels" else naming.ANNOTATION_KEY
+    for key, value in pairs.items():
+        path = f"metadata.{kind}[{key}]"
+        if not re.fullmatch(pattern, key) or len(key) > naming.MAX_LABEL_KEY:
+            yield Violation(path, "it is not a qualified name, such as example.com/name")
+        elif not isinstance(value, str):
+            yield Violation(path, "its value must be a string")
+        elif kind == "labels" and (not re.fullmatch(naming.LABEL_VALUE, value) or len(value) > naming.MAX_LABEL_VALUE):
+            yield Violation(
+                path,
+                f"its value must have at most {naming.MAX_LABEL_VALUE} letters, digits, '-', '_' and '.', and begin and end with a"
+                " letter or digit",
+            )
+
+
+def _is_dns_label(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= naming.MAX_DNS_LABEL and bool(re.fullmatch(naming.DNS_LABEL, name))
 
 
 def _fields(found: Json, where: str, allowed: frozenset[str]) -> Iterator[Violation]:
@@ -282,7 +311,9 @@ def _fields(found: Json, where: str, allowed: frozenset[str]) -> Iterator[Violat
             yield Violation(path, DENIED.get(path, _OTHER))
 
 
-def _container(container: Json, where: str) -> Iterator[Violation]:
+def _container(container: Json, where: str, volumes: Collection[str]) -> Iterator[Violation]:
+    if not _is_dns_label(container["name"]):
+        yield Violation(where.rstrip("."), _DNS)
     for variable in container.get("env", []):
         name = variable["name"]
         if name in vllm_args.DENIED_ENVIRONMENT and container["name"] == ENGINE:
@@ -294,6 +325,8 @@ def _container(container: Json, where: str) -> Iterator[Violation]:
             yield Violation(path, "the operator mounts artifacts, scratch space and shared memory")
         elif own and not (mount["name"] == "artifacts" and mount.get("readOnly") is True):
             yield Violation(path, "other containers may mount the artifacts only read-only (readOnly: true)")
+        elif mount.get("name") not in volumes:
+            yield Violation(path, f"the override has no volume {mount.get('name')}")
 
 
 def _is_reserved_path(path: str) -> bool:
@@ -306,6 +339,8 @@ def _is_reserved_path(path: str) -> bool:
 
 def _sidecar(container: Json, where: str) -> Iterator[Violation]:
     yield from _fields(container, where, _SIDECAR)
+    if not isinstance(container.get("image"), str) or not container["image"].strip():
+        yield Violation(f"{where}image", "an additional container needs an image")
     for port in container.get("ports", []):
         path = f"{where}ports[{port['containerPort']}]"
         if port.get("hostPort"):
@@ -339,6 +374,10 @@ def _volume(volume: Json) -> Iterator[Violation]:
     where = f"spec.volumes[{volume['name']}]"
     if volume["name"] in OWN_VOLUMES:
         yield Violation(where, "reserved for artifacts, scratch space and shared memory")
+    elif not _is_dns_label(volume["name"]):
+        yield Violation(where, _DNS)
+    elif len(volume) != 2:
+        yield Violation(where, f"it must have exactly one of {', '.join(sorted(_VOLUMES))}")
     for kind in volume:
         if kind != "name" and kind not in _VOLUMES:
             yield Violation(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)

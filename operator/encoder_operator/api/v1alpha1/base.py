@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,7 +20,20 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from encoder_operator import naming
 from encoder_operator.validation.vllm_args import DENIED_ENVIRONMENT
+
+
+def _qualified(pattern: str) -> Callable[[str], str]:
+    """Return a check of a label's key: the API server can check none of those of a map, and the schema is large enough without that pattern."""
+
+    def check(key: str) -> str:
+        if not re.fullmatch(pattern, key):
+            raise PydanticCustomError("key", "it is not a qualified name, such as example.com/name")
+        return key
+
+    return check
+
 
 Accelerator = Literal["cpu", "nvidia"]
 
@@ -34,11 +49,18 @@ IntOrPercent = Annotated[
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9]+(\.[0-9]+)?([eE]-?[0-9]+)?$", max_length=32)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-Key = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
-LabelKey = Annotated[str, StringConstraints(max_length=316)]
+Name = Annotated[str, StringConstraints(pattern=naming.DNS_SUBDOMAIN, max_length=253)]
+Namespace = Annotated[str, StringConstraints(pattern=naming.DNS_LABEL, max_length=naming.MAX_DNS_LABEL)]
+# a path in a volume, so neither . nor anything that begins with ..
+Key = Annotated[str, StringConstraints(pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$", max_length=253)]
+LabelKey = Annotated[
+    str, StringConstraints(max_length=naming.MAX_LABEL_KEY), AfterValidator(_qualified(naming.LABEL_KEY))
+]
+AnnotationKey = Annotated[
+    str, StringConstraints(max_length=naming.MAX_LABEL_KEY), AfterValidator(_qualified(naming.ANNOTATION_KEY))
+]
 Quantities = Annotated[dict[LabelKey, Quantity], Field(max_length=32)]
-LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+LabelValue = Annotated[str, StringConstraints(pattern=naming.LABEL_VALUE, max_length=naming.MAX_LABEL_VALUE)]
 Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", max_length=200)]
 Address = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=500)]
 

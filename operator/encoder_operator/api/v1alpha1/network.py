@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import ApiType, LabelKey, Name, Rule
+from encoder_operator.api.v1alpha1.base import AnnotationKey, ApiType, Name, Namespace, Rule
 from encoder_operator.api.v1alpha1.scheduling import LabelSelector
 
 Hostname = Annotated[
@@ -15,6 +16,9 @@ Hostname = Annotated[
         pattern=r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253
     ),
 ]
+
+# as the Gateway API has it
+_PATH = r"^/([-A-Za-z0-9/._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})*$"
 
 
 class ServiceSpec(ApiType):
@@ -32,9 +36,9 @@ class ServiceSpec(ApiType):
     """Type of the Service. ClusterIP is reachable inside the cluster only."""
     port: Annotated[int, Field(ge=1, le=65535)] = 80
     """Port of the Service."""
-    annotations: Annotated[dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)] = (
-        Field(default_factory=dict)
-    )
+    annotations: Annotated[
+        dict[AnnotationKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)
+    ] = Field(default_factory=dict)
     """Annotations of the Service, for instance for a cloud load balancer."""
 
 
@@ -43,20 +47,28 @@ class ParentRef(ApiType):
 
     name: Name
     """Name of the Gateway."""
-    namespace: Name | None = None
+    namespace: Namespace | None = None
     """Namespace of the Gateway; the model's own by default."""
-    section_name: Annotated[str, StringConstraints(max_length=253)] | None = None
+    section_name: Name | None = None
     """Name of a listener; all listeners by default."""
 
 
 class HttpRoute(ApiType):
     """An HTTPRoute to the Service. If the cluster does not serve HTTPRoutes, a condition reports it."""
 
+    RULES = (
+        Rule(
+            "!self.pathPrefix.matches('//|/[.][.]?(/|$)|%2[fF]')",
+            "httpRoute.pathPrefix must not contain //, %2F, or the segments . and ..",
+            lambda part: re.search("//|/[.][.]?(/|$)|%2[fF]", part.path_prefix) is None,
+        ),
+    )
+
     parent_refs: Annotated[list[ParentRef], Field(min_length=1, max_length=8)]
     """The Gateways to attach to."""
     hostnames: Annotated[list[Hostname], Field(max_length=16)] = Field(default_factory=list)
     """Host names to match; all of the Gateway's by default."""
-    path_prefix: Annotated[str, StringConstraints(pattern=r"^/[^\s?#]*$", max_length=200)] = "/"
+    path_prefix: Annotated[str, StringConstraints(pattern=_PATH, max_length=200)] = "/"
     """Path prefix to match. It is removed from the request, so that `/minilm/pooling` arrives as `/pooling`."""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from encoder_operator.api.v1alpha1.base import ApiType, LabelKey, LabelValue, Name, Rule, exactly_one, keyed
+from encoder_operator import naming
+from encoder_operator.api.v1alpha1.base import ApiType, LabelKey, LabelValue, Name, Namespace, Rule, exactly_one, keyed
 
 Weight = Annotated[int, Field(ge=1, le=100)]
 
@@ -37,7 +39,7 @@ class Toleration(ApiType):
     """Taint key; if absent, operator must be Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """How the key relates to the value."""
-    value: str | None = None
+    value: LabelValue | None = None
     """Taint value for operator Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Taint effect; every effect by default."""
@@ -104,16 +106,36 @@ class NodeRequirement(ApiType):
                 else len(part.values) == 1 or (part.operator in ("In", "NotIn") and bool(part.values))
             ),
         ),
+        Rule(
+            "!(self.operator in ['Gt', 'Lt']) || !has(self.values) || self.values.all(v, v.matches('^-?[0-9]+$'))",
+            "the value of Gt and Lt must be an integer",
+            lambda part: (
+                part.operator not in ("Gt", "Lt") or all(re.fullmatch("-?[0-9]+", value) for value in part.values)
+            ),
+        ),
     )
 
     key: LabelKey
-    """Label key, or metadata.name."""
+    """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
     """Operator."""
-    values: Annotated[list[Annotated[str, StringConstraints(max_length=253)]], Field(max_length=64)] = Field(
-        default_factory=list
-    )
+    # the sign of a negative number is no part of a label's value
+    values: Annotated[
+        list[Annotated[str, StringConstraints(pattern=rf"{naming.LABEL_VALUE}|^-[0-9]+$", max_length=63)]],
+        Field(max_length=64),
+    ] = Field(default_factory=list)
     """Values."""
+
+
+class NodeFieldRequirement(ApiType):
+    """A requirement on a field of a node."""
+
+    key: Literal["metadata.name"]
+    """The field."""
+    operator: Literal["In", "NotIn"]
+    """Operator."""
+    values: Annotated[list[Name], Field(min_length=1, max_length=1)]
+    """The name."""
 
 
 class NodeTerm(ApiType):
@@ -121,7 +143,7 @@ class NodeTerm(ApiType):
 
     match_expressions: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
     """On labels."""
-    match_fields: Annotated[list[NodeRequirement], Field(max_length=16)] = Field(default_factory=list)
+    match_fields: Annotated[list[NodeFieldRequirement], Field(max_length=16)] = Field(default_factory=list)
     """On fields."""
 
 
@@ -159,7 +181,7 @@ class PodTerm(ApiType):
     """Node label that defines the topology."""
     label_selector: LabelSelector | None = None
     """Selects the pods."""
-    namespaces: Annotated[list[Name], Field(max_length=16)] = Field(default_factory=list)
+    namespaces: Annotated[list[Namespace], Field(max_length=16)] = Field(default_factory=list)
     """Namespaces; the model's own by default."""
     namespace_selector: LabelSelector | None = None
     """Selects namespaces by label."""

@@ -101,10 +101,16 @@ def _joined(base: Any, over: Any) -> Any:
 
 def node_terms(path: str, around: Any) -> dict[str, tuple[Json, Json]]:
     rows: dict[str, tuple[Json, Json]] = {}
-    for kind in ("matchExpressions", "matchFields"):
-        base = {"key": "disk", "operator": "In", "values": ["ssd"]}
-        for field, other in (("key", "cpu"), ("operator", "NotIn"), ("values", ["hdd"])):
-            rows[f"{path}.{kind}.{field}"] = (around({kind: [base]}), around({kind: [base | {field: other}]}))
+    label = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    name = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+    for kind, base, other in (
+        ("matchExpressions", label, {"key": "cpu", "operator": "NotIn", "values": ["hdd"]}),
+        ("matchFields", name, {"operator": "NotIn", "values": ["node-2"]}),
+    ):
+        for field, value in other.items():
+            rows[f"{path}.{kind}.{field}"] = (around({kind: [base]}), around({kind: [base | {field: value}]}))
+    # nodes can be selected by one field only
+    rows[f"{path}.matchFields.key"] = (around({"matchExpressions": [label]}), around({"matchFields": [name]}))
     return rows
 
 

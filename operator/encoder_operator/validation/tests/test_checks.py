@@ -30,6 +30,85 @@ def gpus(limit: int | str, size: int = 1) -> dict[str, Any]:
     return GPU | {"spec.serving.resources": limits, "spec.serving.tensorParallelSize": size}
 
 
+TERM = {"topologyKey": "kubernetes.io/hostname"}
+
+
+def preferred(**term: Any) -> dict[str, Any]:
+    return {"spec.serving.affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": TERM | term}]}}}
+
+
+def required_nodes(kind: str, **requirement: Any) -> dict[str, Any]:
+    return {"spec.serving.affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{kind: [requirement]}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"spec.serving.nodeSelector": {"disk type": "ssd"}}, "spec.serving.nodeSelector.disk type"),
+        ({"spec.serving.nodeSelector": {"Example.com/disk": "ssd"}}, "spec.serving.nodeSelector.Example.com/disk"),
+        ({"spec.serving.nodeSelector": {"d" * 64: "ssd"}}, f"spec.serving.nodeSelector.{'d' * 64}"),
+        ({"spec.serving.tolerations": [{"key": "a b", "operator": "Exists"}]}, "spec.serving.tolerations.0.key"),
+        ({"spec.serving.tolerations": [{"key": "a", "value": "b c"}]}, "spec.serving.tolerations.0.value"),
+        (preferred(topologyKey="a b"), "podAffinityTerm.topologyKey"),
+        (preferred(namespaces=["a.b"]), "podAffinityTerm.namespaces.0"),
+        (preferred(labelSelector={"matchLabels": {"a/b/c": "d"}}), "labelSelector.matchLabels.a/b/c"),
+        (
+            preferred(labelSelector={"matchExpressions": [{"key": "a b", "operator": "Exists"}]}),
+            "labelSelector.matchExpressions.0.key",
+        ),
+        (required_nodes("matchExpressions", key="disk", operator="In", values=["a b"]), "matchExpressions.0.values.0"),
+        (required_nodes("matchExpressions", key="cores", operator="Gt", values=["many"]), "matchExpressions.0"),
+        (required_nodes("matchFields", key="metadata.uid", operator="In", values=["a"]), "matchFields.0.key"),
+        (required_nodes("matchFields", key="metadata.name", operator="In", values=["a", "b"]), "matchFields.0.values"),
+        ({"spec.serving.priorityClassName": "a..b"}, "spec.serving.priorityClassName"),
+        ({"spec.serving.runtimeClassName": "a.-b"}, "spec.serving.runtimeClassName"),
+        ({"spec.serving.resources": {"limits": {"nvidia.com/a b": 1}}}, "resources.limits.nvidia.com/a b"),
+        ({"spec.prepare": {"serviceAccountName": "a..b"}}, "spec.prepare.serviceAccountName"),
+        ({"spec.parity": {"inputs": {"configMapRef": {"name": "a", "key": ".."}}}}, "inputs.configMapRef.key"),
+        ({"spec.parity": {"inputs": {"configMapRef": {"name": "a", "key": "..a"}}}}, "inputs.configMapRef.key"),
+        ({"spec.network": {"service": {"annotations": {"a b": "c"}}}}, "spec.network.service.annotations.a b"),
+        (
+            {"spec.network": {"httpRoute": {"parentRefs": [{"name": "a", "namespace": "a.b"}]}}},
+            "httpRoute.parentRefs.0.namespace",
+        ),
+        (
+            {"spec.network": {"httpRoute": {"parentRefs": [{"name": "a", "sectionName": "A b"}]}}},
+            "httpRoute.parentRefs.0.sectionName",
+        ),
+        ({"spec.network": {"httpRoute": {"parentRefs": [{"name": "a"}], "pathPrefix": "/a//b"}}}, "httpRoute"),
+        ({"spec.network": {"httpRoute": {"parentRefs": [{"name": "a"}], "pathPrefix": "/a/.."}}}, "httpRoute"),
+        ({"spec.network": {"httpRoute": {"parentRefs": [{"name": "a"}], "pathPrefix": "/ä"}}}, "httpRoute.pathPrefix"),
+        (
+            {"spec.network": {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"a b": "c"}}}]}}},
+            "from.0.podSelector.matchLabels.a b",
+        ),
+    ],
+)
+def test_what_the_api_server_refuses_in_a_child_is_refused_by_field_before_the_preparation(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(NotAccepted) as refused:
+        parsed_model(changes)
+    assert refused.value.reason is Reason.INVALID_SPEC
+    assert field in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec.serving.nodeSelector": {"a-1.example.com/Disk_type.1": "", f"{'p' * 63}.x/{'d' * 63}": "ssd"}},
+        {"spec.serving.tolerations": [{"operator": "Exists"}, {"key": "a", "operator": "Exists", "value": ""}]},
+        required_nodes("matchExpressions", key="cores", operator="Gt", values=["-1"]),
+        required_nodes("matchFields", key="metadata.name", operator="In", values=["node-1.example"]),
+        {"spec.parity": {"inputs": {"configMapRef": {"name": "a.b-c", "key": ".a..b"}}}},
+        {"spec.network": {"service": {"annotations": {"Example.com/a": "any text"}}}},
+        {"spec.network": {"httpRoute": {"parentRefs": [{"name": "a"}], "pathPrefix": "/a/.b/%20"}}},
+    ],
+)
+def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
+    assert parsed_model(changes).spec is not None
+
+
 @pytest.mark.parametrize(
     ("changes", "reason", "said"),
     [

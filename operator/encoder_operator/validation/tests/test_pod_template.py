@@ -221,6 +221,35 @@ REFUSED = [
     (sidecar(securityContext={"procMount": "Unmasked"}), "spec.containers[log].securityContext.procMount"),
     (sidecar(securityContext=[]), "spec.containers[log].securityContext"),
     (sidecar(stdin=True), "spec.containers[log].stdin"),
+    # what the API server refuses in a pod
+    ({"metadata": {"labels": {"team name": "search"}}}, "metadata.labels[team name]"),
+    ({"metadata": {"labels": {"a/b/c": "search"}}}, "metadata.labels[a/b/c]"),
+    ({"metadata": {"labels": {"Example.com/team": "search"}}}, "metadata.labels[Example.com/team]"),
+    ({"metadata": {"labels": {"a" * 64: "search"}}}, f"metadata.labels[{'a' * 64}]"),
+    ({"metadata": {"labels": {"team": "search and rank"}}}, "metadata.labels[team]"),
+    ({"metadata": {"labels": {"team": "-"}}}, "metadata.labels[team]"),
+    ({"metadata": {"labels": {"team": "s" * 64}}}, "metadata.labels[team]"),
+    ({"metadata": {"labels": {"team": 7}}}, "metadata.labels[team]"),
+    ({"metadata": {"annotations": {"team name": "search"}}}, "metadata.annotations[team name]"),
+    ({"metadata": {"annotations": {"prometheus.io/scrape": True}}}, "metadata.annotations[prometheus.io/scrape]"),
+    ({"spec": {"containers": [{"name": "a..b", "image": "log:1"}]}}, "spec.containers[a..b]"),
+    ({"spec": {"containers": [{"name": 5, "image": "log:1"}]}}, "spec.containers[5]"),
+    ({"spec": {"initContainers": [{"name": "Wait", "image": "wait:1"}]}}, "spec.initContainers[Wait]"),
+    ({"spec": {"containers": [{"name": "log"}]}}, "spec.containers[log].image"),
+    (
+        {"spec": {"containers": [{"name": "log", "image": "log:1"}, {"name": "log", "image": "log:2"}]}},
+        "spec.containers[log]",
+    ),
+    (engine_with(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]), "spec.containers[engine].env[A]"),
+    ({"spec": {"volumes": [{"name": "a..b", "emptyDir": {}}]}}, "spec.volumes[a..b]"),
+    ({"spec": {"volumes": [{"name": "v" * 64, "emptyDir": {}}]}}, f"spec.volumes[{'v' * 64}]"),
+    ({"spec": {"volumes": [{"name": "x"}]}}, "spec.volumes[x]"),
+    ({"spec": {"volumes": [{"name": "x", "emptyDir": {}, "secret": {"secretName": "s"}}]}}, "spec.volumes[x]"),
+    (
+        engine_with(volumeMounts=[{"name": "cache", "mountPath": "/cache"}]),
+        "spec.containers[engine].volumeMounts[/cache]",
+    ),
+    (sidecar(volumeMounts=[{"mountPath": "/cache"}]), "spec.containers[log].volumeMounts[/cache]"),
 ]
 
 
@@ -235,6 +264,7 @@ def test_what_a_promise_rests_on_is_refused_by_its_path(overlaid: Json, path: st
 ALLOWED = [
     {},
     {"metadata": {"labels": {"team": "search", "containers": "many"}, "annotations": {"prometheus.io/scrape": "true"}}},
+    {"metadata": {"labels": {"example.com/Team_1": ""}, "annotations": {"Example.com/note": "any text\n"}}},
     *(
         {"spec": {"volumes": [{"name": "scratch", **source}]}}
         for source in (
@@ -268,10 +298,14 @@ def test_what_changes_no_promise_is_allowed(overlaid: Json) -> None:
     ],
 )
 def test_the_engine_keeps_its_own_paths(path: str, refused: bool) -> None:
-    found = pod_template.find_violation(engine_with(volumeMounts=[{"name": "cache", "mountPath": path}]), 90)
+    overlaid = engine_with(volumeMounts=[{"name": "cache", "mountPath": path}])
+    overlaid["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}]
+    found = pod_template.find_violation(overlaid, 90)
     assert (found and found.path) == (f"spec.containers[engine].volumeMounts[{path}]" if refused else None)
     # other containers have a file system of their own
-    assert pod_template.find_violation(sidecar(volumeMounts=[{"name": "cache", "mountPath": path}]), 90) is None
+    other = sidecar(volumeMounts=[{"name": "cache", "mountPath": path}])
+    other["spec"]["volumes"] = overlaid["spec"]["volumes"]
+    assert pod_template.find_violation(other, 90) is None
 
 
 @pytest.mark.parametrize("path", [path for path in pod_template.DENIED if "[" not in path])
