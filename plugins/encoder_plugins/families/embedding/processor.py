@@ -233,7 +233,7 @@ class EmbeddingProcessor:
         else:
             scores = np.einsum("qd,nd->qn", queries, documents)
         tokens = request.prompt_tokens
-        body = rerank.answer(found, scores, tokens=tokens, name=self._context.names[0])
+        body = rerank.answer(found, scores, tokens=tokens, name=request.lora or self._context.names[0])
         return Response(body=body, prompt_tokens=tokens)
 
     def _response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
@@ -251,7 +251,7 @@ class EmbeddingProcessor:
                 "data": [
                     {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)
                 ],
-                "model": self._context.names[0],
+                "model": request.lora or self._context.names[0],
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
             return Response(body=msgspec.json.encode(body), prompt_tokens=tokens)

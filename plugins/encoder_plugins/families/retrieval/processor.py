@@ -198,7 +198,7 @@ class MultiVectorProcessor:
         ]
         scored = await engine.encode_parts(parts, lora=request.lora)
         size = rerank.microseconds(request.scoring)
-        return await engine.compute(self._scores_response, request.scoring, scored, tokens, size=size)
+        return await engine.compute(self._scores_response, request, scored, tokens, size=size)
 
     def _whole(self, request: Parsed) -> Parsed:
         """Return a request all of whose documents are tokenised."""
@@ -252,12 +252,14 @@ class MultiVectorProcessor:
         ids = text.ids if text.kept is None else np.asarray(text.ids)[text.kept].tolist()
         return {"ids": ids, "tokens": self._tokenizer.strings(ids)}
 
-    def _scores_response(self, scoring: Scoring, scored: Sequence[Tensor], tokens: int) -> Response:
+    def _scores_response(self, request: Parsed, scored: Sequence[Tensor], tokens: int) -> Response:
+        scoring = request.scoring
+        assert scoring is not None
         scores = np.concatenate([_numpy(each) for each in scored]).T  # [queries, documents], or [1, pairs]
         documents = len(scoring.documents.texts if scoring.origins is None else scoring.origins)
         if scores.shape[1] != documents:
             raise RuntimeError(f"the engine scored {scores.shape[1]} documents of {documents}")
-        body = rerank.answer(scoring, scores, tokens=tokens, name=self._context.names[0])
+        body = rerank.answer(scoring, scores, tokens=tokens, name=request.lora or self._context.names[0])
         return Response(body=body, prompt_tokens=tokens)
 
 

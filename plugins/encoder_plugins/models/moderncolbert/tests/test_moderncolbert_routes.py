@@ -139,9 +139,14 @@ def test_every_route_checks_model_and_adapter_and_computes_with_the_adapter(
     def sent(**more: str) -> list[str | None]:
         request = of.parse(route, json.dumps(body | more).encode())
         pooled = [[torch.ones(32, 32)], [torch.ones(1, 1)]][: 1 if request.queries is None else 2]
-        return [each.lora for each in answered(of, request, *pooled)[1]]
+        response, rounds = answered(of, request, *pooled)
+        # as vLLM's own routes answer
+        assert json.loads(response.body).get("model", expected) == expected
+        return [each.lora for each in rounds]
 
+    expected = "colbert"
     assert set(sent()) == {None}
+    expected = "legal"
     assert set(sent(model="colbert", lora="legal")) == {"legal"}
     assert set(sent(model="legal")) == {"legal"}
     with pytest.raises(UnknownModel, match="no model 'other' is served here; this is 'colbert'; adapters: legal"):

@@ -177,6 +177,22 @@ def test_model_and_adapter_are_checked(small: SentenceTransformerProcessor) -> N
     assert small.parse(POOLING, b'{"data": {"query": "a", "documents": ["b"]}, "model": "legal"}').lora == "legal"
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (OPENAI, {"input": "a"}),
+        (RERANK, {"query": "a", "documents": ["b"]}),
+        (SCORE, {"text_1": "a", "text_2": "b"}),
+    ],
+)
+def test_an_answer_names_the_adapter_that_computed_it(
+    route: Route, body: dict[str, Any], small: SentenceTransformerProcessor
+) -> None:
+    for model, named in (("minilm", "minilm"), ("alias", "minilm"), ("legal", "legal")):
+        request = small.parse(route, json.dumps(body | {"model": model}).encode())
+        assert json.loads(answered(small, request).body)["model"] == named
+
+
 def test_a_text_beyond_what_the_engine_takes_is_refused_in_its_position() -> None:
     found = refusal(served(most_tokens=10), texts=["a", "word " * 20])
     assert (found.param, found.message) == ("data.texts[1]", "the text has 22 tokens; this server takes 1 to 10")
