@@ -6,9 +6,10 @@ the OpenAPI document is made, too.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -85,12 +86,17 @@ def encode(data: object, *, lora: str | None = None) -> bytes:
         InvalidRequest: ``data`` holds something that JSON has not, such as a lone surrogate.
     """
     try:
-        return msgspec.json.encode({"data": data, "lora": lora}, enc_hook=_plain)
+        body = msgspec.json.encode({"data": data} if lora is None else {"data": data, "lora": lora}, enc_hook=_plain)
+        # msgspec writes null for a number that is not finite, and null means something to some fields
+        infinite = _position(data, _is_not_finite, ("data",)) if b"null" in body else None
     except UnicodeEncodeError:
-        path = _surrogate(data, ("data",))
+        path = _position(data, _has_surrogate, ("data",)) or ("data",)
         raise InvalidRequest("the text holds a lone surrogate, which is not a character", param=_path(path)) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
+    if infinite is not None:
+        raise InvalidRequest("the number is not finite; JSON has neither NaN nor infinity", param=_path(infinite))
+    return body
 
 
 def adapter_of(model: str | None, lora: str | None, names: Sequence[str], adapters: frozenset[str]) -> str | None:
@@ -242,25 +248,32 @@ def _parts(found: inspect.Type) -> Sequence[inspect.Type]:
     return [found]
 
 
-def _surrogate(value: object, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the path of the first lone surrogate in ``value``; the path of ``value`` where there is none."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return (*path, -1)
+def _has_surrogate(value: object) -> bool:
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _position(
+    value: Any, is_wrong: Callable[[object], bool], path: tuple[str | int, ...]
+) -> tuple[str | int, ...] | None:
+    """Return the path of the first part of ``value`` that is wrong; None where there is none."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if is_wrong(value):
+        return path
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for step, part in steps:
-        found = _surrogate(part, (*path, step))
-        if found[-1] == -1:
+        found = _position(part, is_wrong, (*path, step))
+        if found is not None:
             return found
-    return path
+    return None
 
 
 def _path(location: Sequence[str | int]) -> str:
     """Return a location as clients write it: ``("data", "texts", 3)`` is ``data.texts[3]``."""
     text = ""
     for step in location:
-        if step != -1:
-            text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
     return text.lstrip(".")

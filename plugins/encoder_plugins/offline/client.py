@@ -28,13 +28,13 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import msgspec
 
 from encoder_plugins import catalog, compatibility
 from encoder_plugins.artifact import manifest
-from encoder_plugins.errors import EngineEnded, InvalidRequest
+from encoder_plugins.errors import BadArgument, EngineEnded, InvalidRequest
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs.encodings import BINARY, decode_bytes
 from encoder_plugins.plugin import Accelerator
@@ -89,9 +89,15 @@ class Model:
         Raises:
             ChecksumMismatch: The artifact is not what it should be.
             NotServable: This installation cannot run it.
-            BadArgument: There is no such limit, or an adapter cannot be read.
+            BadArgument: An argument has a value that it cannot have, there is no such limit, or an adapter cannot be read.
             EngineEnded: An engine did not start; its messages are on standard error.
         """
+        if accelerator is not None and accelerator not in get_args(Accelerator):
+            raise BadArgument(f"accelerator: {accelerator!r} is not one of {', '.join(get_args(Accelerator))}")
+        _check_count("max_model_len", max_model_len)
+        _check_count("engines", engines)
+        if isinstance(arguments, str):
+            raise BadArgument("arguments: it is one text; pass a list of texts")
         path = Path(folder).absolute()
         read = manifest.verify(path, digest)
         plugin = catalog.get(read.plugin)
@@ -148,6 +154,8 @@ class Model:
                 for engine in self._engines if at_once else ():
                     engine.wait_until_ready()
         except BaseException:
+            for engine in self._engines:
+                engine.cancel_start()
             self.close()
             raise
 
@@ -208,6 +216,11 @@ class Model:
             with contextlib.suppress(EngineEnded):
                 return min(left, key=lambda engine: engine.waiting).submit(body)
         raise EngineEnded("the engine has ended")
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise BadArgument(f"{name}: {value!r} is not a whole number above 0")
 
 
 def _abandon(engines: Sequence[_Engine]) -> None:
@@ -354,6 +367,12 @@ class _Engine:
             done = not self._futures
         if done:
             self.hang_up()
+
+    def cancel_start(self) -> None:
+        """End it if it is not ready yet: it has nothing to finish, and would not notice the hang-up before."""
+        if self._reader is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
 
     def hang_up(self) -> None:
         """Let it end."""

@@ -230,8 +230,25 @@ def test_what_json_has_not_is_refused_in_process(data: Any, param: str) -> None:
     assert caught.value.param == param
 
 
-def test_a_number_that_is_not_finite_is_refused_in_process_too() -> None:
-    assert refusal(bodies.encode({"words": [], "share": math.nan})).param == "data.share"
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        ({"words": [], "share": math.nan}, "data.share"),
+        ({"words": [], "inner": [{"low": (0.5, -math.inf)}]}, "data.inner[0].low[1]"),
+        ({"words": [], "share": np.float32("nan")}, "data.share"),
+        ({"words": [], "rows": np.array([[1.0, math.inf]])}, "data.rows[0][1]"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_in_process_too(data: Any, param: str) -> None:
+    # and not taken for null, which means something to some fields
+    with pytest.raises(InvalidRequest, match="is not finite") as caught:
+        bodies.encode(data)
+    assert caught.value.param == param
+
+
+def test_null_and_its_letters_are_taken_in_process() -> None:
+    data = {"words": ["null"], "share": None}
+    assert msgspec.json.decode(bodies.encode(data)) == {"data": data}
 
 
 def test_a_request_names_its_adapter_by_either_field() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from encoder_plugins.errors import EngineEnded, InvalidRequest
+from encoder_plugins.errors import BadArgument, EngineEnded, InvalidRequest
 from encoder_plugins.offline import client
 from encoder_plugins.serving import mps
 from encoder_plugins.serving.command import START_TURNS, TURN_TAKING_WORKER
@@ -58,6 +59,9 @@ class FakeEngine:
         else:
             answered.set_exception(InvalidRequest("no object", param="data"))
         return answered
+
+    def cancel_start(self) -> None:
+        self.events.append(f"cancel {self._name}")
 
     def abandon(self) -> None:
         if f"end {self._name}" not in self.events:
@@ -109,7 +113,49 @@ def test_where_one_does_not_start_the_others_end(prepared: Path, engines: type[F
     with pytest.raises(EngineEnded, match="it ended"):
         client.Model(prepared, accelerator="nvidia", engines=3)
     # all hear of it before one is waited for
-    assert engines.events[4:] == ["end 0", "end 1", "end 2", "waited 0", "waited 1", "waited 2"]
+    assert engines.events[4:7] == ["cancel 0", "cancel 1", "cancel 2"]
+    assert engines.events[7:] == ["end 0", "end 1", "end 2", "waited 0", "waited 1", "waited 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accelerator": "tpu"}, "accelerator: 'tpu' is not one of cpu, nvidia"),
+        ({"max_model_len": 0}, "max_model_len: 0 is not a whole number above 0"),
+        ({"engines": 0}, "engines: 0 is not a whole number above 0"),
+        ({"engines": -1}, "engines: -1 is not a whole number above 0"),
+        ({"engines": True}, "engines: True is not a whole number above 0"),
+        ({"engines": "2"}, "engines: '2' is not a whole number above 0"),
+        ({"arguments": "--enforce-eager"}, "arguments: it is one text; pass a list of texts"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_by_its_name(
+    options: Any, message: str, prepared: Path, engines: type[FakeEngine]
+) -> None:
+    with pytest.raises(BadArgument) as refused:
+        client.Model(prepared, **{"accelerator": "cpu"} | options)
+    assert str(refused.value) == message
+    assert engines.events == []
+
+
+def test_an_engine_whose_start_is_interrupted_ends_at_once(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    started: list[client._Engine] = []
+
+    def interrupted(engine: client._Engine) -> None:
+        started.append(engine)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client._Engine, "wait_until_ready", interrupted)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(KeyboardInterrupt):
+        client.Model(prepared, accelerator="nvidia", engines=1)
+    # not by the signal that ends it where it has not ended in time
+    assert started[0]._process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("fails", [None, 1])
