@@ -12,7 +12,7 @@ from encoder_client import progress
 from encoder_client.arrays import Array, array_of
 from encoder_client.context import Context, refuse
 from encoder_client.errors import ArgumentError
-from encoder_client.work import Answer, Batch, Item, Work, json_of, texts_of
+from encoder_client.work import Answer, Batch, Item, Work, json_of, positive, texts_of
 
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 Side: TypeAlias = Literal["query", "document"]
@@ -91,7 +91,7 @@ class Encode:
             raise ArgumentError(f"{precision!r} is not one of {', '.join(_PRECISIONS)}", param="precision")
         single = isinstance(inputs, str)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs, param="inputs")
-        cut = truncate_dim if truncate_dim is not None else context.truncate_dim
+        cut = context.truncate_dim if truncate_dim is None else positive(truncate_dim, param="truncate_dim")
         cut_here = cut is not None and server.plugin == _UNIT_WHERE_CUT and not normalize_embeddings
         common: dict[str, Any] = {
             "encoding": "bytes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -149,6 +149,8 @@ def inference(
     refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
     found = [texts] if isinstance(texts, str) else listed(texts, param="texts")
     if not isinstance(labels, str | Mapping):
+        if not isinstance(labels, Iterable):
+            raise ArgumentError(f"it is {type(labels).__name__}, not labels", param="labels")
         # read once: an iterator would be empty behind that
         labels = cast("Labels", list(labels))
     sent = [place for place, text in enumerate(found) if isinstance(text, str) and text.strip()]
@@ -183,8 +185,8 @@ def inference(
         common["labels"] = shared.sent
     if input_spans is not None:
         columns["input_spans"] = [
-            [{"start": span["start"], "end": span["end"]} for span in spans]
-            for spans in _one_each(input_spans, len(found), "input_spans")
+            [_span(span, f"input_spans[{place}][{index}]") for index, span in enumerate(spans)]
+            for place, spans in enumerate(_one_each(input_spans, len(found), "input_spans"))
         ]
 
     def items() -> Iterator[Item]:
@@ -246,6 +248,12 @@ def _texts(labels: list[Any], param: str) -> list[str]:
         if not isinstance(label, str):
             raise ArgumentError(f"it is {type(label).__name__}, not a label", param=f"{param}[{place}]")
     return labels
+
+
+def _span(span: Any, param: str) -> Mapping[str, int]:
+    if not isinstance(span, Mapping) or not span.keys() >= {"start", "end"}:
+        raise ArgumentError("a span is a dictionary with start and end", param=param)
+    return {"start": span["start"], "end": span["end"]}
 
 
 def _is_per_text(labels: Any) -> bool:

@@ -20,6 +20,7 @@ from encoder_client.methods import async_method, method
 from encoder_client.server import Server
 from encoder_client.settings import Settings
 from encoder_client.similarity import RowsName, Scores, Vectors, VectorsName
+from encoder_client.work import positive
 
 # the name that sentence-transformers had for its inputs
 SENTENCES = {"sentences": "inputs"}
@@ -179,10 +180,8 @@ class SimilarVectors:
     def __init__(self, similarity_fn_name: VectorsName, truncate_dim: int | None) -> None:
         if similarity_fn_name not in get_args(VectorsName):
             raise ArgumentError(f"there is no {similarity_fn_name!r}", param="similarity_fn_name")
-        if truncate_dim is not None and truncate_dim < 1:
-            raise ArgumentError("it must be 1 or more", param="truncate_dim")
         self.similarity_fn_name = similarity_fn_name
-        self.truncate_dim = truncate_dim
+        self.truncate_dim = None if truncate_dim is None else positive(truncate_dim, param="truncate_dim")
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
         """Return how alike all vectors of one side and of the other are: `[n, m]` float32, where the library has a tensor."""

@@ -68,7 +68,7 @@ class EncodeRows:
             pool: Only None: the server decides.
             chunk_size: Only None: the server decides.
             token_pooling: Only None: ``pool_factor`` does what ``HierarchicalTokenPooling`` does.
-            pool_factor: Documents only, 1 to 64: about 1 / ``pool_factor`` of the rows are returned, each the mean of alike ones.
+            pool_factor: Documents only, 1 to 1024: about 1 / ``pool_factor`` of the rows are returned, each the mean of alike ones.
 
         Returns:
             A list with `[rows, dimensions]` float32 for each text or image, and a list of such arrays, one for each page, for a ``Pdf``; what

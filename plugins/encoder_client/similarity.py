@@ -30,8 +30,13 @@ def similarity(name: VectorsName, embeddings1: Vectors, embeddings2: Vectors) ->
 
     Returns:
         `[n, m]`
+
+    Raises:
+        ArgumentError: Their widths differ.
     """
-    return _MATRICES[name](_matrix(embeddings1), _matrix(embeddings2))
+    left, right = _matrix(embeddings1), _matrix(embeddings2)
+    _check_widths(left, right)
+    return _MATRICES[name](left, right)
 
 
 def similarity_pairwise(name: VectorsName, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
@@ -69,6 +74,9 @@ def maxsim(name: RowsName, queries: Vectors, documents: Vectors) -> Scores:
 
     Returns:
         `[queries, documents]`
+
+    Raises:
+        ArgumentError: Their widths differ.
     """
     left, right = _lists(queries), _lists(documents)
     return np.array([[_maxsim(name, query, document) for document in right] for query in left], np.float32).reshape(
@@ -80,7 +88,7 @@ def maxsim_pairwise(name: RowsName, queries: Vectors, documents: Vectors) -> Sco
     """Return the score of each query for the document at its own position: `[queries]`.
 
     Raises:
-        ArgumentError: There are more documents than queries, or fewer.
+        ArgumentError: There are more documents than queries, or fewer, or their widths differ.
     """
     left, right = _lists(queries), _lists(documents)
     if len(left) != len(right):
@@ -89,8 +97,15 @@ def maxsim_pairwise(name: RowsName, queries: Vectors, documents: Vectors) -> Sco
 
 
 def _maxsim(name: RowsName, query: NDArray[Any], document: NDArray[Any]) -> np.float32:
+    _check_widths(query, document)
     best = (query @ document.T).max(axis=1)
     return np.float32(best.sum() / len(query) if name == "meanmaxsim" else best.sum())
+
+
+def _check_widths(left: NDArray[Any], right: NDArray[Any]) -> None:
+    # of width 1, vectors would be compared with each number of the others
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise ArgumentError(f"the shapes {left.shape} and {right.shape} differ in their width", param="embeddings2")
 
 
 def _lists(given: Vectors) -> list[NDArray[Any]]:

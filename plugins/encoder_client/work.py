@@ -264,7 +264,9 @@ def texts_of(inputs: Any, *, param: str) -> list[str]:
 
 
 def positive(value: int, *, param: str) -> int:
-    """Return a number of items; raises ArgumentError where it is below 1."""
+    """Return a number of items; raises ArgumentError where it is no whole number, or below 1."""
+    if not hasattr(value, "__index__"):
+        raise ArgumentError(f"it must be a whole number, got {value!r}", param=param)
     if value < 1:
         raise ArgumentError(f"it must be 1 or more, got {value}", param=param)
     return value

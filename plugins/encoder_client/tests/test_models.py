@@ -235,7 +235,27 @@ GLINER: Any = {
     "labels": {"labels": {"a": "same", "b": "same"}},
     "labels[1]": {"labels": ["a", 1]},
     "texts[0]": {"texts": ["half \ud800"]},
+    "input_spans[0][1]": {"input_spans": [[{"start": 0, "end": 1}, {"start": 0}]]},
 }
+
+
+@pytest.mark.parametrize("labels", [None, 5])
+def test_what_are_no_labels_is_refused_by_name(ner: ScriptedServer, labels: Any) -> None:
+    with GLiNER(ner.url) as model:
+        with pytest.raises(ArgumentError, match=f"it is {type(labels).__name__}, not labels") as caught:
+            model.predict_entities("a", labels)
+        assert caught.value.param == "labels"
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "2", float("nan")])
+@pytest.mark.parametrize("name", ["batch_size", "truncate_dim"])
+@pytest.mark.parametrize("plugin", ["sentence_transformer", "embeddinggemma"])
+def test_what_cannot_count_things_is_refused_by_name(plugin: str, name: str, number: Any) -> None:
+    with ScriptedServer(plugin, vectors) as server, SentenceTransformer(server.url) as model:
+        with pytest.raises(ArgumentError) as caught:
+            model.encode(["a"], **{name: number})
+        assert caught.value.param == name
+        assert server.posted == []
 
 
 @pytest.mark.parametrize("param", GLINER)

@@ -49,6 +49,21 @@ def test_vectors_and_rows_are_as_alike_as_in_the_library() -> None:
                 encoder.similarity_pairwise(QUERIES, DOCUMENTS)
 
 
+@pytest.mark.parametrize("name", get_args(VectorsName))
+@pytest.mark.parametrize("width", [1, 4])
+def test_vectors_of_another_width_are_refused(name: VectorsName, width: int) -> None:
+    with SentenceTransformer("http://minilm", similarity_fn_name=name) as model:
+        for call in (model.similarity, model.similarity_pairwise):
+            with pytest.raises(ArgumentError, match="differ") as caught:
+                call(np.ones((2, 3)), np.ones((2, width)))
+            assert caught.value.param == "embeddings2"
+    with MultiVectorEncoder("http://colbert") as encoder:
+        for call in (encoder.similarity, encoder.similarity_pairwise):
+            with pytest.raises(ArgumentError, match="differ") as caught:
+                call([np.ones((2, 3))], [np.ones((5, width))])
+            assert caught.value.param == "embeddings2"
+
+
 def test_another_function_is_refused() -> None:
     wrong: Any = "maxsim"
     with pytest.raises(ArgumentError) as caught:
