@@ -68,7 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     service = service_of(arguments)
     if arguments.dry_run or arguments.json:
         _show(entrypoint.plan(service, os.environ, dry=True), as_json=arguments.json)
-    return 0 if arguments.dry_run else entrypoint.run(service, arguments.digest)
+    if arguments.dry_run:
+        return 0
+    # an address of the user's own is checked by vLLM, when it listens
+    if not any(argument.startswith(("--host", "--port", "--uds")) for argument in service.arguments):
+        host.check_port(service.port)
+    return entrypoint.run(service, arguments.digest)
 
 
 def service_of(arguments: argparse.Namespace) -> Service:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from encoder_plugins.errors import NotServable
 from encoder_plugins.plugin import Accelerator
 
 # where a container sees the limits of its own control group
@@ -72,6 +73,25 @@ def listen_address() -> str:
     except OSError:
         return "0.0.0.0"
     return "0.0.0.0" if only_ipv6 else "::"
+
+
+def check_port(port: int) -> None:
+    """Check that a server can listen on a port.
+
+    vLLM's processes share their port with every other process of the user that permits it: a second server would get a part of the
+    first one's requests. Where they cannot, vLLM notices it half a minute later, with a traceback.
+
+    Raises:
+        NotServable: It cannot.
+    """
+    address = listen_address()
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # connections of a server that has ended do no harm
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+    except (OSError, OverflowError) as error:
+        raise NotServable(f"--port {port}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def this_accelerator() -> Accelerator:

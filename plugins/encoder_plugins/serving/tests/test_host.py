@@ -1,10 +1,12 @@
 """Cores, memory and accelerator of the machine, from what its kernel says."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
+from encoder_plugins.errors import NotServable
 from encoder_plugins.serving import host
 
 
@@ -51,3 +53,23 @@ def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: p
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("4096\n")
     assert host.this_host() == host.Host(cores=2, memory=4096)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_port_on_which_another_server_listens_is_refused(shared: bool) -> None:
+    address = host.listen_address()
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as other:
+        if shared:
+            # as vLLM's servers do: a second one would get some of this one's requests
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((address, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(NotServable, match=f"--port {port}: Address already in use"):
+            host.check_port(port)
+    host.check_port(port)
+
+
+def test_a_port_that_cannot_be_is_refused() -> None:
+    with pytest.raises(NotServable, match=r"--port 99999: .*65535"):
+        host.check_port(99999)

@@ -461,3 +461,17 @@ def test_weights_and_the_longest_prompt_decide_how_a_model_is_served(
 def test_a_number_of_engines_that_is_none_is_refused(prepared: Path, count: str) -> None:
     with pytest.raises(SystemExit):
         main(["serve", str(prepared), f"--engines={count}", "--dry-run"])
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(entrypoint, "run", lambda service, digest: 0)
+    with socket.create_server(("0.0.0.0", 0), reuse_port=True) as other:
+        port = other.getsockname()[1]
+        options = ["serve", str(prepared), "--name", "minilm", "--accelerator", "cpu", "--port", str(port)]
+        assert main(options) == 2
+        assert capsys.readouterr().err == f"--port {port}: Address already in use\n"
+        # which vLLM checks itself
+        assert main([*options, "--", "--host=127.0.0.1"]) == 0
+    assert main(options) == 0
