@@ -16,6 +16,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# the request line and all headers; uvicorn's other protocol, h11, has the same bound
+MOST_HEADER_BYTES = 64 * 1024
+
 # how much of a refused body is read and thrown away: a client that is cut off while it still sends may never read our answer
 DISCARD_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +38,19 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure
 
 class ClientDisconnected(Exception):  # noqa: N818 - no failure of ours
     """The client has closed its connection; nobody reads an answer."""
+
+
+def check_header_size(scope: Scope) -> None:
+    """Refuse a request by the size of its headers: those that came at once were complete before the connection counted them.
+
+    Raises:
+        Refusal: They are larger than the limit (431).
+    """
+    size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+    # with a colon, a space and a line break
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > MOST_HEADER_BYTES:
+        raise Refusal(431, f"the headers are larger than {MOST_HEADER_BYTES} bytes, the limit", param="headers")
 
 
 def check_headers(headers: Mapping[str, str], limits: RequestLimits) -> None:

@@ -37,6 +37,7 @@ from encoder_plugins.serving.http.admission import (
     Refusal,
     Scope,
     Send,
+    check_header_size,
     check_headers,
     discard_body,
     read_body,
@@ -278,6 +279,7 @@ class Application:
             raise Refusal(503, f"Too many concurrent requests (limit {limits.in_flight})", retry_after=1)
         with self._counting():
             try:
+                check_header_size(scope)
                 check_headers(
                     {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}, limits
                 )

@@ -16,11 +16,8 @@ from typing import Any
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from encoder_plugins.serving.http.admission import Scope
+from encoder_plugins.serving.http.admission import MOST_HEADER_BYTES, Scope
 from encoder_plugins.serving.http.balance import Connection, Connections
-
-# the request line and all headers; uvicorn's other protocol, h11, has the same bound
-MOST_HEADER_BYTES = 64 * 1024
 
 # the key among a scope's extensions
 _CONNECTION = "encoder_plugins.connection"

@@ -33,6 +33,7 @@ REASONS = {
     408: "slow_body",
     413: "too_large",
     415: "content_type",
+    431: "too_large",
     500: "failed",
     503: "overloaded",
 }

@@ -9,9 +9,12 @@ import pytest
 
 from encoder_plugins.plugin import REQUEST_LIMITS
 from encoder_plugins.serving.http.admission import (
+    MOST_HEADER_BYTES,
     ClientDisconnected,
     Message,
     Refusal,
+    Scope,
+    check_header_size,
     check_headers,
     discard_body,
     read_body,
@@ -32,6 +35,17 @@ def given(messages: Iterable[Message]) -> Callable[[], Awaitable[Message]]:
         raise AssertionError
 
     return receive
+
+
+def test_headers_are_counted_with_the_path_and_each_of_the_same_name() -> None:
+    scope: Scope = {"raw_path": b"/pooling", "query_string": b"a=b", "headers": [(b"x", b"y" * 1000)] * 60}
+    check_header_size(scope)
+    scope["headers"] += [(b"x", b"y" * (MOST_HEADER_BYTES - 60 * 1005 - 11 - 5))]
+    check_header_size(scope)
+    with pytest.raises(Refusal) as refused:
+        check_header_size({**scope, "query_string": b"a=bc"})
+    assert (refused.value.status, refused.value.param) == (431, "headers")
+    assert str(refused.value) == "the headers are larger than 65536 bytes, the limit"
 
 
 @pytest.mark.parametrize(

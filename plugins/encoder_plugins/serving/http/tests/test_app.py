@@ -356,3 +356,8 @@ async def test_every_request_and_refusal_is_counted() -> None:
         "requests_total": 6, "in_flight_limit": 7, "rejected_totalinvalid": 1, "rejected_totalunknown_model": 1,
         "rejected_totalfailed": 1, "rejected_totaltoo_large": 1, "rejected_totalcontent_type": 1,
     }  # fmt: skip
+
+
+async def test_headers_that_came_at_once_have_the_same_limit() -> None:
+    response = await Server().post(b"hello", {**JSON, "x": "y" * 70_000})
+    assert (response.status_code, error(response)["param"]) == (431, "headers")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from encoder_plugins.serving.http.admission import Receive, Scope, Send
+from encoder_plugins.serving.http.admission import MOST_HEADER_BYTES, Receive, Scope, Send
 from encoder_plugins.serving.http.balance import Connections
-from encoder_plugins.serving.http.connection import MOST_HEADER_BYTES, protocol
+from encoder_plugins.serving.http.connection import protocol
 from encoder_plugins.serving.http.worker_counters import SingleProcess
 
 # a server that waits for a connection would wait for ever
