@@ -30,6 +30,13 @@ HUB = Path(__file__).parents[2] / "e2e" / "hub" / "hub.py"
 Requested = Callable[..., Request]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests of engines in files that do not say so: `make engine-tests` looks for the mark in the files' text."""
+    files = {item.path for item in items if item.get_closest_marker("engine") is not None}
+    if silent := [str(path) for path in sorted(files) if "mark.engine" not in path.read_text(encoding="utf-8")]:
+        raise pytest.UsageError(f"tests of engines, but no mark in the file: {', '.join(silent)}")
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of repositories with one in it."""

@@ -28,6 +28,14 @@ echo "$line $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
 kill "$(cat "$CALLS.pid")"
 """
 
+# a driver of two GPUs
+DRIVER = """
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+int cuDeviceGetUuid(void *uuid, int device) { memset(uuid, 0xa0 + device, 16); return 0; }
+"""
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> dict[str, str]:
@@ -106,6 +114,16 @@ def test_the_daemon_and_the_engines_name_the_same_gpus(
     with mps.shared_gpu(host | {mps.VISIBLE: given}) as variables:
         assert variables.get(mps.VISIBLE, given) == seen
     assert Path(host["CALLS"] + ".gpus").read_text(encoding="utf-8").rstrip("\n") == seen
+
+
+@pytest.mark.usefixtures("gpu")
+def test_numbers_become_the_uuids_that_the_driver_has(host: dict[str, str], tmp_path: Path) -> None:
+    (source := tmp_path / "driver.c").write_text(DRIVER, encoding="utf-8")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
+    with mps.shared_gpu(host | {mps.VISIBLE: "0,1", "LD_LIBRARY_PATH": str(tmp_path)}) as variables:
+        assert variables[mps.VISIBLE] == ",".join(
+            f"GPU-{digits * 4}-{digits * 2}-{digits * 2}-{digits * 2}-{digits * 6}" for digits in ("a0", "a1")
+        )
 
 
 @pytest.mark.usefixtures("gpu")
