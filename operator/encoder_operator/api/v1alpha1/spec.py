@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -51,6 +52,17 @@ class Spec(ApiType):
             "self.serving.loadFormat != 'runai_streamer' || self.serving.accelerator == 'nvidia' || has(self.image)",
             "serving.loadFormat runai_streamer on a CPU needs spec.image with an image that contains the package runai-model-streamer",
             None,
+        ),
+        Rule(
+            "!has(self.source.pvc) || !has(self.storage.claimName) || self.source.pvc.claimName != self.storage.claimName"
+            " || (has(self.source.pvc.path) && self.source.pvc.path.matches('[^./]'))",
+            "source.pvc.path must name a folder where source.pvc.claimName is storage.claimName: the root of that volume has"
+            " the artifacts, too",
+            lambda part: (
+                part.source.pvc is None
+                or part.source.pvc.claim_name != part.storage.claim_name
+                or re.search("[^./]", part.source.pvc.path) is not None
+            ),
         ),
     )
 

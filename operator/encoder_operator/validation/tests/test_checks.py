@@ -82,6 +82,9 @@ def required_nodes(kind: str, **requirement: Any) -> dict[str, Any]:
             {"spec.network": {"networkPolicy": {"from": [{"podSelector": {"matchLabels": {"a b": "c"}}}]}}},
             "from.0.podSelector.matchLabels.a b",
         ),
+        # its own artifacts would be part of the checkpoint
+        ({"spec.source": {"pvc": {"claimName": "c"}}, "spec.storage": {"claimName": "c"}}, "source.pvc.path"),
+        ({"spec.source": {"pvc": {"claimName": "c", "path": "./"}}, "spec.storage": {"claimName": "c"}}, "source.pvc"),
     ],
 )
 def test_what_the_api_server_refuses_in_a_child_is_refused_by_field_before_the_preparation(
@@ -102,6 +105,8 @@ def test_what_the_api_server_refuses_in_a_child_is_refused_by_field_before_the_p
         required_nodes("matchFields", key="metadata.name", operator="In", values=["node-1.example"]),
         {"spec.parity": {"inputs": {"configMapRef": {"name": "a.b-c", "key": ".a..b"}}}},
         {"spec.network": {"service": {"annotations": {"Example.com/a": "any text"}}}},
+        {"spec.source": {"pvc": {"claimName": "c", "path": "models/m"}}, "spec.storage": {"claimName": "c"}},
+        {"spec.source": {"pvc": {"claimName": "c"}}, "spec.storage": {"claimName": "d"}},
         {"spec.network": {"httpRoute": {"parentRefs": [{"name": "a"}], "pathPrefix": "/a/.b/%20"}}},
     ],
 )
