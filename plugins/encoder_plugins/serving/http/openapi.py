@@ -33,6 +33,7 @@ _ERRORS = {
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The content type is not application/json, or the body is encoded.",
+    "431": "The headers are too large.",
     "500": "The request failed.",
     "503": "Too many concurrent requests; Retry-After says when to send it again.",
 }
