@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -15,7 +14,6 @@ from encoder_operator.api.v1alpha1 import Accelerator, LabelSelector, Resources
 Seconds = Annotated[float, Field(gt=0)]
 Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _TIME_OF_DAY = "^(([01][0-9]|2[0-3]):[0-5][0-9])?$"
-_LABEL_KEY = re.compile("([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Images(BaseModel):
@@ -180,17 +178,6 @@ class Settings(BaseSettings):
     """For tests: kill the operator with SIGKILL right after its n-th write to the API server. None disables this."""
     crash_before_write: int | None = Field(default=None, ge=1)
     """For tests: kill the operator with SIGKILL right before its n-th write to the API server. None disables this."""
-
-    @field_validator("namespace_selector")
-    @classmethod
-    def _has_label_keys(cls, selector: LabelSelector) -> LabelSelector:
-        keys = {f"matchLabels.{key}": key for key in selector.match_labels}
-        keys |= {f"matchExpressions.{i}.key": entry.key for i, entry in enumerate(selector.match_expressions)}
-        for path, key in keys.items():
-            # no namespace can have it, so that the operator would serve none, or all
-            if not _LABEL_KEY.fullmatch(key):
-                raise ValueError(f"{path}: {key!r} is not a valid label key")
-        return selector
 
     @model_validator(mode="after")
     def _has_one_choice_of_namespaces(self) -> Self:

@@ -55,7 +55,7 @@ async def test_a_source_volume_is_read_only_as_a_whole_unless_the_artifacts_are_
     manifest["spec"]["storage"] = {"claimName": "models"}
     worlds = {}
     for claim in ("checkpoints", "models"):
-        manifest["spec"]["source"] = {"pvc": {"claimName": claim}}
+        manifest["spec"]["source"] = {"pvc": {"claimName": claim, "path": "search"}}
         harness = Harness(copy.deepcopy(manifest))
         spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
         harness.fake.put("persistentvolumeclaims", {"metadata": {"name": "models", "namespace": "demo"}, "spec": spec})

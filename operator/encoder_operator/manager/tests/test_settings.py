@@ -23,7 +23,7 @@ def read(monkeypatch: pytest.MonkeyPatch, selector: Any, **more: str) -> Setting
     [
         ({"matchLabel": {}}, "namespace_selector.matchLabel\n"),
         ({"matchLabels": {"team": 1}}, "namespace_selector.matchLabels.team\n"),
-        ({"matchLabels": {"a team": "x"}}, "namespace_selector\n  Value error, matchLabels.a team: 'a team' is not"),
+        ({"matchLabels": {"a team": "x"}}, "namespace_selector.matchLabels.a team.[key]\n  it is not a qualified name"),
         ({"matchLabels": {"team": "-"}}, "namespace_selector.matchLabels.team\n"),
         (
             {"matchExpressions": [KEY, KEY | {"operator": "Equals"}]},
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch, selector: Any, **more: str) -> Setting
             {"matchExpressions": [KEY | {"operator": "Exists"}]},
             "namespace_selector.matchExpressions.0\n  In and NotIn need values, Exists and DoesNotExist must have none",
         ),
-        ({"matchExpressions": [KEY | {"key": "x/y/z"}]}, "matchExpressions.0.key: 'x/y/z' is not a valid label key"),
+        ({"matchExpressions": [KEY | {"key": "x/y/z"}]}, "matchExpressions.0.key\n  it is not a qualified name"),
     ],
 )
 def test_an_invalid_selector_is_refused_with_its_field(
