@@ -236,7 +236,7 @@ def execute(command: Sequence[str], folder: Path, log: Path, environment: Mappin
         NodeError: It took too long.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    # the compiler collects garbage a fourteenth of its time, and of its memory there is enough
+    # Go's compiler spends a fourteenth of its time on collecting garbage, and a build has memory to spare
     environment = {"GOGC": "400", **environment}
     with log.open("wb") as output:
         try:

@@ -6,7 +6,8 @@ A block of queries and one of keys, of equal sizes, meet at distances that are c
 ``u = r - c`` where ``c <= r``, and those with the distances ``delta - BLOCK + u`` at column ``u = r - c + BLOCK`` elsewhere. Of each column only
 one of the two is needed: one block, every row turned by its number, holds all terms. The second products are the first ones of the next block
 of keys. Keys meet their distances in descending order, which makes their turn the same one, so that both terms of 16 bits are turned at once,
-as the halves of a word, between the lanes of a warp. No term is looked up pair by pair.
+as the halves of a word, between the lanes of a warp. No term is looked up pair by pair. Blocks that lie wholly beyond the farthest distance
+need none of this: one embedding serves all of their pairs, and they come last, in a loop of their own.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ def disentangled_attention_kernel(
     )
 
 
-# of shared memory, with two stages of the larger blocks: for heads of 64 in types of 16 bits, and what the driver takes of each program
+# bytes of shared memory that a program with two stages takes at most, for heads of 64 in types of 16 bits; the last KiB is the driver's
 TWO_STAGES = 112 * 1024 + 1024
 
 
