@@ -85,18 +85,21 @@ def test_a_watch_that_is_too_old_lists_again(
 def test_a_list_that_expires_between_two_pages_is_read_whole(
     proxy: FaultProxy, behind: OperatorProcess, scene: Scene, stand_in: StandIn
 ) -> None:
-    names = [f"m{number:02d}" for number in range(25)]
-    for name in names:
-        scene.apply_model(name)
+    refused = [f"m{number:02d}" for number in range(25)]
+    for name in refused:
+        # more than a page holds, and for a refused one nothing has to be prepared
+        scene.apply_model(name, serving={"accelerator": "cpu", "media": {"allowedHosts": ["images.example"]}})
+    scene.apply_model()
     proxy.fault = lambda method, path: Fault(410) if method == "PAGE" else None
     behind.start(ENCODER_RESYNC_SECONDS="600")
     behind.wait_ready()
-    for name in names:
-        scene.wait_current("Ready", name, seconds=120)
+    for name in refused:
+        scene.wait_condition("Accepted", "InvalidSpec", name, seconds=120)
+    scene.wait_current("Ready", seconds=120)
     assert resources(proxy, "PAGE", 410, 0) >= {"encodermodels"}
     # watches begin where the whole list ended
-    scene.patch_serving({"replicas": 2}, names[-1])
-    wait_for("the edit done", lambda: (scene.deployment(names[-1]) or {})["spec"]["replicas"] == 2, seconds=60)
+    scene.patch_serving({"replicas": 2})
+    wait_for("the edit done", lambda: replicas(scene) == 2, seconds=60)
     assert not behind.dead
     assert untraced(behind) == []
 

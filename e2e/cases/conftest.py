@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from encoder_node.settings import load
 from encoder_platform import install
@@ -16,6 +17,20 @@ from encoder_platform.turns import turn
 
 # longer than any case may take
 TURN_SECONDS = 2400
+# files with many long cases, each with a model of its own
+SHARE_NOTHING = {"test_every_plugin_answers"}
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's cases go to one process, which starts once what they share; where they share nothing, any process takes the next."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return nodeid if Path(file).stem in SHARE_NOTHING else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
