@@ -57,62 +57,6 @@ def _edges(position, row_stride, last, offsets, inside):
     return before, behind
 
 
-@triton.jit
-def _far(
-    block,
-    key,
-    value,
-    position_key,
-    position_query,
-    key_token,
-    value_token,
-    position_key_row,
-    position_query_row,
-    limit,
-    beyond,
-    left,
-    right,
-    keys_end,
-    factor,
-    offsets,
-    inside,
-    lanes,
-    highest,
-    total,
-    result,
-    HAS_C2P: tl.constexpr,
-    HAS_P2C: tl.constexpr,
-    PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Go over the blocks of keys that lie wholly beyond the farthest distance, those before ``left`` and those from ``right`` on.
-
-    All of their distances have the same two embeddings, so that the terms are a number of each query and one of each key.
-    """
-    if HAS_C2P:
-        before, behind = _edges(position_key, position_key_row, 2 * limit, offsets, inside)
-        term_before = tl.sum(block.to(tl.float32) * before[None, :], 1).to(block.dtype).to(tl.float32)
-        term_behind = tl.sum(block.to(tl.float32) * behind[None, :], 1).to(block.dtype).to(tl.float32)
-    if HAS_P2C:
-        before, behind = _edges(position_query, position_query_row, 2 * limit, offsets, inside)
-    for step in tl.range(0, beyond, block.shape[0], num_stages=STAGES):
-        begin = tl.where(step < left, step, step - left + right)
-        others = begin + lanes
-        theirs = tl.minimum(others, keys_end - 1).to(tl.int64)
-        keys = tl.load(key + theirs[:, None] * key_token + offsets[None, :], mask=inside[None, :], other=0.0)
-        values = tl.load(value + theirs[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0)
-        scores = tl.dot(block, tl.trans(keys), input_precision=PRECISION)
-        if HAS_C2P:
-            scores += tl.where(step < left, term_before, term_behind)[:, None]
-        if HAS_P2C:
-            embedding = tl.where(step < left, before, behind)
-            key_term = tl.sum(keys.to(tl.float32) * embedding[None, :], 1).to(keys.dtype).to(tl.float32)
-            scores += key_term[None, :]
-        scores = tl.where(others[None, :] < keys_end, scores * factor, float("-inf"))
-        highest, total, result = _accumulate(scores, values, highest, total, result, PRECISION)
-    return highest, total, result
-
-
 @triton.jit(do_not_specialize=["limit", "longest", "factor"])
 def disentangled_attention_kernel(
     query,
@@ -234,35 +178,31 @@ def disentangled_attention_kernel(
         scores = tl.where(others[None, :] < keys_end, scores, float("-inf"))
         highest, total, result = _accumulate(scores, values, highest, total, result, PRECISION)
     if HAS_C2P or HAS_P2C:
+        # all distances of a block beyond the farthest have the same embedding: its terms are a number of each query and one of each key
         beyond = left + tl.maximum(keys_end - right, 0)
         if beyond > 0:
-            highest, total, result = _far(
-                block,
-                key,
-                value,
-                position_key,
-                position_query,
-                key_token,
-                value_token,
-                position_key_row,
-                position_query_row,
-                limit,
-                beyond,
-                left,
-                right,
-                keys_end,
-                factor,
-                offsets,
-                inside,
-                lanes,
-                highest,
-                total,
-                result,
-                HAS_C2P,
-                HAS_P2C,
-                PRECISION,
-                STAGES,
-            )
+            if HAS_C2P:
+                before, behind = _edges(position_key, position_key_row, 2 * limit, offsets, inside)
+                term_before = tl.sum(block.to(tl.float32) * before[None, :], 1).to(block.dtype).to(tl.float32)
+                term_behind = tl.sum(block.to(tl.float32) * behind[None, :], 1).to(block.dtype).to(tl.float32)
+            if HAS_P2C:
+                before, behind = _edges(position_query, position_query_row, 2 * limit, offsets, inside)
+            for step in tl.range(0, beyond, BLOCK, num_stages=STAGES):
+                others = tl.where(step < left, step, step - left + right) + lanes
+                theirs = tl.minimum(others, keys_end - 1).to(tl.int64)
+                keys = tl.load(key + theirs[:, None] * key_token + offsets[None, :], mask=inside[None, :], other=0.0)
+                values = tl.load(
+                    value + theirs[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
+                )
+                scores = tl.dot(block, tl.trans(keys), input_precision=PRECISION)
+                if HAS_C2P:
+                    scores += tl.where(step < left, term_before, term_behind)[:, None]
+                if HAS_P2C:
+                    embedding = tl.where(step < left, before, behind)
+                    far_term = tl.sum(keys.to(tl.float32) * embedding[None, :], 1).to(keys.dtype).to(tl.float32)
+                    scores += far_term[None, :]
+                scores = tl.where(others[None, :] < keys_end, scores * factor, float("-inf"))
+                highest, total, result = _accumulate(scores, values, highest, total, result, PRECISION)
     result = result / total[:, None]
     out += head * out_head + start * out_token
     mask = (places < length)[:, None] & inside[None, :]
