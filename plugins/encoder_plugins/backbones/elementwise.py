@@ -2,7 +2,8 @@
 
 Under vLLM's compilation torch's own formulas fuse with their neighbours, which a kernel cannot; a kernel is here only
 where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the gate and for the rotation. Both are operations
-that the compiler leaves whole, so that they are in its CUDA graphs like any other. On a CPU all of it is vLLM's and torch's.
+that the compiler leaves whole, so that they are in its CUDA graphs like any other. On a CPU nothing is compiled, and all of
+it is vLLM's and torch's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from vllm.model_executor.layers.activation import GeluAndMul, get_act_fn
+from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
@@ -138,3 +140,36 @@ class LayerNorm(nn.Module):
         if residual is not None:
             hidden = hidden + residual
         return nn.functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.epsilon)
+
+
+def rms_norm(size: int, epsilon: float, *, from_one: bool = False) -> nn.Module:
+    """Return an RMS norm that takes `[…, size]`, and with a residual to add before gives the sum, too.
+
+    Args:
+        size: Width of a row.
+        epsilon: What is added to the mean of the squares.
+        from_one: Whether a row is multiplied by one more than the weights, as Gemma's are.
+    """
+    if current_platform.is_cpu():
+        return RmsNorm(size, epsilon, from_one=from_one)
+    module: nn.Module = GemmaRMSNorm(size, epsilon) if from_one else RMSNorm(size, epsilon)
+    return module
+
+
+class RmsNorm(nn.Module):
+    """The RMS norm by the kernel of vLLM's CPU build. vLLM's layers do it there in seven steps of torch, each over all rows."""
+
+    def __init__(self, size: int, epsilon: float, *, from_one: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size) if from_one else torch.ones(size))
+        self.epsilon = epsilon
+        self.first = 1.0 if from_one else 0.0
+
+    def forward(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Normalise `[…, size]` in float32; with a residual, return the normalised sum and the sum."""
+        wide = hidden.float() if residual is None else hidden.float() + residual.float()
+        wide = wide.contiguous()
+        normed = torch.empty_like(wide)
+        torch.ops._C.rms_norm(normed, wide, self.weight.float() + self.first, self.epsilon)
+        normed = normed.to(hidden.dtype)
+        return normed if residual is None else (normed, wide.to(hidden.dtype))

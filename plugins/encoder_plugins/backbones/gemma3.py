@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
-from vllm.model_executor.layers.layernorm import GemmaRMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import WindowAttention
-from encoder_plugins.backbones.elementwise import gated
+from encoder_plugins.backbones.elementwise import gated, rms_norm
 from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional, check_dtype
 from encoder_plugins.backbones.rotary_settings import LOCAL
 
@@ -42,8 +41,8 @@ class Gemma3Attention(nn.Module):
         heads, key_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
         self.widths = [heads * size, key_heads * size, key_heads * size]
         self.head_size = size
-        self.q_norm = GemmaRMSNorm(size, settings.epsilon)
-        self.k_norm = GemmaRMSNorm(size, settings.epsilon)
+        self.q_norm = rms_norm(size, settings.epsilon, from_one=True)
+        self.k_norm = rms_norm(size, settings.epsilon, from_one=True)
         self.rotation = get_rope(
             size,
             max_position=settings.positions,
@@ -105,10 +104,10 @@ class Gemma3Layer(nn.Module):
             settings, settings.layer_types[index], quant_config, prefix=f"{prefix}.self_attn"
         )
         self.mlp = Gemma3FeedForward(settings, quant_config, prefix=f"{prefix}.mlp")
-        self.input_layernorm = GemmaRMSNorm(settings.hidden_size, settings.epsilon)
-        self.post_attention_layernorm = GemmaRMSNorm(settings.hidden_size, settings.epsilon)
-        self.pre_feedforward_layernorm = GemmaRMSNorm(settings.hidden_size, settings.epsilon)
-        self.post_feedforward_layernorm = GemmaRMSNorm(settings.hidden_size, settings.epsilon)
+        self.input_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
+        self.post_attention_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
+        self.pre_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
+        self.post_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
 
     def forward(self, hidden: Tensor, residual: Tensor | None, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Take and return a branch and the residual that it will be added to, `[tokens, hidden]` each."""
@@ -139,7 +138,7 @@ class Gemma3Encoder(nn.Module):
             Gemma3Layer(settings, index, vllm_config.quant_config, prefix=f"{prefix}.layers.{index}")
             for index in range(len(settings.layer_types))
         )
-        self.norm = GemmaRMSNorm(settings.hidden_size, settings.epsilon)
+        self.norm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
 
     def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, scaled, `[tokens, hidden]`."""

@@ -15,7 +15,6 @@ from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.activation import SiluAndMul
-from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     MergedColumnParallelLinear,
@@ -26,6 +25,7 @@ from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import CausalAttention, VarlenMetadata
+from encoder_plugins.backbones.elementwise import rms_norm
 from encoder_plugins.backbones.lfm2_settings import ATTENTION, Settings
 
 
@@ -49,8 +49,8 @@ class Lfm2Attention(nn.Module):
         self.widths = [heads * size, key_heads * size, key_heads * size]
         self.queries_per_key = heads // key_heads
         self.head_size = size
-        self.q_layernorm = RMSNorm(size, settings.epsilon)
-        self.k_layernorm = RMSNorm(size, settings.epsilon)
+        self.q_layernorm = rms_norm(size, settings.epsilon)
+        self.k_layernorm = rms_norm(size, settings.epsilon)
         self.rotation = get_rope(
             size,
             max_position=settings.positions,
@@ -163,8 +163,8 @@ class Lfm2Layer(nn.Module):
             self.self_attn = Lfm2Attention(settings, quant_config, prefix=f"{prefix}.self_attn")
         else:
             self.conv = Lfm2Convolution(settings, quant_config, prefix=f"{prefix}.conv")
-        self.operator_norm = RMSNorm(settings.hidden_size, settings.epsilon)
-        self.ffn_norm = RMSNorm(settings.hidden_size, settings.epsilon)
+        self.operator_norm = rms_norm(settings.hidden_size, settings.epsilon)
+        self.ffn_norm = rms_norm(settings.hidden_size, settings.epsilon)
         self.feed_forward = Lfm2FeedForward(settings, quant_config, prefix=f"{prefix}.feed_forward")
 
     def forward(
@@ -199,7 +199,7 @@ class Lfm2Stack(nn.Module):
             Lfm2Layer(settings, index, vllm_config.quant_config, prefix=f"{prefix}.layers.{index}")
             for index in range(len(settings.layer_types))
         )
-        self.embedding_norm = RMSNorm(settings.hidden_size, settings.epsilon)
+        self.embedding_norm = rms_norm(settings.hidden_size, settings.epsilon)
         most_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.attended: Tensor
         self.register_buffer("attended", torch.ones(most_tokens, 1), persistent=False)

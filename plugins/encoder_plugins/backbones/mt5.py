@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size
-from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import RelativeBiasAttention
 from encoder_plugins.backbones.bias_table import BiasTable
-from encoder_plugins.backbones.elementwise import gated
+from encoder_plugins.backbones.elementwise import gated, rms_norm
 from encoder_plugins.backbones.mt5_settings import Settings, check_dtype
 
 
@@ -27,7 +26,7 @@ class Mt5Layer(nn.Module):
     def __init__(self, settings: Settings, table: BiasTable, quant_config: Any, *, prefix: str) -> None:
         super().__init__()
         width = settings.heads * settings.head_size
-        self.attention_norm = RMSNorm(settings.hidden_size, settings.epsilon)
+        self.attention_norm = rms_norm(settings.hidden_size, settings.epsilon)
         self.qkv_proj = QKVParallelLinear(
             settings.hidden_size,
             settings.head_size,
@@ -46,7 +45,7 @@ class Mt5Layer(nn.Module):
         self.o_proj = RowParallelLinear(
             width, settings.hidden_size, bias=False, quant_config=quant_config, prefix=f"{prefix}.o_proj"
         )
-        self.feed_forward_norm = RMSNorm(settings.hidden_size, settings.epsilon)
+        self.feed_forward_norm = rms_norm(settings.hidden_size, settings.epsilon)
         self.gate_up_proj = MergedColumnParallelLinear(
             settings.hidden_size,
             [settings.intermediate_size] * 2,
@@ -90,7 +89,7 @@ class Mt5Encoder(nn.Module):
             Mt5Layer(settings, self.relative, vllm_config.quant_config, prefix=f"{prefix}.layers.{index}")
             for index in range(settings.layers)
         )
-        self.final_norm = RMSNorm(settings.hidden_size, settings.epsilon)
+        self.final_norm = rms_norm(settings.hidden_size, settings.epsilon)
 
     def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, `[tokens, hidden]`."""

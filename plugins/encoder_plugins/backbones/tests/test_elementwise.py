@@ -1,4 +1,4 @@
-"""What GPUs take instead of vLLM's layers gives what those give, here through the kernels' CPU forms."""
+"""What a GPU or a CPU takes instead of vLLM's layers gives what those give; kernels for GPUs run in their CPU forms here."""
 
 from __future__ import annotations
 
@@ -76,3 +76,28 @@ def test_both_stay_whole_in_a_compiled_graph() -> None:
 def test_a_sum_is_rounded_once(dtype: torch.dtype) -> None:
     hidden, branch = torch.randn(2, 50, 64).to(dtype).unbind(0)
     assert torch.equal(elementwise.add(hidden, branch), hidden + branch)
+
+
+# in 16 bits vLLM's layer rounds the row before it multiplies it
+@pytest.mark.parametrize(
+    ("dtype", "relative"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)]
+)
+@pytest.mark.parametrize("from_one", [False, True])
+def test_the_rms_norm_is_that_of_vllms_layers(dtype: torch.dtype, relative: float, from_one: bool) -> None:
+    import vllm._custom_ops
+    from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
+
+    assert vllm._custom_ops
+    norm = elementwise.rms_norm(96, 1e-5, from_one=from_one).to(dtype)
+    assert isinstance(norm, elementwise.RmsNorm)
+    expected = (GemmaRMSNorm if from_one else RMSNorm)(96, 1e-5).to(dtype)
+    assert torch.equal(norm.weight, expected.weight)
+    norm.weight.data = expected.weight.data = torch.rand(96).to(dtype) * 3 - 1
+    hidden, residual = torch.randn(2, 50, 96).to(dtype).unbind(0)
+    tolerance: Any = {"rtol": relative, "atol": relative / 4}
+    torch.testing.assert_close(norm(hidden), expected(hidden), **tolerance)
+    for one, other in zip(norm(hidden, residual), expected(hidden.clone(), residual.clone()), strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+    # queries are a part of a wider row, and have a dimension more
+    queries = torch.randn(50, 300).to(dtype)[:, :192].view(50, 2, 96)
+    torch.testing.assert_close(norm(queries), expected(queries), **tolerance)
