@@ -55,21 +55,34 @@ class EngineEnded(PluginError):
     """The engine process of ``offline.Model`` ended before it had answered, or did not start."""
 
 
+MOST_MESSAGE = 2_000
+MOST_PARAM = 500
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters: from its middle, where a client's own keys and values are, is left out what is more."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end - 1]}…{text[-end:]}"
+
+
 class InvalidRequest(PluginError, ValueError):
     """A request that cannot be answered.
 
     Attributes:
         status: The HTTP status that the client gets.
-        message: What was wrong, and what would be accepted.
-        param: The field, as a path from the request's root, e.g. ``data.texts[3]``.
+        message: What was wrong, and what would be accepted; at most 2 000 characters.
+        param: The field, as a path from the request's root, e.g. ``data.texts[3]``; at most 500 characters.
     """
 
     status: ClassVar[int] = 400
 
     def __init__(self, message: str, *, param: str) -> None:
-        super().__init__(f"{param}: {message}")
-        self.message = message
-        self.param = param
+        # a client's own names can be as long as a body
+        self.message = shortened(message, MOST_MESSAGE)
+        self.param = shortened(param, MOST_PARAM)
+        super().__init__(f"{self.param}: {self.message}")
 
 
 class UnknownModel(InvalidRequest):

@@ -22,7 +22,8 @@ What servers answer, from the OpenAPI documents in `docs/openapi`. A server has 
 `/version` are vLLM's. [Serving](serving.md) describes responses as bytes, and what is written to logs; the page of each [plugin](plugins.md) has examples.
 """
 ERROR = """
-The body of an error has the shape of OpenAI's: `{"error": {"message", "type", "param", "code"}}`. `param` names the field, for instance `data.texts[3]`.
+The body of an error has the shape of OpenAI's: `{"error": {"message", "type", "param", "code"}}`. `param` names the field, for instance `data.texts[3]`. It has at most 500 characters, and
+the message, which begins with it, some 2 500: what is more is left out in the middle (`…`).
 """
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from encoder_plugins.errors import MOST_MESSAGE, MOST_PARAM, shortened
 from encoder_plugins.serving.limits import RequestLimits
 
 Scope = MutableMapping[str, Any]
@@ -29,9 +30,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure
     """A request that ends here, with the status and the sentence that its client gets."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
-        super().__init__(message)
+        # of a header that a client sent, too
+        self.message = shortened(message, MOST_PARAM + MOST_MESSAGE + 2)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.retry_after = retry_after
 

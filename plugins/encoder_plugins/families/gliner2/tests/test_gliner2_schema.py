@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.errors import MOST_MESSAGE, MOST_PARAM, InvalidRequest
 from encoder_plugins.families.gliner2 import schema as schemas
 from encoder_plugins.families.gliner2.request import Gliner2Limits, Request
 from encoder_plugins.families.gliner2.tasks import Schema
@@ -191,6 +191,28 @@ def test_what_the_library_would_confuse_or_drop_is_refused(data: dict[str, Any],
     with pytest.raises(InvalidRequest, match=why) as caught:
         read(schema=data)
     assert caught.value.param == path
+
+
+@pytest.mark.parametrize(
+    ("data", "begins", "ends"),
+    [
+        ({"structures": structure({"name": " "}, name="k" * 5_000)}, "data.schema.structures.kkk", "kkk"),
+        ({"entities": {"é" * 200_000: {"validators": [{"pattern": "(" * 2_000}]}}}, "data.schema.entities.éé", "éé"),
+        (
+            {"classifications": [{"task": "t", "labels": ["a", "b"], "examples": [["x", "c" * 200_000]]}]},
+            "data.schema.classifications[0]",
+            ".examples[0][1]",
+        ),
+    ],
+)
+def test_a_refusal_does_not_repeat_what_is_too_long(data: dict[str, Any], begins: str, ends: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(schema=data)
+    assert caught.value.param.startswith(begins)
+    assert caught.value.param.endswith(ends)
+    assert len(caught.value.param) <= MOST_PARAM
+    assert len(caught.value.message) <= MOST_MESSAGE
+    assert str(caught.value) == f"{caught.value.param}: {caught.value.message}"
 
 
 FULL: dict[str, Any] = {

@@ -37,6 +37,15 @@ def given(messages: Iterable[Message]) -> Callable[[], Awaitable[Message]]:
     return receive
 
 
+def test_a_refusal_repeats_a_header_up_to_a_bound() -> None:
+    with pytest.raises(Refusal) as refused:
+        check_headers({"content-type": "x" * 60_000}, LIMITS)
+    message = refused.value.message
+    assert len(message) == 2_502
+    assert message.startswith("the content type is xxx")
+    assert message.endswith("xxx; it must be application/json")
+
+
 def test_headers_are_counted_with_the_path_and_each_of_the_same_name() -> None:
     scope: Scope = {"raw_path": b"/pooling", "query_string": b"a=b", "headers": [(b"x", b"y" * 1000)] * 60}
     check_header_size(scope)
