@@ -88,7 +88,7 @@ class CandidatesProcessor(GlinerProcessor):
         except InvalidRequest as error:
             # of one label; of all of them the path is that of the list
             raise InvalidRequest(
-                str(error), param=error.param if error.param == path else f"{error.param}.label"
+                error.message, param=error.param if error.param == path else f"{error.param}.label"
             ) from None
         seen: set[str] = set()
         for number, candidate in enumerate(candidates):

@@ -203,6 +203,7 @@ def test_a_bad_request_is_refused_with_its_field(
     found, words = refusal(rerank, texts=["a b"], **data)
     assert str(found).startswith(param)
     assert message in words
+    assert "data." not in words.removeprefix(f"{found}: ")
 
 
 def test_what_scores_permit_is_limited_before_it_is_made(rerank: Library) -> None:
