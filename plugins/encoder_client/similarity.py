@@ -16,6 +16,8 @@ Scores: TypeAlias = NDArray[np.float32]
 Vectors: TypeAlias = "NDArray[Any] | Sequence[NDArray[Any]]"
 
 _EPSILON = np.float32(1e-12)
+# of a document without rows, as in the library: below that of any other
+_NO_ROWS = np.float32(-1e9)
 # of differences that are in memory at once
 _MOST_NUMBERS = 1 << 22
 
@@ -69,8 +71,9 @@ def maxsim(name: RowsName, queries: Vectors, documents: Vectors) -> Scores:
 
     Args:
         name: ``meanmaxsim`` divides by the query's rows.
-        queries: `[rows, width]` for each query; one array for one query.
-        documents: `[rows, width]` for each document; one array for one document.
+        queries: `[rows, width]` for each query; one array for one query. An array of all `[queries, rows, width]` is filled up with
+            rows of zeros, which do not count.
+        documents: The same of the documents.
 
     Returns:
         `[queries, documents]`
@@ -98,8 +101,8 @@ def maxsim_pairwise(name: RowsName, queries: Vectors, documents: Vectors) -> Sco
 
 def _maxsim(name: RowsName, query: NDArray[Any], document: NDArray[Any]) -> np.float32:
     _check_widths(query, document)
-    best = (query @ document.T).max(axis=1)
-    return np.float32(best.sum() / len(query) if name == "meanmaxsim" else best.sum())
+    score = (query @ document.T).max(axis=1).sum() if len(document) else _NO_ROWS
+    return np.float32(score / max(len(query), 1) if name == "meanmaxsim" else score)
 
 
 def _check_widths(left: NDArray[Any], right: NDArray[Any]) -> None:
@@ -111,7 +114,9 @@ def _check_widths(left: NDArray[Any], right: NDArray[Any]) -> None:
 def _lists(given: Vectors) -> list[NDArray[Any]]:
     if isinstance(given, np.ndarray) and given.ndim == 2:
         return [given.astype(np.float32, copy=False)]
-    return [np.asarray(rows, np.float32) for rows in given]
+    padded = isinstance(given, np.ndarray) and given.ndim == 3
+    found = [np.asarray(rows, np.float32) for rows in given]
+    return [rows[rows.any(axis=1)] for rows in found] if padded else found
 
 
 def _matrix(given: Vectors) -> Scores:

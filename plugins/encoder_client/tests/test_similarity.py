@@ -19,6 +19,12 @@ QUERIES = [RANDOM.standard_normal((rows, 8)).astype(np.float32) for rows in (4, 
 DOCUMENTS = [RANDOM.standard_normal((rows, 8)).astype(np.float32) for rows in (3, 9, 1, 5)]
 
 
+def padded(embeddings: list[Any]) -> Any:
+    """Return embeddings as one array, filled up with rows of zeros."""
+    most = max(map(len, embeddings))
+    return np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0))) for rows in embeddings])
+
+
 def library(function: str, *arguments: Any) -> Any:
     return original("sentence_transformers").call(f"{ORACLE}:{function}", *arguments)
 
@@ -47,6 +53,17 @@ def test_vectors_and_rows_are_as_alike_as_in_the_library() -> None:
             np.testing.assert_allclose(encoder.similarity_pairwise(QUERIES, DOCUMENTS[:3]), pairs, atol=5e-6)
             with pytest.raises(ArgumentError):
                 encoder.similarity_pairwise(QUERIES, DOCUMENTS)
+            # rows of zeros that fill up an array are none, and neither may win over rows that are less than unlike
+            many, few = padded([-abs(rows) for rows in QUERIES]), padded([abs(rows) for rows in DOCUMENTS])
+            np.testing.assert_allclose(
+                encoder.similarity(many, few), library("similarity", rows_name, many, few), atol=5e-6
+            )
+            pairs = library("similarity_pairwise", rows_name, many, few[:3])
+            np.testing.assert_allclose(encoder.similarity_pairwise(many, few[:3]), pairs, atol=5e-6)
+            empty = [*DOCUMENTS, np.zeros((0, 8), np.float32)]
+            found = encoder.similarity(QUERIES, empty)
+            np.testing.assert_allclose(found, library("maxsim", rows_name, QUERIES, empty), atol=5e-6)
+            assert (found[:, -1] < found[:, :-1].min()).all()
 
 
 @pytest.mark.parametrize("name", get_args(VectorsName))
