@@ -66,3 +66,14 @@ def refuse(because: str, **arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None and value is not False:
             raise ArgumentError(because, param=name)
+
+
+def require(**arguments: Any) -> None:
+    """Refuse arguments that are None: they would be left out of a request, whose default is another one than the library's.
+
+    Raises:
+        ArgumentError: One of them is None; its ``param`` is the name.
+    """
+    for name, value in arguments.items():
+        if value is None:
+            raise ArgumentError("it is None; leave it out for its default", param=name)

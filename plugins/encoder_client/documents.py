@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from encoder_client.errors import ArgumentError
 from encoder_client.server import Server
-from encoder_client.work import Item, json_of, listed
+from encoder_client.work import Item, json_of, listed, positive
 
 # of Pillow's modes, those that a PNG has, and those that become RGB as on a server; one channel of 16 or 32 bits would be clipped
 _OF_PNG = ("1", "L", "LA", "P", "RGB", "RGBA")
@@ -49,15 +49,15 @@ class Pdf:
     dpi: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dpi is not None and self.dpi < 1:
-            raise ArgumentError("it must be 1 or more", param="dpi")
+        if self.dpi is not None:
+            positive(self.dpi, param="dpi")
         self.numbers()
 
     def numbers(self) -> list[int] | None:
         """Return the pages wanted; None for all of them."""
         if self.pages is None:
             return None
-        if not _PAGES.fullmatch(self.pages):
+        if not isinstance(self.pages, str) or not _PAGES.fullmatch(self.pages):
             raise ArgumentError("pages are numbers from 1 and ranges of them, such as 1-3,7", param="pages")
         found: dict[int, None] = {}
         for part in self.pages.split(","):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from encoder_client import progress
-from encoder_client.context import Context, refuse
+from encoder_client.context import Context, refuse, require
 from encoder_client.errors import ArgumentError, TruncationWarning
 from encoder_client.server import json_of as json_of_answer
 from encoder_client.work import Answer, Batch, Item, Work, json_of, listed
@@ -147,6 +147,7 @@ def inference(
     context.server.require_kind("labels", kind="the methods of GLiNER")
     refuse(_ENGINE, packing_config=packing_config)
     refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
+    require(flat_ner=flat_ner, threshold=threshold, multi_label=multi_label, overflow=overflow)
     found = [texts] if isinstance(texts, str) else listed(texts, param="texts")
     if not isinstance(labels, str | Mapping):
         if not isinstance(labels, Iterable):
@@ -175,7 +176,10 @@ def inference(
     if candidates_per_text is not None:
         context.server.require("candidates_per_text", argument="candidates_per_text")
         refuse("send either labels or candidates_per_text", labels=labels or None)
-        columns["candidates_per_text"] = _one_each(candidates_per_text, len(found), "candidates_per_text")
+        columns["candidates_per_text"] = [
+            listed(candidates, param=f"candidates_per_text[{place}]")
+            for place, candidates in enumerate(_one_each(candidates_per_text, len(found), "candidates_per_text"))
+        ]
     elif _is_per_text(labels):
         sets = [sent_labels(each, f"labels[{place}]") for place, each in enumerate(labels)]
         columns["labels_per_text"] = [each.sent for each in _one_each(sets, len(found), "labels")]
@@ -185,7 +189,10 @@ def inference(
         common["labels"] = shared.sent
     if input_spans is not None:
         columns["input_spans"] = [
-            [_span(span, f"input_spans[{place}][{index}]") for index, span in enumerate(spans)]
+            [
+                _span(span, f"input_spans[{place}][{index}]")
+                for index, span in enumerate(listed(spans, param=f"input_spans[{place}]"))
+            ]
             for place, spans in enumerate(_one_each(input_spans, len(found), "input_spans"))
         ]
 
@@ -236,10 +243,13 @@ def sent_labels(labels: Any, param: str) -> SentLabels:
     if isinstance(labels, str):
         return SentLabels([labels], {})
     if isinstance(labels, Mapping):
+        for name, description in labels.items():
+            if not isinstance(name, str) or not isinstance(description, str):
+                raise ArgumentError(f"the label {name!r} or its description is not a text", param=param)
         names = {description: name for name, description in labels.items()}
         if len(names) != len(labels):
             raise ArgumentError("two labels have the same description", param=param)
-        return SentLabels(_texts(list(names), param), names)
+        return SentLabels(list(names), names)
     return SentLabels(_texts(list(labels), param), {})
 
 
@@ -260,7 +270,8 @@ def _is_per_text(labels: Any) -> bool:
     return not isinstance(labels, str | Mapping) and any(isinstance(each, list | tuple | Mapping) for each in labels)
 
 
-def _one_each(given: Sequence[Any], texts: int, param: str) -> Sequence[Any]:
-    if len(given) != texts:
-        raise ArgumentError(f"{len(given)} for {texts} texts; it has to have one for each", param=param)
-    return given
+def _one_each(given: Any, texts: int, param: str) -> Sequence[Any]:
+    found = listed(given, param=param)
+    if len(found) != texts:
+        raise ArgumentError(f"{len(found)} for {texts} texts; it has to have one for each", param=param)
+    return found

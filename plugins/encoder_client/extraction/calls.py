@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from encoder_client.context import Context, refuse
+from encoder_client.context import Context, refuse, require
 from encoder_client.errors import ArgumentError
 from encoder_client.extraction.results import Extracted, Shape, extracted
 from encoder_client.extraction.schema import schema_dict
@@ -145,6 +145,7 @@ def _planned(
     shape: Shape,
 ) -> Work[list[Extracted]]:
     context.server.require_kind("schema", kind="the methods of GLiNER2")
+    require(threshold=threshold)
     if isinstance(texts, str):
         raise ArgumentError("it is one text; send a list of texts", param="texts")
     found = texts_of(texts, param="texts")

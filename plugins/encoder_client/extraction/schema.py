@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal, Self, TypeAlias
 
 from encoder_client.errors import ArgumentError
@@ -88,7 +88,13 @@ class Schema:
 
     def entity_attributes(self, groups: Mapping[str, AttributeGroup]) -> Self:
         """Replace the groups of labels that entities get: by their names, which become keys of the entities."""
-        self._data["entity_attributes"] = {name: asdict(group) for name, group in groups.items()}
+        found = {}
+        for name, group in groups.items():
+            # of this module, or of gliner2
+            if not is_dataclass(group) or isinstance(group, type):
+                raise ArgumentError(f"it is {type(group).__name__}, not an AttributeGroup", param=f"groups.{name}")
+            found[name] = asdict(group)
+        self._data["entity_attributes"] = found
         return self
 
     def classification(
@@ -110,7 +116,12 @@ class Schema:
             cls_threshold: From 0 to 1.
             top_k: With ``multi_label``, the number of labels at most.
             kwargs: ``class_act``, ``prompt``, ``examples``.
+
+        Raises:
+            ArgumentError: The labels are none.
         """
+        if isinstance(labels, str) or not isinstance(labels, Iterable):
+            raise ArgumentError(f"it is {type(labels).__name__}, not labels", param="labels")
         more = {"multi_label": multi_label, "cls_threshold": cls_threshold, "top_k": top_k, **kwargs}
         labels = dict(labels) if isinstance(labels, Mapping) else list(labels)
         self._data.setdefault("classifications", []).append({"task": task, "labels": labels, **more})
@@ -122,16 +133,27 @@ class Schema:
         Args:
             relation_types: Names; or names with descriptions, or with ``description`` and ``threshold``.
             threshold: From 0 to 1, for relations that have none of their own; None for the call's.
+
+        Raises:
+            ArgumentError: An argument is of another type, or a relation is there already.
         """
         added = self._data.setdefault("relations", {})
-        for name, given in _settings(relation_types, "relation_types"):
-            added[name] = {"threshold": threshold} | given
+        found = dict(_settings(relation_types, "relation_types"))
+        if there := next((name for name in found if name in added), None):
+            raise _twice("relation", there, "relation_types")
+        added.update({name: {"threshold": threshold} | given for name, given in found.items()})
         return self
 
     def structure(
         self, name: str, *, mode: str | None = None, anchor: str | None = None, occurrence_policy: str | None = None
     ) -> StructureBuilder:
-        """Add a kind of record, and return what its fields are added to. The options are those of models that are not served."""
+        """Add a kind of record, and return what its fields are added to. The options are those of models that are not served.
+
+        Raises:
+            ArgumentError: There is one of that name already.
+        """
+        if name in self._data.get("structures", {}):
+            raise _twice("structure", name, "name")
         fields: list[dict[str, Any]] = []
         options = {"mode": mode, "anchor": anchor, "occurrence_policy": occurrence_policy}
         self._data.setdefault("structures", {})[name] = {"fields": fields, **options}
@@ -194,8 +216,10 @@ class StructureBuilder:
             exclusive: Of models that are not served.
 
         Raises:
-            ArgumentError: A flag of a validator is not served.
+            ArgumentError: The choices are one text, or a flag of a validator is not served.
         """
+        if isinstance(choices, str):
+            raise ArgumentError("it is one text; send a list of choices", param="choices")
         options: dict[str, Any] = {"description": description, "threshold": threshold, "cardinality": cardinality}
         options["validators"] = _rules(validators)
         found = {"name": name, "dtype": dtype, "choices": list(choices) if choices else None, **options}
@@ -207,7 +231,7 @@ def schema_dict(schema: Any, *, param: str) -> dict[str, Any]:
     """Return a schema as the server gets it: of this module, of gliner2, or a dictionary of the form of ``to_dict``.
 
     Raises:
-        ArgumentError: It is none of them, or a flag of a validator is not served.
+        ArgumentError: It is none of them, has a structure or relation twice, or a flag of a validator is not served.
     """
     if isinstance(schema, Mapping):
         return dict(schema)
@@ -215,17 +239,27 @@ def schema_dict(schema: Any, *, param: str) -> dict[str, Any]:
         raise ArgumentError(f"it is {type(schema).__name__}, not a schema", param=param)
     found: dict[str, Any] = schema.to_dict()
     if not isinstance(schema, Schema | StructureBuilder):
-        _add_omitted(found, schema)
+        built: dict[str, Any] = getattr(schema, "build", dict)()
+        # its dictionary has the last one alone, and the model reads both
+        for kind, section in (("structure", "json_structures"), ("relation", "relations")):
+            names = [name for one in built.get(section, ()) for name in one]
+            if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
+                raise _twice(kind, repeated, param)
+        _add_omitted(found, schema, built)
     return found
 
 
-def _add_omitted(found: dict[str, Any], schema: Any) -> None:
+def _twice(kind: str, name: str, param: str) -> ArgumentError:
+    """Return the refusal of a name that is there already: the library has the model read both, and answers with the last one alone."""
+    return ArgumentError(f"the {kind} {name!r} is there already; give it another name", param=param)
+
+
+def _add_omitted(found: dict[str, Any], schema: Any, built: Mapping[str, Any]) -> None:
     """Add what a schema of the library leaves out of its own dictionary: validators, and empty descriptions, which the model reads."""
     added: dict[str, dict[str, Any]] = {}
     for name, values in getattr(schema, "_entity_metadata", {}).items():
         if rules := _rules(values.get("validators")):
             added[name] = {"validators": rules}
-    built: dict[str, Any] = getattr(schema, "build", dict)()
     for name, text in built.get("entity_descriptions", {}).items():
         if text == "":
             added.setdefault(name, {})["description"] = text
@@ -242,8 +276,12 @@ def _add_omitted(found: dict[str, Any], schema: Any) -> None:
 
 def _rules(validators: Sequence[Any] | None) -> list[dict[str, Any]] | None:
     """Return validators, of this module or of gliner2, as the server gets them."""
+    if not isinstance(validators or (), Iterable):
+        raise ArgumentError(f"it is {type(validators).__name__}, not a list of validators", param="validators")
     made = []
-    for rule in validators or ():
+    for place, rule in enumerate(validators or ()):
+        if not hasattr(rule, "pattern") or not hasattr(rule, "mode"):
+            raise ArgumentError(f"it is {type(rule).__name__}, not a RegexValidator", param=f"validators[{place}]")
         pattern = rule.pattern
         flags = rule.flags if isinstance(pattern, str) else pattern.flags
         names = [name for name in _FLAGS if flags & re.RegexFlag[name]]
@@ -257,11 +295,15 @@ def _rules(validators: Sequence[Any] | None) -> list[dict[str, Any]] | None:
 def json_schema(structures: Mapping[str, Sequence[str | Mapping[str, Any]]]) -> Schema:
     """Return the schema of ``extract_json``: fields by structure, as strings such as ``name::str::[one|other]::what it means``."""
     schema = Schema()
-    for name, fields in structures.items():
+    for name, fields in _items(structures, "structures"):
+        if isinstance(fields, str | Mapping) or not isinstance(fields, Iterable):
+            raise ArgumentError(f"it is {type(fields).__name__}, not a list of fields", param=f"structures.{name}")
         structure = schema.structure(name)
-        for field in fields:
+        for place, field in enumerate(fields):
             if isinstance(field, str):
                 structure.field(**_parsed(field))
+            elif not isinstance(field, Mapping):
+                raise ArgumentError(f"it is {type(field).__name__}, not a field", param=f"structures.{name}[{place}]")
             else:
                 # the library reads no others here
                 known = ("name", "dtype", "choices", "description")
@@ -272,7 +314,7 @@ def json_schema(structures: Mapping[str, Sequence[str | Mapping[str, Any]]]) -> 
 def classification_schema(tasks: Mapping[str, Any]) -> Schema:
     """Return the schema of ``classify_text``: labels by task, or settings with ``labels`` in them."""
     schema = Schema()
-    for task, given in tasks.items():
+    for task, given in _items(tasks, "tasks"):
         settings = dict(given) if isinstance(given, Mapping) and "labels" in given else {"labels": given}
         schema.classification(task, **settings)
     return schema
@@ -295,14 +337,21 @@ def _settings(given: Any, param: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield names with what a caller gave for each."""
     if isinstance(given, str):
         given = [given]
-    if isinstance(given, Mapping):
-        for name, value in given.items():
-            yield name, {"description": value} if isinstance(value, str) else dict(value or {})
-    elif isinstance(given, list | tuple):
-        for name in given:
-            yield name, {}
-    else:
+    if not isinstance(given, Mapping | list | tuple):
         raise ArgumentError(f"it is {type(given).__name__}, not names", param=param)
+    for name in given:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{name!r} is not a name", param=param)
+        value = given[name] if isinstance(given, Mapping) else None
+        if value is not None and not isinstance(value, str | Mapping):
+            raise ArgumentError(f"it is {type(value).__name__}, not a description or settings", param=f"{param}.{name}")
+        yield name, {"description": value} if isinstance(value, str) else dict(value or {})
+
+
+def _items(given: Any, param: str) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"it is {type(given).__name__}, not a dictionary", param=param)
+    return given.items()
 
 
 def _without_none(value: Any) -> Any:

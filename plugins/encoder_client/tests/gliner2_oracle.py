@@ -30,6 +30,17 @@ def built(steps: Sequence[Step]) -> dict[str, Any]:
     return result
 
 
+def sections(steps: Sequence[Step]) -> dict[str, list[str]]:
+    """Return the names of structures and relations that the library has the model read, as often as it does."""
+    from gliner2.inference.schema import Schema
+
+    found: Any = Schema()
+    for name, arguments, options in steps:
+        found = getattr(found, name)(*arguments, **options)
+    made = found.build()
+    return {section: [name for one in made[section] for name in one] for section in ("json_structures", "relations")}
+
+
 def parsed(kind: str, given: Any) -> dict[str, Any]:
     """Return the schema of ``extract_json`` or ``classify_text``."""
     from gliner2.inference.runtime import ExtractorRuntimeMixin

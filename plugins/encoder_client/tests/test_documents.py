@@ -284,13 +284,17 @@ def test_images_are_documents_of_visual_servers_only(server: ScriptedServer) -> 
             assert caught.value.param == "documents[1]"
 
 
-@pytest.mark.parametrize("pages", ["", "0", "3-1", "1,1", "1-3,2", "a", "1-", "-1", "1-999999999", "١"])
-def test_pages_that_are_none_are_refused_by_name(pages: str) -> None:
+@pytest.mark.parametrize("pages", ["", "0", "3-1", "1,1", "1-3,2", "a", "1-", "-1", "1-999999999", "١", 3, [1, 2]])
+def test_pages_that_are_none_are_refused_by_name(pages: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
         Pdf(b"%PDF-", pages)
     assert caught.value.param == "pages"
+
+
+@pytest.mark.parametrize("dpi", [0, -1, "100", 72.5])
+def test_dots_that_are_none_are_refused_by_name(dpi: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
-        Pdf(b"%PDF-", dpi=0)
+        Pdf(b"%PDF-", dpi=dpi)
     assert caught.value.param == "dpi"
 
 

@@ -145,13 +145,15 @@ REFUSED: Any = {
     "schemas[1]": {"texts": ["a", "b"], "schemas": [{}, 5]},
     "texts": {"texts": "one text"},
     "texts[0]": {"texts": [5]},
-    "threshold": {"threshold": float("nan")},
+    "threshold": {"threshold": None},
 }
 
 
 @pytest.mark.parametrize("param", REFUSED)
 def test_what_servers_cannot_honour_is_refused_by_name(server: ScriptedServer, param: str) -> None:
     with GLiNER2(server.url) as model:
+        with pytest.raises(ArgumentError):
+            model.batch_extract(["a"], {"entities": ["x"]}, threshold=float("nan"))
         with pytest.raises(ArgumentError) as caught:
             model.batch_extract(**{"texts": ["a"], "schemas": {"entities": ["x"]}, **REFUSED[param]})
         assert caught.value.param == param
@@ -192,7 +194,31 @@ def test_what_the_librarys_own_dictionaries_lack_is_sent(server: ScriptedServer)
     assert server.posted[2].data["schema"]["entities"]["b"]["validators"][0]["flags"] == ["IGNORECASE"]
 
 
-def test_other_chunks_and_flags_are_refused(server: ScriptedServer) -> None:
+def test_the_library_has_the_model_read_what_is_there_twice() -> None:
+    steps: Any = [("structure", ["s"], {}), ("field", ["a"], {}), ("structure", ["s"], {}), ("field", ["b"], {})]
+    steps += [("relations", [["in", "in"]], {}), ("relations", ["in"], {})]
+    assert library("sections", steps) == {"json_structures": ["s", "s"], "relations": ["in", "in"]}
+    once = library("built", steps)
+    assert (list(once["structures"]), once["relations"]) == (["s"], ["in"])
+
+
+@pytest.mark.parametrize("name", ["s", "in"])
+def test_a_structure_or_relation_that_is_there_twice_is_refused(server: ScriptedServer, name: str) -> None:
+    # the library's own dictionary has the last one alone
+    class Built(Theirs):
+        def build(self) -> Any:
+            return {"json_structures": [{"s": {}}, {"s": {}}]} if name == "s" else {"relations": [{"in": {}}] * 2}
+
+    ours: Any = Schema().relations(["in", "in"]).structure("s").field("a")
+    with pytest.raises(ArgumentError, match=f"'{name}' is there already"):
+        ours.structure("s") if name == "s" else ours.relations(["at", "in"])
+    with GLiNER2(server.url) as model, pytest.raises(ArgumentError, match=f"'{name}' is there already") as caught:
+        model.extract("a", Built())
+    assert caught.value.param == "schemas"
+    assert server.posted == []
+
+
+def test_other_chunks_and_what_is_no_schema_are_refused_by_name(server: ScriptedServer) -> None:
     rule = RegexValidator("x", flags=re.LOCALE)
     model: Any = GLiNER2(server.url)
     empty: Any = Schema()
@@ -203,13 +229,25 @@ def test_other_chunks_and_flags_are_refused(server: ScriptedServer) -> None:
         "text": lambda: model.extract(["a"], {}),
         "validators": lambda: empty.structure("x").field("y", validators=[rule]),
         "entity_types": lambda: model.extract_entities("a", 5),
+        "entity_types.city": lambda: model.extract_entities("a", {"city": 5}),
+        "relation_types": lambda: model.extract_relations("a", ["in", 5]),
+        "labels": lambda: model.classify_text("a", {"topic": "news"}),
+        "tasks": lambda: model.classify_text("a", ["topic"]),
+        "structures": lambda: model.extract_json("a", ["invoice"]),
+        "structures.invoice": lambda: model.extract_json("a", {"invoice": "number"}),
+        "structures.invoice[1]": lambda: model.extract_json("a", {"invoice": ["number", 5]}),
+        "validators[1]": lambda: empty.entities("x", validators=[RegexValidator("x"), "x"]),
+        "choices": lambda: model.extract_json("a", {"invoice": [{"name": "kind", "choices": "paid"}]}),
+        "groups.size": lambda: empty.entity_attributes({"size": {"labels": ["large"]}}),
     }
     with model:
         for param, call in calls.items():
             with pytest.raises(ArgumentError) as caught:
                 call()
             assert caught.value.param == param
-    assert server.posted == []
+    with pytest.raises(ArgumentError) as caught:
+        empty.entities("x", validators=rule)
+    assert (caught.value.param, server.posted) == ("validators", [])
 
 
 def test_servers_of_other_families_and_other_answers_are_errors(server: ScriptedServer) -> None:
