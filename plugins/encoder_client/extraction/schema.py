@@ -122,6 +122,9 @@ class Schema:
         """
         if isinstance(labels, str) or not isinstance(labels, Iterable):
             raise ArgumentError(f"it is {type(labels).__name__}, not labels", param="labels")
+        for label, text in labels.items() if isinstance(labels, Mapping) else ():
+            if not isinstance(label, str) or not isinstance(text, str):
+                raise ArgumentError(f"the label {label!r} or its description is not a text", param="labels")
         more = {"multi_label": multi_label, "cls_threshold": cls_threshold, "top_k": top_k, **kwargs}
         labels = dict(labels) if isinstance(labels, Mapping) else list(labels)
         self._data.setdefault("classifications", []).append({"task": task, "labels": labels, **more})
@@ -356,5 +359,8 @@ def _items(given: Any, param: str) -> Iterable[tuple[Any, Any]]:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_none(part) for name, part in value.items() if part is not None}
+        # a label whose description is None must not be left out: the server refuses it by name
+        return {
+            name: part if name == "labels" else _without_none(part) for name, part in value.items() if part is not None
+        }
     return [_without_none(part) for part in value] if isinstance(value, list) else value

@@ -202,6 +202,16 @@ def test_the_library_has_the_model_read_what_is_there_twice() -> None:
     assert (list(once["structures"]), once["relations"]) == (["s"], ["in"])
 
 
+@pytest.mark.parametrize("labels", [{"news": None, "sport": "a game"}, {1: "one", "two": "two"}])
+def test_a_label_without_a_description_is_refused_and_not_left_out(server: ScriptedServer, labels: Any) -> None:
+    with GLiNER2(server.url) as model, pytest.raises(ArgumentError, match="its description is not a text") as caught:
+        model.classify_text("a", {"topic": {"labels": labels}})
+    assert (caught.value.param, server.posted) == ("labels", [])
+    task = {"task": "topic", "labels": labels}
+    (sent,) = Schema.from_dict({"classifications": [{**task, "top_k": None}]}).to_dict()["classifications"]
+    assert sent == task
+
+
 @pytest.mark.parametrize("name", ["s", "in"])
 def test_a_structure_or_relation_that_is_there_twice_is_refused(server: ScriptedServer, name: str) -> None:
     # the library's own dictionary has the last one alone
