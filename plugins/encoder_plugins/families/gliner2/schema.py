@@ -136,9 +136,8 @@ class _Reader:
     ) -> Schema:
         types = named(entities, EntityInput, f"{self._path}.entities")
         pairs = named(relations, RelationInput, f"{self._path}.relations")
-        for name, part in (("structures", structures), ("entity_attributes", attributes)):
-            if part is not None and not part:
-                raise InvalidRequest("it is empty", param=f"{self._path}.{name}")
+        if structures is not None and not structures:
+            raise InvalidRequest("it is empty", param=f"{self._path}.structures")
         self._check_sizes(types, attributes or {}, structures or {}, pairs, tasks)
         spans = [self._structure(name, value) for name, value in (structures or {}).items()]
         groups: tuple[Attributes, ...] = ()

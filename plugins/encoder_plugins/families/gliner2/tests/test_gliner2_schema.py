@@ -124,6 +124,13 @@ def test_what_the_library_refuses_is_refused_by_its_field(data: dict[str, Any], 
     assert not library.call("accepted", data)
 
 
+def test_no_attributes_are_none() -> None:
+    data: dict[str, Any] = {"entities": {"a": "what it means"}, "entity_attributes": {}}
+    assert library.call("accepted", data)
+    found = read(schema=data)
+    assert (found.attributes, [field.name for field in found.spans[0].fields]) == ((), ["a"])
+
+
 @pytest.mark.parametrize(
     ("data", "path", "why"),
     [
