@@ -35,14 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         options.run(options)
+        sys.stdout.flush()
     except EncoderClientError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        # a file that cannot be read or written
+        # a file that cannot be read or written, or standard output
         print(f"error: {error}", file=sys.stderr)
+        _drop_unwritten()
         return 1
     return 0
+
+
+def _drop_unwritten() -> None:
+    """Keep the interpreter, which flushes standard output when it ends, from printing a traceback about a full disk or a closed pipe."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

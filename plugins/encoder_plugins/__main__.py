@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from encoder_plugins import standard_output
 from encoder_plugins.errors import PluginError, PrepareError
 
 # module of `cli` and help by subcommand; only the module of the subcommand that runs is imported
@@ -26,6 +27,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
+    return standard_output.checked(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # argparse would take vLLM's arguments for ours where the names begin alike
     separator = given.index("--") if "--" in given else len(given)

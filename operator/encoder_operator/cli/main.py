@@ -26,6 +26,7 @@ from encoder_operator.manager import logs
 from encoder_operator.manager.settings import Settings
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.validation.errors import NotAccepted
+from encoder_plugins import standard_output
 
 _UNKNOWN = "0" * 64
 _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
@@ -33,6 +34,10 @@ _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return standard_output.checked(lambda: _run(argv))
+
+
+def _run(argv: list[str] | None) -> int:
     parsed = build_parser().parse_args(argv)
     if parsed.command == "crd":
         return _generate(parsed)
@@ -56,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _exit_at_once(code: int) -> NoReturn:
     """End the process without taking the interpreter apart, which takes a busy machine seconds of the time for a shutdown."""
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
@@ -172,7 +178,7 @@ async def _doctor(settings: Settings) -> int:
     client, wrong = Client(), 0
     try:
         async for finding in doctor.run_checks(client, settings):
-            sys.stdout.write(f"{finding.line()}\n")
+            print(finding.line())
             wrong += finding.level == "wrong"
     finally:
         await client.close()
@@ -181,7 +187,7 @@ async def _doctor(settings: Settings) -> int:
 
 def _generate(parsed: argparse.Namespace) -> int:
     if parsed.print:
-        sys.stdout.write(crd.to_yaml())
+        print(crd.to_yaml(), end="")
         return 0
     stale = {path: text for path, text in generate.files().items() if _read(parsed.root / path) != text}
     for path, text in stale.items():
@@ -236,7 +242,7 @@ def _render(parsed: argparse.Namespace, settings: Settings) -> int:
         # the round trip through JSON writes repeated parts out instead of as YAML anchors
         plain = json.loads(json.dumps(found))
         text = yaml.dump_all(plain, Dumper=_ForKubectl, sort_keys=False, width=120)
-        sys.stdout.write(f"{separator}{text}")
+        print(f"{separator}{text}", end="")
         separator = "---\n"
     return 0
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -119,3 +122,17 @@ def test_a_histogram_counts_every_request_once(latencies: list[float]) -> None:
     lines = plots.text(measured(*latencies)).splitlines()
     assert sum(line.endswith("#") for line in lines) == sum(count > 0 for _, _, count in plots.histogram(latencies))
     ElementTree.fromstring(plots.svg(measured(*latencies), "a < b"))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_reported_in_one_line(unbuffered: str) -> None:
+    with ScriptedServer("sentence_transformer", vectors) as server, Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "encoder_client", "models", server.url],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")

@@ -166,3 +166,14 @@ def test_the_operator_ends_with_its_work_and_nothing_of_the_interpreter_is_waite
 ) -> None:
     ended = subprocess.run([sys.executable, "-c", STOPPED, command], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.returncode) == (printed, code)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["crd --print", "--help"])
+def test_an_output_that_cannot_be_written_is_reported_in_one_line(command: str, unbuffered: str) -> None:
+    variables = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    line = [sys.executable, "-m", "encoder_operator", *command.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=variables, timeout=60)
+    assert done.returncode == 74
+    assert done.stderr == "standard output cannot be written: No space left on device\n"
