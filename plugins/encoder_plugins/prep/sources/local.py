@@ -14,6 +14,8 @@ from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.progress import Progress
 
 _CHUNK = 1 << 20
+# the cache of huggingface_hub consists of such links
+_COPY = "copy the checkpoint with what its links lead to (cp -rL), or download it with `hf download REPOSITORY --local-dir FOLDER`"
 
 
 class FolderSource:
@@ -98,9 +100,9 @@ class FolderSource:
                 # a link in a circle leads to itself
                 target = Path(os.path.realpath(path))
                 if not target.is_relative_to(self._root):
-                    raise Unsupported(f"{inside} is a link that leaves the folder {self._root}")
+                    raise Unsupported(f"{inside} is a link that leaves the folder {self._root}: {_COPY}")
                 if path.is_symlink() and target.is_dir():
-                    raise Unsupported(f"{inside} is a link to a folder; links to files are followed")
+                    raise Unsupported(f"{inside} is a link to a folder; only links to files are followed: {_COPY}")
                 if not target.is_dir() and not target.is_file():
                     raise Unsupported(f"{inside} is neither a file nor a folder")
             yield from (Path(folder, name).relative_to(self._root).as_posix() for name in names)

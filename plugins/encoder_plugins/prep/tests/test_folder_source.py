@@ -88,6 +88,18 @@ def test_what_is_no_file_of_the_folder_is_refused(folder: Path, target: str, say
     assert str(caught.value).startswith(f"{below}/entry" if below else "entry")
 
 
+def test_a_snapshot_of_the_hubs_cache_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "0a1b").write_bytes(b"{}")
+    snapshot = tmp_path / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to("../../blobs/0a1b")
+    with pytest.raises(
+        errors.Unsupported, match=r"config\.json is a link that leaves the folder .*cp -rL.*--local-dir"
+    ):
+        FolderSource(snapshot, None).listing(quiet())
+
+
 @pytest.mark.parametrize("name", [b"\xff", b"a\nb"])
 def test_a_name_that_no_message_can_hold_is_refused(folder: Path, name: bytes) -> None:
     (folder / os.fsdecode(name)).touch()
