@@ -134,6 +134,9 @@ def inputs_hash(model: EncoderModel, update: str = "") -> str:
         found["parameters"] = model.spec.prepare.parameters
     if model.label_sets:
         found["labelSets"] = model.label_sets
+    if model.prep_trusts_remote_code != model.spec.serving.trust_remote_code:
+        # otherwise that of serving, which is in the hash, says both
+        found["prepTrustsRemoteCode"] = model.prep_trusts_remote_code
     if update:
         found["update"] = update
     return json_digest(found)[:16]

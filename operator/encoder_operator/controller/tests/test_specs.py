@@ -105,3 +105,22 @@ async def test_an_image_of_ones_own_is_pinned_and_no_update_is_offered() -> None
     assert harness.condition("UpdateAvailable") == ("False", "Current")
     (pod,) = harness.fake.of("pods", component="serving")
     assert pod["spec"]["containers"][0]["image"] == "mine:1"
+
+
+async def test_an_artifact_that_was_recorded_with_code_is_replaced_when_the_code_is_not_trusted_any_more() -> None:
+    harness = Harness()
+    harness.operator_settings = SETTINGS.model_copy(update={"allow_trust_remote_code": True})
+    harness.reconciler = harness.operator()
+    harness.edit(lambda live: live["spec"].update(prepare={"trustRemoteCode": True}))
+    await harness.settle()
+    trusting = harness.status["activeRevision"]
+    harness.edit(lambda live: live["spec"].update(prepare={"trustRemoteCode": False}))
+    await harness.settle()
+    assert harness.condition("Ready")[0] == "True"
+    assert harness.status["activeRevision"] != trusting
+    # the way back needs neither a preparation nor a comparison
+    jobs = len(harness.fake.of("jobs"))
+    harness.edit(lambda live: live["spec"].update(prepare={"trustRemoteCode": True}))
+    await harness.settle()
+    assert harness.status["activeRevision"] == trusting
+    assert len(harness.fake.of("jobs")) <= jobs

@@ -114,8 +114,16 @@ def test_code_of_the_repository_is_prepared_apart() -> None:
     assert key(served) == key({"spec.prepare.trustRemoteCode": True}) != key({}) == revision.artifact_key(BASE)
     # an engine may need the code where the original library does not
     assert key(served | {"spec.prepare.trustRemoteCode": False}) == key({})
-    only_prep = parsed_model({"spec.prepare.trustRemoteCode": True}, settings)
-    assert revision.inputs_hash(only_prep) == revision.inputs_hash(BASE)
+
+    def inputs(change: dict[str, Any]) -> str:
+        return revision.inputs_hash(parsed_model(change, settings))
+
+    # an edit after the preparation makes another artifact, as one of allowPickle does
+    assert inputs({"spec.prepare.trustRemoteCode": True}) != inputs({})
+    assert inputs(served | {"spec.prepare.trustRemoteCode": False}) != inputs(served)
+    # what is said twice changes nothing
+    assert inputs(served | {"spec.prepare.trustRemoteCode": True}) == inputs(served)
+    assert inputs({"spec.prepare.trustRemoteCode": False}) == inputs({})
 
 
 def test_the_artifact_is_known_by_what_it_is_made_from() -> None:
