@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from encoder_node import targets
+from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Resources
 from encoder_operator.manager.settings import Defaults, Images, Settings, Updates
 from encoder_operator.validation import checks
@@ -197,6 +198,9 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
         ({"extraEnv": [{"name": "ENCODER_IMAGES", "value": "{}"}]}, "extraEnv"),
         ({"extraEnv": [{"name": "MALLOC_MMAP_THRESHOLD_", "value": "1"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "extraEnv has A twice"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
+        ({"podLabels": {"team": "a b"}}, "podLabels"),
         ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
         ({"settings": {"servingResources": {"limits": {"memory": "2 GB"}}}}, "servingResources"),
         ({"updates": {"window": {"start": "02:00"}}}, "updates.window: set both start and end"),
@@ -245,7 +249,32 @@ def test_a_value_that_is_null_is_none(either_helm: Helm, monkeypatch: pytest.Mon
     assert (found.prep_resources, found.serving_resources) == (Resources(), Resources(requests={"cpu": "0.5"}))
 
 
-@pytest.mark.parametrize("release", ["42", "1e3", "true", "4.2"])
+def test_a_large_number_is_a_number(either_helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Helm reads every number of a file as one with a fraction, and prints this one as 1e+06
+    million = 1_000_000
+    settings = {"maxPreps": million, "maxPrepsPerNamespace": million, "prepStallSeconds": million, "concurrency": million}
+    values: Body = {
+        "settings": settings,
+        "updates": {"maxAtOnce": million},
+        "monitoring": {"modelConditions": {"maxModels": million}},
+    }
+    for name, value in environment(either_helm.render(values)).items():
+        monkeypatch.setenv(name, value)
+    found = Settings()
+    assert {
+        found.max_preps,
+        found.max_preps_per_namespace,
+        found.prep_stall_seconds,
+        found.concurrency,
+        found.updates.max_at_once,
+        found.condition_metric_max_models,
+    } == {million}
+
+
+LONGEST = "a-release-whose-name-is-as-long-as-helm-takes-it.0000"
+
+
+@pytest.mark.parametrize("release", ["42", "1e3", "true", "4.2", LONGEST])
 def test_a_release_may_have_any_name_that_helm_takes(either_helm: Helm, release: str) -> None:
     text = either_helm.run(
         "template", release, str(chart.CHART), "--namespace", "7", "--kube-version", "1.36.3", values=ALL
@@ -254,6 +283,11 @@ def test_a_release_may_have_any_name_that_helm_takes(either_helm: Helm, release:
     for found in objects:
         assert found["metadata"].get("labels", {}).get("app.kubernetes.io/instance", "") in (release, "")
         assert found["metadata"].get("namespace", "7") == "7"
+        name, kind = found["metadata"]["name"], found["kind"]
+        assert re.fullmatch(naming.DNS_SUBDOMAIN, name)
+        # what the API server requires of these names beyond that
+        assert kind != "CronJob" or len(name) <= 52
+        assert kind != "Service" or re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)
     deployment = next(found for found in objects if found["kind"] == "Deployment")
     assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == release
     (name,) = [

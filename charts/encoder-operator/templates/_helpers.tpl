@@ -5,7 +5,13 @@
 {{/* The release's name, with the chart's name unless it contains that. */}}
 {{- define "encoder-operator.name" -}}
 {{- $chart := include "encoder-operator.chart-name" . -}}
-{{- if contains $chart .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name $chart | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $whole := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
+{{- $whole | trunc 50 | trimAll "-." }}
+{{- end }}
+
+{{/* The name of the Service for metrics: unlike a release, a Service may not have a name that starts with a digit or contains dots. */}}
+{{- define "encoder-operator.metrics-service" -}}
+{{- printf "%s-metrics" (regexReplaceAll "^([0-9])" (include "encoder-operator.name" . | replace "." "-") "release-${1}" | trunc 55 | trimSuffix "-") }}
 {{- end }}
 
 {{- define "encoder-operator.account" -}}
@@ -112,8 +118,18 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{/* A whole number, or nothing for null. Helm reads a number as one with a fraction, and prints a large one as 1e+06. */}}
+{{- define "encoder-operator.integer" -}}
+{{- if not (kindIs "invalid" .) }}{{ int64 . }}{{ end -}}
+{{- end }}
+
 {{/* Environment variables of every pod that runs the operator's program. */}}
 {{- define "encoder-operator.environment" -}}
+{{- $names := list -}}
+{{- range .Values.extraEnv }}
+  {{- if has .name $names }}{{ fail (printf "extraEnv has %s twice" .name) }}{{ end }}
+  {{- $names = append $names .name }}
+{{- end -}}
 {{- if and .Values.watch.namespaces .Values.watch.namespaceSelector }}{{ fail "watch.namespaces and watch.namespaceSelector exclude each other: set one of them" }}{{ end -}}
 - name: HOME
   value: /tmp
