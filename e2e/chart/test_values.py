@@ -252,7 +252,12 @@ def test_a_value_that_is_null_is_none(either_helm: Helm, monkeypatch: pytest.Mon
 def test_a_large_number_is_a_number(either_helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     # Helm reads every number of a file as one with a fraction, and prints this one as 1e+06
     million = 1_000_000
-    settings = {"maxPreps": million, "maxPrepsPerNamespace": million, "prepStallSeconds": million, "concurrency": million}
+    settings = {
+        "maxPreps": million,
+        "maxPrepsPerNamespace": million,
+        "prepStallSeconds": million,
+        "concurrency": million,
+    }
     values: Body = {
         "settings": settings,
         "updates": {"maxAtOnce": million},

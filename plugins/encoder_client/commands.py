@@ -21,6 +21,8 @@ from encoder_client.settings import Settings
 
 API_KEY = "ENCODER_API_KEY"
 _SHOWN = 8
+# the status that a shell gives a command that Ctrl-C has ended
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         _drop_unwritten()
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from encoder_plugins import standard_output
 from encoder_plugins.errors import PluginError, PrepareError
 
+# the status that a shell gives a command that Ctrl-C has ended
+INTERRUPTED = 130
+
 # module of `cli` and help by subcommand; only the module of the subcommand that runs is imported
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("list_plugins", "show the plugins"),
@@ -45,6 +48,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except PluginError as error:
         print(str(error), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:

@@ -39,11 +39,11 @@ ABOUT: Mapping[str, str] = {
     "encoder-plugins": "The exit status is 0 on success, 2 for an invalid argument or a model that cannot be served here, and that of"
     " [the table of preparation](preparation.md#how-it-ends) for `prepare`, `record`, and a `serve` whose artifact is not what was prepared. `doctor` ends with 1"
     " if it detected a problem; `parity` with 0 for Passed, 1 for Failed, and 2 for Inconclusive."
-    " It is 74 if standard output cannot be written.",
+    " It is 74 if standard output cannot be written, and 130 after Ctrl-C.",
     "encoder-operator": "Commands that need a cluster use the kubeconfig (`KUBECONFIG`), or inside of a pod its service account. The environment has the operator's"
     " [settings](settings.md). The exit status is 0 on success, 1 if `doctor` detected a problem or the command failed, 64 for invalid settings, 65 and 66 for a file"
-    " that `render` cannot use, 74 if standard output cannot be written, and 78 if there are no credentials for a cluster.",
-    "encoder-client": f"An API key is read from `{client.API_KEY}`. The exit status is 0 on success, 1 for an error that is printed, and 2 for an invalid argument.",
+    " that `render` cannot use, 74 if standard output cannot be written, 130 after Ctrl-C, and 78 if there are no credentials for a cluster.",
+    "encoder-client": f"An API key is read from `{client.API_KEY}`. The exit status is 0 on success, 1 for an error that is printed, 2 for an invalid argument, and 130 after Ctrl-C.",
 }
 KUBECTL = """
 ## `kubectl encoders`

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from encoder_operator.revisions.hashing import Json
 from encoder_operator.validation.errors import NotAccepted
 from encoder_plugins import standard_output
 
+# the status that a shell gives a command that Ctrl-C has ended
+_INTERRUPTED = 130
 _UNKNOWN = "0" * 64
 _UNKNOWN_DIGEST = f"sha256:{_UNKNOWN}"
 
@@ -54,6 +57,10 @@ def _run(argv: list[str] | None) -> int:
     except NotConfigured as error:
         sys.stderr.write(f"{error}\n")
         return 78
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        # what the command had begun is undone
+        sys.stderr.write("interrupted\n")
+        return _INTERRUPTED
     if parsed.command == "run":
         _exit_at_once(code)
     return code
@@ -164,6 +171,10 @@ async def _smoke_test(parsed: argparse.Namespace) -> int:
     from encoder_operator.cli import smoke_test
     from encoder_operator.client.client import Client
 
+    task = asyncio.current_task()
+    assert task is not None
+    # the end of its pod, too, must not leave the EncoderModel behind
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = Client()
     try:
         return await smoke_test.run(client, parsed.namespace, parsed.name, parsed.spec, parsed.timeout)
@@ -180,6 +191,9 @@ async def _doctor(settings: Settings) -> int:
         async for finding in doctor.run_checks(client, settings):
             print(finding.line())
             wrong += finding.level == "wrong"
+    except ApiServerError as error:
+        sys.stderr.write(f"the checks did not end: {error}\n")
+        return 1
     finally:
         await client.close()
     return 1 if wrong else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -136,3 +138,19 @@ def test_an_output_that_cannot_be_written_is_reported_in_one_line(unbuffered: st
             timeout=60,
         )
     assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")
+
+
+def test_a_command_that_is_interrupted_says_so_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "encoder_client", "models", f"http://127.0.0.1:{server.getsockname()[1]}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = server.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "interrupted\n")

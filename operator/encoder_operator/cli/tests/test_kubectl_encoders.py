@@ -82,5 +82,11 @@ def test_what_is_not_understood_is_refused_before_anything_is_done(
     assert encoders(folder, *arguments) == (2, f"kubectl encoders: {message}\n")
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("retry", "--help"), ("logs", "minilm", "prep", "-h")])
+def test_help_may_be_asked_for_anywhere(folder: Path, arguments: tuple[str, ...]) -> None:
+    code, printed = encoders(folder, *arguments)
+    assert (code, printed.split(maxsplit=2)[:2]) == (0, ["kubectl", "encoders"])
+
+
 def test_a_model_that_does_not_exist_has_no_verdict(folder: Path) -> None:
     assert encoders(folder, "parity", "nobody") == (1, "NotFound\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +179,34 @@ def test_an_output_that_cannot_be_written_is_reported_in_one_line(command: str, 
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=variables, timeout=60)
     assert done.returncode == 74
     assert done.stderr == "standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("doctor", signal.SIGINT),
+        ("gc", signal.SIGINT),
+        ("smoke-test --namespace demo", signal.SIGINT),
+        ("smoke-test --namespace demo", signal.SIGTERM),
+    ],
+)
+def test_a_command_that_is_interrupted_says_so_in_one_line(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    # an API server that accepts a connection, and answers nothing
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        path = tmp_path / "config"
+        path.write_text(kubeconfig({"server": f"http://127.0.0.1:{server.getsockname()[1]}"}, {"token": "t"}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "encoder_operator", *command.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"KUBECONFIG": str(path)},
+        )
+        connection, _ = server.accept()
+        with connection:
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "interrupted\n")
