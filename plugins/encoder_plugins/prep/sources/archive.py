@@ -60,7 +60,12 @@ def root_of(folder: Path) -> Path:
 
 def _files(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     seen: set[str] = set()
+    folders = 0
     for member in tar:
+        folders += member.isdir()
+        if folders > MOST_FILES:
+            # each takes memory, and next to nothing of a packed tar
+            raise Unsupported(f"the tar holds more than {MOST_FILES} folders")
         name = _name(member)
         if member.isdir() and name == ".":
             continue

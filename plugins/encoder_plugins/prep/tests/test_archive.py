@@ -78,6 +78,14 @@ def test_a_tar_may_have_as_many_files_as_the_limit(tmp_path: Path, monkeypatch: 
         archive.unpack(packed(tmp_path, *members[:3]), tmp_path / "second", Progress(lambda _: None))
 
 
+def test_a_tar_may_have_as_many_folders_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_FILES", 2)
+    folders: list[Member] = [("folder", b"", FOLDER)] * 2
+    assert len(unpacked(packed(tmp_path, *folders, ("a", b"")))) == 1
+    with pytest.raises(Unsupported, match="more than 2 folders"):
+        archive.unpack(packed(tmp_path, *folders, *folders), tmp_path / "second", Progress(lambda _: None))
+
+
 def test_a_file_may_fill_the_volume_and_not_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=3, f_frsize=2))
     assert unpacked(packed(tmp_path, ("a", bytes(6)))) == {"a": bytes(6)}
