@@ -9,6 +9,7 @@ volume checks use those.
 from __future__ import annotations
 
 import copy
+import ipaddress
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +29,7 @@ _PROBES = "readiness and the parity gate depend on it"
 _SET = "reserved for the operator"
 _TOKEN = "serving pods have no service account token"
 _DNS = f"its name must have at most {naming.MAX_DNS_LABEL} lower-case letters, digits and '-', and begin and end with a letter or digit"
+_OBJECT = "it must be the name of an object: at most 253 lower-case letters, digits, '-' and '.'"
 _OTHER = "a pod template override cannot set this field"
 
 # fields that an overlay may set, level by level; everything else is rejected, for some fields with a specific reason
@@ -146,6 +148,10 @@ _LISTS = MappingProxyType({"add": str, "drop": str, "sources": dict})
 # maps whose keys are the user's own
 _FREE = frozenset({"annotations", "labels", "limits", "matchLabels", "requests", "volumeAttributes"})
 _MAPS = frozenset({"capabilities", "metadata", "projected", "seccompProfile", "securityContext", "spec"})
+# what the API server takes in names of variables, of ports, and in keys of Secrets and ConfigMaps
+_VARIABLE = re.compile(r"[ -<>-~]+")
+_PORT = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
+_KEY = re.compile(r"(?!\.\.?$|\.\.)[-._a-zA-Z0-9]{1,253}")
 # entries that are a choice between several fields: merging would give a variable both a value and a source
 _WHOLE = frozenset({"env", "volumes"})
 
@@ -268,6 +274,8 @@ def _check_content(overlay: Json, grace: int) -> Iterator[Violation]:
     if not isinstance(wanted, int) or wanted < grace:
         yield Violation("spec.terminationGracePeriodSeconds", f"in-flight requests need {grace} seconds to finish")
     yield from _pod_context(spec.get("securityContext", {}))
+    for alias in spec.get("hostAliases", []):
+        yield from _host_alias(alias)
     for volume in spec.get("volumes", []):
         yield from _volume(volume)
     volumes = {volume["name"] for volume in spec.get("volumes", [])} | OWN_VOLUMES
@@ -318,6 +326,9 @@ def _container(container: Json, where: str, volumes: Collection[str]) -> Iterato
         name = variable["name"]
         if name in vllm_args.DENIED_ENVIRONMENT and container["name"] == ENGINE:
             yield Violation(f"{where}env[{name}]", vllm_args.DENIED_ENVIRONMENT[name])
+        if not _VARIABLE.fullmatch(str(name)):
+            yield Violation(f"{where}env[{name}]", "its name must consist of printable ASCII characters other than '='")
+        yield from _value_source(variable.get("valueFrom"), f"{where}env[{name}].valueFrom")
     for mount in container.get("volumeMounts", []):
         path = f"{where}volumeMounts[{mount['mountPath']}]"
         own = mount.get("name") in OWN_VOLUMES
@@ -327,6 +338,35 @@ def _container(container: Json, where: str, volumes: Collection[str]) -> Iterato
             yield Violation(path, "other containers may mount the artifacts only read-only (readOnly: true)")
         elif mount.get("name") not in volumes:
             yield Violation(path, f"the override has no volume {mount.get('name')}")
+
+
+def _is_object_name(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= 253 and bool(re.fullmatch(naming.DNS_SUBDOMAIN, name))
+
+
+def _value_source(source: Any, where: str) -> Iterator[Violation]:
+    """Refuse a name or key that no object can have: until it is corrected, the API server refuses the Deployment."""
+    for kind in ("configMapKeyRef", "secretKeyRef"):
+        found = source.get(kind) if isinstance(source, dict) else None
+        if not isinstance(found, dict):
+            continue
+        if not _is_object_name(found.get("name")):
+            yield Violation(f"{where}.{kind}.name", _OBJECT)
+        if not _KEY.fullmatch(str(found.get("key", ""))):
+            yield Violation(f"{where}.{kind}.key", "it must consist of letters, digits, '-', '_' and '.'")
+
+
+def _host_alias(alias: Json) -> Iterator[Violation]:
+    path = f"spec.hostAliases[{alias['ip']}]"
+    try:
+        if "%" in str(alias["ip"]):
+            raise ValueError
+        ipaddress.ip_address(str(alias["ip"]))
+    except ValueError:
+        yield Violation(path, "it must be an IP address")
+    names = alias.get("hostnames", [])
+    if isinstance(names, list) and not all(map(_is_object_name, names)):
+        yield Violation(f"{path}.hostnames", "a host's name has at most 253 lower-case letters, digits, '-' and '.'")
 
 
 def _is_reserved_path(path: str) -> bool:
@@ -343,6 +383,12 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
         yield Violation(f"{where}image", "an additional container needs an image")
     for port in container.get("ports", []):
         path = f"{where}ports[{port['containerPort']}]"
+        if not isinstance(port["containerPort"], int) or not 1 <= port["containerPort"] <= 65535:
+            yield Violation(path, "a port is a number from 1 to 65535")
+        if "name" in port and not _PORT.fullmatch(str(port["name"])):
+            yield Violation(
+                f"{path}.name", "it must have at most 15 lower-case letters, digits and '-', and at least one letter"
+            )
         if port.get("hostPort"):
             yield Violation(f"{path}.hostPort", _HOST)
         if port["containerPort"] == 8000 or port.get("name") == "http":

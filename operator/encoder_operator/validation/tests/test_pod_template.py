@@ -250,6 +250,34 @@ REFUSED = [
         "spec.containers[engine].volumeMounts[/cache]",
     ),
     (sidecar(volumeMounts=[{"mountPath": "/cache"}]), "spec.containers[log].volumeMounts[/cache]"),
+    *(
+        (engine_with(env=[{"name": name, "value": "1"}]), f"spec.containers[engine].env[{name}]")
+        for name in ("", "A=B", "Ä", "A\nB")
+    ),
+    *(
+        (
+            engine_with(env=[{"name": "A", "valueFrom": {kind: {"name": "c", "key": "k"} | wrong}}]),
+            f"spec.containers[engine].env[A].valueFrom.{kind}.{name}",
+        )
+        for kind, name, wrong in (
+            ("configMapKeyRef", "name", {"name": "My_Config"}),
+            ("configMapKeyRef", "key", {"key": "a/b"}),
+            ("configMapKeyRef", "key", {"key": "..x"}),
+            ("secretKeyRef", "name", {"name": ""}),
+            ("secretKeyRef", "name", {"name": "n" * 254}),
+            ("secretKeyRef", "key", {"key": ""}),
+        )
+    ),
+    *((sidecar(ports=[{"containerPort": port}]), f"spec.containers[log].ports[{port}]") for port in (0, 65536, "web")),
+    *(
+        (sidecar(ports=[{"containerPort": 9, "name": name}]), "spec.containers[log].ports[9].name")
+        for name in ("", "Web", "9", "a--b", "-a", "a" * 16)
+    ),
+    *(({"spec": {"hostAliases": [{"ip": ip}]}}, f"spec.hostAliases[{ip}]") for ip in ("", "host", "fe80::1%eth0")),
+    (
+        {"spec": {"hostAliases": [{"ip": "::1", "hostnames": ["ok", "My_Host"]}]}},
+        "spec.hostAliases[::1].hostnames",
+    ),
 ]
 
 
@@ -276,6 +304,9 @@ ALLOWED = [
     {"spec": {"hostAliases": [{"ip": "192.0.2.7", "hostnames": ["proxy"]}], "securityContext": {"fsGroup": 2000}}},
     engine_with(env=[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]),
     engine_with(env=[{"name": "PROXY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "proxy"}}}]),
+    engine_with(env=[{"name": "a b.c-1", "valueFrom": {"secretKeyRef": {"name": "c.d", "key": ".a_B-1"}}}]),
+    sidecar(ports=[{"containerPort": 65535, "name": "a" * 15}, {"containerPort": 1, "name": "9-a"}]),
+    {"spec": {"hostAliases": [{"ip": "2001:db8::1", "hostnames": ["a.b"]}]}},
     sidecar(envFrom=[{"configMapRef": {"name": "c"}}]),
     sidecar(volumeMounts=[{"name": "artifacts", "mountPath": "/artifacts", "readOnly": True}]),
     sidecar(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}, "runAsUser": 7}),
