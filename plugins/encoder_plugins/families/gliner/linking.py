@@ -193,7 +193,7 @@ class LinkingProcessor(SetProcessor):
                 f"the vectors are of the artifact {data.label_vectors.digest[:80]!r}; {self._context.digest!r} is served",
                 param="data.label_vectors.digest",
             )
-        names = request.unique(list(data.label_vectors.vectors), _VECTORS, self.limits)
+        names = request.unique(list(data.label_vectors.vectors), _VECTORS, self.limits, keys=True)
         given: dict[bytes, bytes] = {}
         for name, run in zip(names, self._given_runs(names), strict=True):
             vector = self._vector(name, data.label_vectors.vectors[name])

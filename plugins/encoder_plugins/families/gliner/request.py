@@ -177,17 +177,18 @@ def labels_of(data: EntityRequest, texts: int, limits: GlinerLimits) -> list[tup
     return lists
 
 
-def unique(labels: Sequence[str], path: str, limits: GlinerLimits) -> tuple[str, ...]:
-    """Return ``labels`` without repetitions; ``path`` is their field in the request."""
+def unique(labels: Sequence[str], path: str, limits: GlinerLimits, *, keys: bool = False) -> tuple[str, ...]:
+    """Return ``labels`` without repetitions; ``path`` is their field in the request, whose keys they may be."""
     if len(labels) > limits.labels:
         raise InvalidRequest(f"{len(labels)} labels; the limit is {limits.labels}", param=path)
     for position, label in enumerate(labels):
-        if len(label) > limits.label_characters:
-            raise InvalidRequest(
-                f"{len(label)} characters; the limit is {limits.label_characters} a label", param=f"{path}[{position}]"
-            )
-        if not label or label.isspace():
-            raise InvalidRequest("the label is blank", param=f"{path}[{position}]")
+        if len(label) > (limit := limits.label_characters):
+            problem = f"{len(label)} characters; the limit is {limit} a label"
+        elif not label or label.isspace():
+            problem = "the label is blank"
+        else:
+            continue
+        raise InvalidRequest(problem, param=f"{path}.{label}" if keys else f"{path}[{position}]")
     return tuple(dict.fromkeys(labels))
 
 

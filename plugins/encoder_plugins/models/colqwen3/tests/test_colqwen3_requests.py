@@ -72,6 +72,7 @@ def begun(of: VisualProcessor, data: Any) -> tuple[Running, Round]:
         ({"images": [IMAGE], "inputs": ["a"]}, "data.images", "images and inputs are both there"),
         ({"image": IMAGE, "query": "a", "documents": ["b"]}, "data.image", "image and documents are both there"),
         ({"image": IMAGE, "input_type": "query"}, "data.input_type", "image are documents; send queries as texts"),
+        ({"inputs": ["a"], "is_query": True}, "data.is_query", "inputs are documents; send queries as texts"),
         ({"images": []}, "data.images", "at least one image"),
         ({"inputs": []}, "data.inputs", "at least one text"),
         ({"images": [IMAGE] * 3}, "data.images", "3 images; the limit is 2 a request"),

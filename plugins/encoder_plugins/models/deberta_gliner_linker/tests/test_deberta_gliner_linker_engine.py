@@ -207,6 +207,7 @@ GIVEN = "data.label_vectors.vectors"
         ({"label_vectors": given(7e4)}, {}, GIVEN, "beyond 65504"),
         ({"label_vectors": {"digest": DIGEST, "vectors": {"x": "%"}}}, {}, GIVEN, "in base64"),
         ({"label_vectors": {"digest": DIGEST, "vectors": {"x": "AAA="}}}, {}, GIVEN, "in base64"),
+        ({"label_vectors": {"digest": DIGEST, "vectors": {"x": "", " ": ""}}}, {}, f"{GIVEN}. ", "the label is blank"),
         ({"label_vectors": given()}, {"label_vectors": 0}, GIVEN, "the limit is 0"),
         ({"encode": "labels"}, {}, "data.text", "with encode"),
         ({"encode": "labels", "text": None, "threshold": 0.1}, {}, "data.threshold", "with encode"),
