@@ -92,7 +92,13 @@ class Encode:
         single = isinstance(inputs, str)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs, param="inputs")
         cut = context.truncate_dim if truncate_dim is None else positive(truncate_dim, param="truncate_dim")
-        cut_here = cut is not None and server.plugin == _UNIT_WHERE_CUT and not normalize_embeddings
+        # signs are the same whatever the length
+        cut_here = (
+            cut is not None
+            and server.plugin == _UNIT_WHERE_CUT
+            and not normalize_embeddings
+            and precision not in ("binary", "ubinary")
+        )
         common: dict[str, Any] = {
             "encoding": "bytes",
             "embedding_dtype": precision,

@@ -306,6 +306,9 @@ def test_vectors_that_a_server_would_normalise_are_cut_here() -> None:
         with pytest.raises(ArgumentError) as caught:
             model.encode("a", truncate_dim=2, precision="int8")
         assert caught.value.param == "normalize_embeddings"
+        # signs do not depend on the length
+        model.encode("a", truncate_dim=2, precision="ubinary")
+        assert {"dimensions": 2, "embedding_dtype": "ubinary"}.items() <= server.posted[2].data.items()
 
 
 ENCODE: Any = {
