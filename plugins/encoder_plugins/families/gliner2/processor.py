@@ -257,10 +257,14 @@ class _Reader:
         if len(tokens) > self._most_tokens:
             kept = sum(end <= self._most_tokens for end in accumulate(map(len, pieces), initial=len(prompt.tokens))) - 1
             if self._data.overflow != "truncate" or kept < 1:
-                options = {"refuse": "chunk or truncate", "chunk": "truncate", "truncate": "no other"}
+                instead = {
+                    "refuse": '"overflow" can be chunk or truncate',
+                    "chunk": '"overflow" can be truncate',
+                    "truncate": "not even the first word fits",
+                }
                 raise InvalidRequest(
                     f"schema and text are {len(tokens)} tokens, {len(prompt.tokens)} of them the schema's; the model takes"
-                    f' {self._most_tokens}. "overflow" can be {options[self._data.overflow]}',
+                    f" {self._most_tokens}: {instead[self._data.overflow]}",
                     param=path,
                 )
             part = replace(part, words=part.words.first(kept))

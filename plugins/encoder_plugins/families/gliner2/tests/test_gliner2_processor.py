@@ -165,7 +165,9 @@ def test_texts_that_do_not_fit(folder: Path) -> None:
     served = processor(folder, tokens=100)
     path, message = refusal(served, text=text, entities=["p"])
     assert path == "data.text"
-    assert "the model takes 100" in message
+    assert message.endswith('the model takes 100: "overflow" can be chunk or truncate')
+    _, message = refusal(served, text="w" * 500, entities=["p"], overflow="truncate")
+    assert message.endswith("the model takes 100: not even the first word fits")
     assert refusal(served, texts=["x", text], entities=["p"], overflow="chunk")[0] == "data.texts[1]"
     request = parsed(served, text=text, entities=["p"], overflow="truncate")
     (prepared,) = request.texts
