@@ -19,11 +19,12 @@ def register() -> None:
     import os
 
     from encoder_plugins import catalog, compatibility
-    from encoder_plugins.serving import engine_threads, settings
+    from encoder_plugins.serving import engine_threads, graceful_shutdown, settings
 
     if settings.VARIABLE in os.environ:
         # a process of `encoder-plugins serve`; a server of anything else stays as it is
         engine_threads.install()
+        graceful_shutdown.leave_interrupts_to_the_server()
     found = catalog.plugins()
     off = compatibility.disabled(found, os.environ)
     own = [

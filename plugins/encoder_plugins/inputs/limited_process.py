@@ -112,8 +112,9 @@ class LimitedProcess:
             # credentials of the server stay with the server
             environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
             pipe = subprocess.PIPE
+            # a group of its own: a terminal's interrupt is for the server, which answers the requests in flight first
             self._process = subprocess.Popen(
-                self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+                self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment, process_group=0
             )
             self._end = weakref.finalize(self, _ended, self._process)
             timer = threading.Timer(START_SECONDS, self._process.kill)

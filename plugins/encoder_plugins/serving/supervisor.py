@@ -1,12 +1,13 @@
 """Run several engines behind one port as if they were a single server.
 
 The caller decides when the next engine is started: one after the other, so that none takes the cores from another that starts, or all at once
-where engines take turns themselves (``turns``). A signal is forwarded to all; when one ends, all do.
+where engines take turns themselves (``turns``). A signal is forwarded to all; when one ends, all do. A second SIGINT (Ctrl-C) kills them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -84,11 +85,20 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
+    def _kill(self) -> None:
+        """Kill the engines with all their processes: vLLM ignores a second signal."""
+        for process in self._running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
     def _stop(self) -> int:
         """Wait until all have ended, and forward the signals that come; return 0 when each ended as a signal requests, else 1."""
         end = time.monotonic() + self._stop_seconds
         forwarded = 0
         while len(self._ended()) < len(self._running):
+            if self._received.count(signal.SIGINT) > 1:
+                self._kill()
+                return 1
             for number in self._received[forwarded:]:
                 self._forward(number)
                 forwarded += 1

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -134,7 +135,7 @@ class Application:
         self._answer: App = self._answer_request
         self._own: App = self._answer_own
         self._watch: asyncio.Task[None] | None = None
-        # that wait for the engine; and whether it has ended, after which vLLM answers none of them
+        # that wait for the engine; and whether none of them is answered any more
         self._running: set[asyncio.Task[Any]] = set()
         self._engine_ended = False
         self._routes: Mapping[str, Route] = {}
@@ -214,7 +215,7 @@ class Application:
 
     async def _start(self, app: Any) -> None:
         """Prepare for requests, in the event loop of a server that is about to listen."""
-        self._drain.take_over()
+        self._drain.take_over(partial(self._end, app))
         sys.setswitchinterval(SWITCH_SECONDS)
         # a processor may have much to read and to tokenise, and vLLM's engine client lives in this event loop
         serving = await asyncio.get_running_loop().run_in_executor(self._threads, build, app, self._threads)
@@ -231,13 +232,23 @@ class Application:
         self._watch = asyncio.create_task(self._watch_engine(app.state.engine_client, app.state.server))
         self._serving.counters.open()
 
-    async def _watch_engine(self, client: EngineClient, server: Any) -> None:
-        """End the server when its engine dies, and the requests that wait for it, as they do where vLLM was stopped by SIGINT."""
-        while not client.errored:
-            await asyncio.sleep(WATCH_SECONDS)
+    def _end(self, app: Any, at_once: bool) -> None:
+        """End the server, and the requests that are still in flight: they have had their time."""
+        self._end_requests()
+        app.state.server.should_exit = True
+        # uvicorn does not wait for connections to close then
+        app.state.server.force_exit = at_once
+
+    def _end_requests(self) -> None:
         self._engine_ended = True
         for task in self._running:
             task.cancel()
+
+    async def _watch_engine(self, client: EngineClient, server: Any) -> None:
+        """End the server when its engine dies, and the requests that wait for it."""
+        while not client.errored:
+            await asyncio.sleep(WATCH_SECONDS)
+        self._end_requests()
         if self._note_dead_engine(client):
             server.should_exit = True
 
@@ -275,6 +286,7 @@ class Application:
     async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
         limits = self._serving.processor.limits
         if self._serving.counters.total() >= limits.in_flight:
+            self._drain.refused()
             await discard_body(receive, limits.body_seconds)
             raise Refusal(503, f"Too many concurrent requests (limit {limits.in_flight})", retry_after=1)
         with self._counting():

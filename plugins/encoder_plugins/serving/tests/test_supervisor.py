@@ -1,6 +1,7 @@
 """Several processes that look like one: started in turn, signalled together, ended together. Real processes, of some lines each."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +56,15 @@ def stop(*_):
         sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 print("ready 0", flush=True)
+while True:
+    signal.pause()
+"""
+# an engine that drains, as its API server does in a process of its own
+PARENT = """
+import signal, subprocess, sys
+code = "import signal; signal.signal(signal.SIGINT, lambda *_: print('received', flush=True)); print('ready', flush=True)"
+child = subprocess.Popen([sys.executable, "-c", code + chr(10) + "while True: signal.pause()"])
+signal.signal(signal.SIGINT, lambda *_: child.send_signal(signal.SIGINT))
 while True:
     signal.pause()
 """
@@ -141,6 +151,17 @@ def test_a_second_signal_is_forwarded_too(tmp_path: Path) -> None:
     wait_for_line(process, "received 1")
     process.terminate()
     assert finish(process) == (0, "")
+
+
+def test_a_second_interrupt_kills_an_engine_with_its_processes(tmp_path: Path) -> None:
+    process = supervise(tmp_path, PARENT)
+    wait_for_line(process, "ready")
+    process.send_signal(signal.SIGINT)
+    # the first one lets the engine finish
+    wait_for_line(process, "received")
+    process.send_signal(signal.SIGINT)
+    # its end of the pipe is closed when the grandchild is gone, too
+    assert finish(process) == (1, "")
 
 
 def test_one_that_a_signal_killed_makes_the_status_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from encoder_plugins.compatibility import PLUGIN_VERSION_HEADER, installed_plugins
 from encoder_plugins.plugin import POOLING, Route
 from encoder_plugins.serving import settings
+from encoder_plugins.serving.graceful_shutdown import Drain
 from encoder_plugins.serving.http.admission import Message
 from encoder_plugins.serving.http.app import INLINE_BYTES, build
 from encoder_plugins.serving.http.tests.fake_server import JSON, OTHER, Server, chunks, error
@@ -266,6 +267,19 @@ async def test_one_request_too_many_is_sent_away_until_another_has_ended() -> No
     assert refused.headers["retry-after"] == "1"
     assert error(refused)["type"] == "ServiceUnavailableError"
     assert (await server.post(b"hello")).status_code == 200
+
+
+async def test_a_server_that_stops_is_not_quiet_while_it_refuses_requests() -> None:
+    server = Server(in_flight=1)
+    # those in flight are another process's
+    server.counters.publish(1)
+    server.application._drain = Drain(quiet=0.8)
+    waiting = asyncio.create_task(server.application._drain.quiet())
+    for _ in range(12):
+        assert (await server.post(b"hello")).status_code == 503
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    await asyncio.wait_for(waiting, 10)
 
 
 @pytest.mark.parametrize("body", [b"bad", b"broken", b"hello"])

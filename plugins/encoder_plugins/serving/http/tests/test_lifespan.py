@@ -30,7 +30,9 @@ class FakeVllm:
     def __init__(self, errored: bool) -> None:
         self.state = SimpleNamespace(
             engine_client=SimpleNamespace(errored=errored),
-            server=SimpleNamespace(should_exit=False, config=SimpleNamespace(http_protocol_class=None)),
+            server=SimpleNamespace(
+                should_exit=False, force_exit=False, config=SimpleNamespace(http_protocol_class=None)
+            ),
             args=SimpleNamespace(),
         )
 
@@ -56,8 +58,8 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(application, "with_keys", guarded)
     monkeypatch.setattr(application, "with_origins", guarded)
-    taken_over: list[bool] = []
-    monkeypatch.setattr(server.application._drain, "take_over", lambda: taken_over.append(True))
+    taken_over: list[Callable[[bool], None]] = []
+    monkeypatch.setattr(server.application._drain, "take_over", taken_over.append)
     # a server without an engine is of no use for longer
     assert application.WATCH_SECONDS <= 5
     monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
@@ -89,7 +91,9 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     assert switching == [application.SWITCH_SECONDS]
     assert 0 < application.SWITCH_SECONDS < 0.005
     assert server.counters.opened
-    assert taken_over == [True]
+    (end,) = taken_over
+    end(True)
+    assert (vllm.state.server.should_exit, vllm.state.server.force_exit) == (True, True)
     own = server.application
     assert behind == [(own._answer_request, vllm.state.args), (own._answer_own, vllm.state.args)]
     assert (own._answer, own._own) == (guard, guard)
@@ -121,10 +125,11 @@ async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypa
     server.application._drain.stopping = True
 
     def watched() -> bool:
+        assert not vllm.state.server.should_exit
         return server.application._watch is not None and server.application._watch.done()
 
     await lifespan(server, vllm, monkeypatch, watched)
-    assert (Application.failed, vllm.state.server.should_exit) == (False, False)
+    assert not Application.failed
 
 
 @pytest.mark.timeout(30)
@@ -132,7 +137,7 @@ async def test_an_engine_that_ends_with_a_stopping_server_is_no_failure(monkeypa
 async def test_requests_that_wait_for_an_engine_that_has_ended_are_answered(
     stopping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # vLLM leaves them without an answer where it was stopped by SIGINT, and then waits for their clients to go
+    # vLLM leaves them without an answer, and then waits for their clients to go
     monkeypatch.setattr(Application, "failed", False)
     monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
     server, client = Server(), SimpleNamespace(errored=False)
@@ -148,6 +153,18 @@ async def test_requests_that_wait_for_an_engine_that_has_ended_are_answered(
         assert error(response)["message"] == "the engine has died; the server ends"
     await watch
     assert (server.engine.encoding, server.application._running, server.application._drain.in_flight) == (0, set(), 0)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_the_end_of_a_server_answers_what_is_still_in_flight(at_once: bool) -> None:
+    server, vllm = Server(), FakeVllm(errored=False)
+    server.engine.open.clear()
+    waiting = asyncio.create_task(server.post(b"hello"))
+    await server.engine.waiting.acquire()
+    server.application._end(vllm, at_once)
+    assert (await waiting).status_code == 503
+    assert (vllm.state.server.should_exit, vllm.state.server.force_exit) == (True, at_once)
+    assert server.engine.encoding == 0
 
 
 async def test_label_sets_are_encoded_before_the_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
