@@ -123,14 +123,8 @@ def _engine_arguments(serving: Serving) -> list[str]:
 def _resources(model: EncoderModel, settings: Settings) -> Json:
     serving = model.spec.serving
     wanted = serving.resources or settings.serving_resources
-    if (
-        serving.accelerator == "nvidia"
-        and not serving.resource_claims
-        and not any(name.startswith(naming.GPU_VENDOR) for name in wanted.limits)
-    ):
-        gpus = {naming.GPU_RESOURCE: str(serving.tensor_parallel_size)}
-        wanted = Resources(requests=wanted.requests, limits={**wanted.limits, **gpus})
-    found: Json = pod_defaults.resources(wanted)
+    limits = {**wanted.limits, **checks.gpu_limit(serving, wanted)}
+    found: Json = pod_defaults.resources(Resources(requests=wanted.requests, limits=limits))
     if serving.resource_claims:
         found["claims"] = [
             entry.model_dump(exclude_none=True, include={"name", "request"}, mode="json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Resources, Serving, Spec
@@ -31,8 +32,10 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
     _check_accelerator(spec.serving, plugin)
     _check_limits(spec.serving, plugin)
     _check_media(spec.serving, plugin)
-    _check_resources("serving", spec.serving.resources)
-    _check_resources("prepare", spec.prepare.resources)
+    if spec.serving.resources is not None:
+        _check_resources("serving", spec.serving.resources, gpu_limit(spec.serving, spec.serving.resources))
+    if spec.prepare.resources is not None:
+        _check_resources("prepare", spec.prepare.resources, {})
     _check_parameters(spec.prepare, plugin)
     _check_thresholds(spec, plugin)
     _check_label_sets(spec, plugin)
@@ -145,6 +148,14 @@ def node_selector(serving: Serving) -> dict[str, str]:
     return dict(sorted({**serving.node_selector, **product}.items()))
 
 
+def gpu_limit(serving: Serving, resources: Resources) -> dict[str, str]:
+    """Return the limit of GPUs that a serving pod gets beside its resources; nothing where those, or claims, say which devices it has."""
+    if serving.accelerator != "nvidia" or serving.resource_claims:
+        return {}
+    given = any(name.startswith(naming.GPU_VENDOR) for name in resources.limits)
+    return {} if given else {naming.GPU_RESOURCE: str(serving.tensor_parallel_size)}
+
+
 def _check_accelerator(serving: Serving, plugin: Plugin) -> None:
     if serving.dtype is None and serving.accelerator not in dict(plugin.dtypes):
         raise NotAccepted(
@@ -169,11 +180,15 @@ def _check_media(serving: Serving, plugin: Plugin) -> None:
         raise NotAccepted(Reason.INVALID_SPEC, f"spec.serving.media: plugin {plugin.name} takes no images")
 
 
-def _check_resources(field: str, resources: Resources | None) -> None:
-    """Refuse what the API server refuses in a pod: that of serving pods would be found only after the preparation."""
-    if resources is None:
-        return
-    requests, limits = resources.requests, resources.limits
+def _check_resources(field: str, resources: Resources, own: Mapping[str, str]) -> None:
+    """Refuse what the API server refuses in a pod: that of serving pods would be found only after the preparation.
+
+    Args:
+        field: The part of the spec.
+        resources: Its resources.
+        own: The limits that the operator sets.
+    """
+    requests, limits = resources.requests, {**resources.limits, **own}
     for name in sorted({**requests, **limits}):
         part = f"spec.{field}.resources.{'requests' if name in requests else 'limits'}.{name}"
         if "/" not in name and not re.fullmatch(_STANDARD_RESOURCE, name):
@@ -181,6 +196,13 @@ def _check_resources(field: str, resources: Resources | None) -> None:
                 Reason.INVALID_SPEC,
                 f"{part}: containers have no such resource; they have cpu, memory, ephemeral-storage, hugepages-SIZE and"
                 " extended resources such as nvidia.com/gpu",
+            )
+        whole = "/" in name or name.startswith("hugepages-")
+        if name in requests and whole and parse_quantity(requests[name]) != parse_quantity(limits.get(name, 0)):
+            raise NotAccepted(
+                Reason.INVALID_SPEC,
+                f"{part}: containers cannot request more or less of {name} than their limit, which is"
+                f" {limits.get(name, 'not set')}: set the limit only",
             )
         if name not in requests or name not in limits:
             continue

@@ -187,6 +187,23 @@ def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
             "spec.serving.resources.requests.memory: 4Gi is more than the limit, which is 4000Mi",
         ),
         (
+            {"spec.serving.resources": {"requests": {"example.com/fpga": 1}}},
+            Reason.INVALID_SPEC,
+            "spec.serving.resources.requests.example.com/fpga: containers cannot request more or less of example.com/fpga than"
+            " their limit, which is not set: set the limit only",
+        ),
+        (
+            {"spec.prepare": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}, "limits": {"hugepages-2Mi": "4Mi"}}}},
+            Reason.INVALID_SPEC,
+            "spec.prepare.resources.requests.hugepages-2Mi: containers cannot request more or less of hugepages-2Mi than",
+        ),
+        (
+            {"spec.serving.accelerator": "nvidia", "spec.serving.resources": {"requests": {"nvidia.com/gpu": 2}}},
+            Reason.INVALID_SPEC,
+            "spec.serving.resources.requests.nvidia.com/gpu: containers cannot request more or less of nvidia.com/gpu than"
+            " their limit, which is 1: set the limit only",
+        ),
+        (
             {"spec.prepare": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
             Reason.INVALID_SPEC,
             "spec.prepare.resources.requests.cpu: 2 is more than the limit, which is 1500m",
@@ -472,3 +489,8 @@ def test_pods_that_run_code_of_the_repository_have_a_label() -> None:
     trusted = parsed_model({"spec.serving.trustRemoteCode": True}, permitting).spec
     assert checks.serving_labels(trusted, "minilm")[naming.TRUST_REMOTE_CODE] == "true"
     assert naming.TRUST_REMOTE_CODE not in checks.serving_labels(parsed_model().spec, "minilm")
+
+
+def test_a_request_of_as_many_gpus_as_the_model_uses_is_right() -> None:
+    wanted = {"spec.serving.accelerator": "nvidia", "spec.serving.resources": {"requests": {"nvidia.com/gpu": 1}}}
+    assert parsed_model(wanted).spec.serving.resources is not None
