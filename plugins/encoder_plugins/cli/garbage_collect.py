@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import time
 from collections.abc import Collection, Iterator
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Collect, and say what was done.
 
     Raises:
-        BadArgument: The time is none, or there is no such folder.
+        BadArgument: The time is none, there is no such folder, or a key is none: its artifact would be removed.
     """
     try:
         listed_at = datetime.fromisoformat(arguments.listed_at)
@@ -66,6 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadArgument(f"--listed-at: {error}") from None
     if listed_at.tzinfo is None:
         raise BadArgument("--listed-at: the time has no zone")
+    for key in arguments.keep:
+        if not _KEY.fullmatch(key):
+            raise BadArgument(f"--keep {key!r}: a key has 64 hexadecimal digits in lower case")
+    if not 0 <= arguments.grace_seconds < math.inf:
+        raise BadArgument(f"--grace-seconds {arguments.grace_seconds}: it must be 0 or more")
     if not arguments.volume.is_dir():
         raise BadArgument(f"{arguments.volume} is not a folder")
     before = listed_at.timestamp() - arguments.grace_seconds

@@ -197,6 +197,23 @@ def test_a_time_that_is_none_is_refused(volume: Path, listed_at: str) -> None:
     assert (volume / GONE).is_dir()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(("--keep", key) for key in (WANTED[:12], "A" * 64, f"/artifacts/{WANTED}", f"{WANTED}\n", "")),
+        ("--grace-seconds", "-3600"),
+        ("--grace-seconds", "nan"),
+    ],
+)
+def test_a_key_or_a_time_that_protects_nothing_is_refused(
+    volume: Path, wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed_at = datetime.now(UTC).isoformat()
+    assert __main__.main(["collect", str(volume), "--listed-at", listed_at, "=".join(wrong)]) == 2
+    assert capsys.readouterr().err.startswith(wrong[0])
+    assert (volume / WANTED).is_dir()
+
+
 def test_a_clock_that_is_ahead_does_not_make_everything_old(volume: Path) -> None:
     tomorrow = time.time() + timedelta(days=1).total_seconds()
     (volume / GONE / manifest.MANIFEST).touch()
