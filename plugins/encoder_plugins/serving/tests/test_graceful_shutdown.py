@@ -12,7 +12,7 @@ from encoder_plugins.serving.graceful_shutdown import LONGEST_SECONDS, Drain
 
 
 class Server:
-    """What is told to end."""
+    """What a stop ends."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
