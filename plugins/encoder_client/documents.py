@@ -21,7 +21,7 @@ from encoder_client.work import Item, json_of, listed, positive
 # of Pillow's modes, those that a PNG has, and those that become RGB as on a server; one channel of 16 or 32 bits would be clipped
 _OF_PNG = ("1", "L", "LA", "P", "RGB", "RGBA")
 _TO_RGB = ("CMYK", "YCbCr", "LAB", "HSV", "RGBX")
-_PAGES = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", re.ASCII)
+_PAGES = re.compile(r" *\d{1,9}(-\d{1,9})? *(, *\d{1,9}(-\d{1,9})? *)*", re.ASCII)
 _MOST_PAGES = 100_000
 _KEYS = frozenset({"text", "image"})
 _SCHEMES = ("https://", "http://")

@@ -152,7 +152,7 @@ def test_an_image_that_cannot_be_sent_is_refused_with_what_can_be(
 
 def test_pages_of_a_pdf_become_as_many_requests_as_the_limit_requires(server: ScriptedServer) -> None:
     wanted = [9, 1, 2, 3, 4, 5, 6]
-    inputs = ["four", Pdf(b"%PDF-", "9,1-6", dpi=72), "sixsix", Pdf(b"%PDF-")]
+    inputs = ["four", Pdf(b"%PDF-", " 9, 1-6 ", dpi=72), "sixsix", Pdf(b"%PDF-")]
     with MultiVectorEncoder(server.url) as model:
         first, pages, second, everything = model.encode_document(inputs)
         assert (first.tolist(), second.tolist()) == ([[4]], [[6]])
