@@ -204,6 +204,11 @@ def _check_resources(field: str, resources: Resources, own: Mapping[str, str]) -
                 f"{part}: containers cannot request more or less of {name} than their limit, which is"
                 f" {limits.get(name, 'not set')}: set the limit only",
             )
+        if "/" in name and parse_quantity(limits.get(name, 0)) % 1:
+            raise NotAccepted(
+                Reason.INVALID_SPEC,
+                f"spec.{field}.resources.limits.{name}: {limits[name]} is not a whole number, and devices are not divided",
+            )
         if name not in requests or name not in limits:
             continue
         if parse_quantity(requests[name]) > parse_quantity(limits[name]):

@@ -104,6 +104,7 @@ def test_what_the_api_server_refuses_in_a_child_is_refused_by_field_before_the_p
         required_nodes("matchExpressions", key="cores", operator="Gt", values=["-1"]),
         required_nodes("matchFields", key="metadata.name", operator="In", values=["node-1.example"]),
         {"spec.parity": {"inputs": {"configMapRef": {"name": "a.b-c", "key": ".a..b"}}}},
+        {"spec.serving.resources": {"requests": {"example.com/fpga": 0}, "limits": {"example.com/nic": "2e0"}}},
         {"spec.network": {"service": {"annotations": {"Example.com/a": "any text"}}}},
         {"spec.source": {"pvc": {"claimName": "c", "path": "models/m"}}, "spec.storage": {"claimName": "c"}},
         {"spec.source": {"pvc": {"claimName": "c"}}, "spec.storage": {"claimName": "d"}},
@@ -191,6 +192,11 @@ def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
             Reason.INVALID_SPEC,
             "spec.serving.resources.requests.example.com/fpga: containers cannot request more or less of example.com/fpga than"
             " their limit, which is not set: set the limit only",
+        ),
+        (
+            {"spec.serving.resources": {"limits": {"nvidia.com/gpu": "500m"}}},
+            Reason.INVALID_SPEC,
+            "spec.serving.resources.limits.nvidia.com/gpu: 500m is not a whole number",
         ),
         (
             {"spec.prepare": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}, "limits": {"hugepages-2Mi": "4Mi"}}}},
