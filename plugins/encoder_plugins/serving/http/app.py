@@ -318,7 +318,7 @@ class Application:
             raise
         except Exception as error:  # one request's failure must not end the server
             if self._serving.engine_died():
-                raise _engine_died() from None
+                raise self._ended() from None
             logger.exception("a request failed")
             raise Refusal(500, f"the request failed: {type(error).__name__}") from None
 
@@ -330,10 +330,15 @@ class Application:
             return await work
         except asyncio.CancelledError:
             if self._engine_ended and task.uncancel() == 0:
-                raise _engine_died() from None
+                raise self._ended() from None
             raise
         finally:
             self._running.discard(task)
+
+    def _ended(self) -> Refusal:
+        """Return what a request gets that another server may answer."""
+        stopped = "the server was stopped before it had answered"
+        return Refusal(503, stopped if self._drain.stopping else "the engine has died; the server ends", retry_after=1)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -348,10 +353,6 @@ class Application:
     def _publish(self) -> None:
         self._serving.counters.publish(self._drain.in_flight)
         self._serving.counts.in_flight(self._drain.in_flight)
-
-
-def _engine_died() -> Refusal:
-    return Refusal(503, "the engine has died; the server ends", retry_after=1)
 
 
 async def until_disconnect(work: Awaitable[T], receive: Receive) -> T:
