@@ -148,6 +148,8 @@ def test_a_command_that_is_interrupted_says_so_in_one_line() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # a shell lets its background jobs, such as tests, ignore Ctrl-C
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         connection, _ = server.accept()
         with connection:

@@ -204,6 +204,8 @@ def test_a_command_that_is_interrupted_says_so_in_one_line(
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"KUBECONFIG": str(path)},
+            # a shell lets its background jobs, such as tests, ignore Ctrl-C
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         connection, _ = server.accept()
         with connection:
