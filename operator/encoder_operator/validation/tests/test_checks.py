@@ -105,6 +105,7 @@ def test_what_the_api_server_refuses_in_a_child_is_refused_by_field_before_the_p
         required_nodes("matchFields", key="metadata.name", operator="In", values=["node-1.example"]),
         {"spec.parity": {"inputs": {"configMapRef": {"name": "a.b-c", "key": ".a..b"}}}},
         {"spec.serving.resources": {"requests": {"example.com/fpga": 0}, "limits": {"example.com/nic": "2e0"}}},
+        {"spec.serving.accelerator": "nvidia", "spec.serving.resources": {"requests": {"nvidia.com/gpu": 1}}},
         {"spec.network": {"service": {"annotations": {"Example.com/a": "any text"}}}},
         {"spec.source": {"pvc": {"claimName": "c", "path": "models/m"}}, "spec.storage": {"claimName": "c"}},
         {"spec.source": {"pvc": {"claimName": "c"}}, "spec.storage": {"claimName": "d"}},
@@ -495,8 +496,3 @@ def test_pods_that_run_code_of_the_repository_have_a_label() -> None:
     trusted = parsed_model({"spec.serving.trustRemoteCode": True}, permitting).spec
     assert checks.serving_labels(trusted, "minilm")[naming.TRUST_REMOTE_CODE] == "true"
     assert naming.TRUST_REMOTE_CODE not in checks.serving_labels(parsed_model().spec, "minilm")
-
-
-def test_a_request_of_as_many_gpus_as_the_model_uses_is_right() -> None:
-    wanted = {"spec.serving.accelerator": "nvidia", "spec.serving.resources": {"requests": {"nvidia.com/gpu": 1}}}
-    assert parsed_model(wanted).spec.serving.resources is not None
