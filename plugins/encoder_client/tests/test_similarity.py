@@ -53,7 +53,7 @@ def test_vectors_and_rows_are_as_alike_as_in_the_library() -> None:
             np.testing.assert_allclose(encoder.similarity_pairwise(QUERIES, DOCUMENTS[:3]), pairs, atol=5e-6)
             with pytest.raises(ArgumentError):
                 encoder.similarity_pairwise(QUERIES, DOCUMENTS)
-            # rows of zeros that fill up an array are none, and neither may win over rows that are less than unlike
+            # rows of zeros that fill up an array do not count: they must not win over rows whose products are negative
             many, few = padded([-abs(rows) for rows in QUERIES]), padded([abs(rows) for rows in DOCUMENTS])
             np.testing.assert_allclose(
                 encoder.similarity(many, few), library("similarity", rows_name, many, few), atol=5e-6

@@ -142,34 +142,34 @@ class LayerNorm(nn.Module):
         return nn.functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
-def rms_norm(size: int, epsilon: float, *, from_one: bool = False) -> nn.Module:
+def rms_norm(size: int, epsilon: float, *, unit_offset: bool = False) -> nn.Module:
     """Return an RMS norm that takes `[…, size]`, and with a residual to add before gives the sum, too.
 
     Args:
         size: Width of a row.
         epsilon: What is added to the mean of the squares.
-        from_one: Whether a row is multiplied by one more than the weights, as Gemma's are.
+        unit_offset: Whether a row is multiplied by one more than the weights, as Gemma's are.
     """
     if current_platform.is_cpu():
-        return RmsNorm(size, epsilon, from_one=from_one)
-    module: nn.Module = GemmaRMSNorm(size, epsilon) if from_one else RMSNorm(size, epsilon)
+        return RmsNorm(size, epsilon, unit_offset=unit_offset)
+    module: nn.Module = GemmaRMSNorm(size, epsilon) if unit_offset else RMSNorm(size, epsilon)
     return module
 
 
 class RmsNorm(nn.Module):
     """The RMS norm by the kernel of vLLM's CPU build. vLLM's layers do it there in seven steps of torch, each over all rows."""
 
-    def __init__(self, size: int, epsilon: float, *, from_one: bool) -> None:
+    def __init__(self, size: int, epsilon: float, *, unit_offset: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size) if from_one else torch.ones(size))
+        self.weight = nn.Parameter(torch.zeros(size) if unit_offset else torch.ones(size))
         self.epsilon = epsilon
-        self.first = 1.0 if from_one else 0.0
+        self.offset = 1.0 if unit_offset else 0.0
 
     def forward(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Normalise `[…, size]` in float32; with a residual, return the normalised sum and the sum."""
         wide = hidden.float() if residual is None else hidden.float() + residual.float()
         wide = wide.contiguous()
         normed = torch.empty_like(wide)
-        torch.ops._C.rms_norm(normed, wide, self.weight.float() + self.first, self.epsilon)
+        torch.ops._C.rms_norm(normed, wide, self.weight.float() + self.offset, self.epsilon)
         normed = normed.to(hidden.dtype)
         return normed if residual is None else (normed, wide.to(hidden.dtype))

@@ -41,8 +41,8 @@ class Gemma3Attention(nn.Module):
         heads, key_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
         self.widths = [heads * size, key_heads * size, key_heads * size]
         self.head_size = size
-        self.q_norm = rms_norm(size, settings.epsilon, from_one=True)
-        self.k_norm = rms_norm(size, settings.epsilon, from_one=True)
+        self.q_norm = rms_norm(size, settings.epsilon, unit_offset=True)
+        self.k_norm = rms_norm(size, settings.epsilon, unit_offset=True)
         self.rotation = get_rope(
             size,
             max_position=settings.positions,
@@ -104,10 +104,10 @@ class Gemma3Layer(nn.Module):
             settings, settings.layer_types[index], quant_config, prefix=f"{prefix}.self_attn"
         )
         self.mlp = Gemma3FeedForward(settings, quant_config, prefix=f"{prefix}.mlp")
-        self.input_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
-        self.post_attention_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
-        self.pre_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
-        self.post_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
+        self.input_layernorm = rms_norm(settings.hidden_size, settings.epsilon, unit_offset=True)
+        self.post_attention_layernorm = rms_norm(settings.hidden_size, settings.epsilon, unit_offset=True)
+        self.pre_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, unit_offset=True)
+        self.post_feedforward_layernorm = rms_norm(settings.hidden_size, settings.epsilon, unit_offset=True)
 
     def forward(self, hidden: Tensor, residual: Tensor | None, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Take and return a branch and the residual that it will be added to, `[tokens, hidden]` each."""
@@ -138,7 +138,7 @@ class Gemma3Encoder(nn.Module):
             Gemma3Layer(settings, index, vllm_config.quant_config, prefix=f"{prefix}.layers.{index}")
             for index in range(len(settings.layer_types))
         )
-        self.norm = rms_norm(settings.hidden_size, settings.epsilon, from_one=True)
+        self.norm = rms_norm(settings.hidden_size, settings.epsilon, unit_offset=True)
 
     def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:
         """Return the vocabulary's rows, scaled, `[tokens, hidden]`."""

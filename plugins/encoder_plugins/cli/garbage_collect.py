@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Collect, and say what was done.
 
     Raises:
-        BadArgument: The time is none, there is no such folder, or a key is none: its artifact would be removed.
+        BadArgument: The time or a key is malformed, or there is no such folder. An artifact whose key is malformed would be removed.
     """
     try:
         listed_at = datetime.fromisoformat(arguments.listed_at)

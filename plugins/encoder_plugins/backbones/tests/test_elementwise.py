@@ -82,15 +82,15 @@ def test_a_sum_is_rounded_once(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("dtype", "relative"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)]
 )
-@pytest.mark.parametrize("from_one", [False, True])
-def test_the_rms_norm_is_that_of_vllms_layers(dtype: torch.dtype, relative: float, from_one: bool) -> None:
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_the_rms_norm_is_that_of_vllms_layers(dtype: torch.dtype, relative: float, unit_offset: bool) -> None:
     import vllm._custom_ops
     from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 
     assert vllm._custom_ops
-    norm = elementwise.rms_norm(96, 1e-5, from_one=from_one).to(dtype)
+    norm = elementwise.rms_norm(96, 1e-5, unit_offset=unit_offset).to(dtype)
     assert isinstance(norm, elementwise.RmsNorm)
-    expected = (GemmaRMSNorm if from_one else RMSNorm)(96, 1e-5).to(dtype)
+    expected = (GemmaRMSNorm if unit_offset else RMSNorm)(96, 1e-5).to(dtype)
     assert torch.equal(norm.weight, expected.weight)
     norm.weight.data = expected.weight.data = torch.rand(96).to(dtype) * 3 - 1
     hidden, residual = torch.randn(2, 50, 96).to(dtype).unbind(0)
