@@ -77,8 +77,11 @@ class Gate(nn.Module):
 def add(hidden: Tensor, branch: Tensor) -> Tensor:
     """Return ``hidden + branch``, of which torch's compiler makes one kernel with the norm behind it.
 
-    In 16 bits it would otherwise give the sum to the GEMM before it, and copy ``hidden`` for that.
+    In 16 bits it would otherwise give the sum to the GEMM before it, and copy ``hidden`` for that. On a CPU, where nothing is
+    compiled, the steps of that would be three more passes over all rows; torch's own sum is rounded once, too.
     """
+    if current_platform.is_cpu():
+        return hidden + branch
     return (hidden.float() + branch.float()).to(hidden.dtype)
 
 
@@ -163,13 +166,16 @@ class RmsNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(size) if unit_offset else torch.ones(size))
         self.epsilon = epsilon
-        self.offset = 1.0 if unit_offset else 0.0
+        self.unit_offset = unit_offset
 
     def forward(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Normalise `[…, size]` in float32; with a residual, return the normalised sum and the sum."""
-        wide = hidden.float() if residual is None else hidden.float() + residual.float()
-        wide = wide.contiguous()
-        normed = torch.empty_like(wide)
-        torch.ops._C.rms_norm(normed, wide, self.weight.float() + self.offset, self.epsilon)
+        """Normalise `[…, size]`, summed in float32; with a residual, return the normalised sum and the sum."""
+        if residual is not None:
+            hidden = hidden + residual
+        # the kernel wants rows and weights of one dtype, and one more than a weight is not a number of 16 bits
+        rows, weight = (hidden.float(), self.weight.float() + 1) if self.unit_offset else (hidden, self.weight)
+        rows = rows.contiguous()
+        normed = torch.empty_like(rows)
+        torch.ops._C.rms_norm(normed, rows, weight, self.epsilon)
         normed = normed.to(hidden.dtype)
-        return normed if residual is None else (normed, wide.to(hidden.dtype))
+        return normed if residual is None else (normed, hidden)

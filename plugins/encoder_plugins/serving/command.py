@@ -43,6 +43,9 @@ READY_SECONDS = 600
 # seconds; with vLLM's own 5, a client's next POST often meets a connection that is being closed
 KEEP_ALIVE = "75"
 
+# of freed memory that an engine on a CPU keeps, above what a step hands from layer to layer
+KEPT_BYTES = str(1 << 30)
+
 # longest drain, and what vLLM needs to end after it; the operator's grace period must be longer
 SHUTDOWN_SECONDS = int(graceful_shutdown.LONGEST_SECONDS) + 10
 
@@ -256,6 +259,9 @@ def environment(
             # and threads that never spin sleep through every small batch
             "GOMP_SPINCOUNT": "10000",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # what a layer gives to the next is large: glibc would have the system map, clear and unmap it each time
+            "MALLOC_MMAP_THRESHOLD_": KEPT_BYTES,
+            "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
             # GiB; encoders keep nothing, decoder backbones a request's keys and values
             "VLLM_CPU_KVCACHE_SPACE": "1",
         }

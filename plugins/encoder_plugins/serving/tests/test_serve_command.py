@@ -117,6 +117,7 @@ def test_the_environment_is_completed_and_never_overruled() -> None:
     assert found["HF_HUB_OFFLINE"] == "1"
     ours = serve.environment({}, service(), SINGLE, 2, SETTINGS)
     assert ours["OMP_NUM_THREADS"] == "2"
+    assert {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} < set(ours)
     # neither a request to a hub, nor usage statistics, nor plugins of other packages
     quiet = {"TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"}
     assert {name for name in quiet if ours[name] == "1"} == quiet

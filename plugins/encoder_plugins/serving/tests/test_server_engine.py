@@ -27,6 +27,8 @@ SOME, MANY, SETTLED = 300, 10_000, 60
 # a request that takes the engine seconds
 LONG = {"data": {"texts": ["word " * 250] * 32}}
 MOST_GROWTH = 192 << 20
+# of three requests; ten times as many where the C library gives back to the system what a step used
+MOST_FAULTS = 30_000
 # a large request that holds the event loop does so each time, for longer than this; a machine that stops for so long does not, so that one round of a few is enough
 MOST_WAIT_SECONDS, ROUNDS = 2.0, 4
 KEY = {"authorization": "Bearer secret"}
@@ -58,6 +60,14 @@ def resident_bytes(server: Server) -> int:
     """The memory of the process that parses and answers."""
     pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def page_faults(server: Server) -> int:
+    """How often the server's processes were given a page by the system."""
+    found = subprocess.run(["pgrep", "-g", str(server.process.pid)], capture_output=True, text=True, check=True)
+    return sum(
+        int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[7]) for process in found.stdout.split()
+    )
 
 
 def nothing_in_flight(server: Server) -> bool:
@@ -213,6 +223,15 @@ def test_the_largest_request_delays_neither_probes_nor_small_ones(server: Server
     # as many characters as a request may have, in a body near its limit
     texts = ["".join(f"w{number:x} " for number in range(start, start + 3_200))[:15_600] for start in range(256)]
     assert any(longest_wait(server, {"data": {"texts": texts}}) < MOST_WAIT_SECONDS for _ in range(ROUNDS))
+
+
+def test_what_a_step_needs_is_kept_for_the_next(server: Server) -> None:
+    for _ in range(3):
+        assert server.post(LONG).status_code == 200
+    before = page_faults(server)
+    for _ in range(3):
+        assert server.post(LONG).status_code == 200
+    assert page_faults(server) - before < MOST_FAULTS
 
 
 def test_too_many_are_sent_away_and_a_server_whose_engine_dies_ends_with_a_failure(prepared: Path) -> None:
