@@ -140,7 +140,8 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} has no place in JSON")
 
 
-_WHERE = re.compile(r"(.*?)(?: - at `(\$.*)`)?", re.DOTALL)
+# a client's own value before the path may look like one, and goes on differently
+_WHERE = re.compile(r"(.*?)(?: - at `(\$(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
@@ -181,12 +182,20 @@ def _with_keys(place: str, body: bytes, kind: Any) -> str:
         return place
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return place  # something behind it is not JSON
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return place  # something behind it is not JSON, or nested too deeply
     # in other words than those of the bytes: an integer beyond 64 bits is a float there
     message = _problem(document, kind)
     if message is None or _parsed(message)[1] != place:
         return place
+    try:
+        return _keys_in(place, document, kind, message)
+    except (LookupError, TypeError):
+        return place  # it is the end of a field's name
+
+
+def _keys_in(place: str, document: Any, kind: Any, message: str) -> str:
+    """Return msgspec's path with the keys of mappings in it, of a document that is refused with ``message``."""
     holder: Any = [document]
     position: Any = 0
     path = ""

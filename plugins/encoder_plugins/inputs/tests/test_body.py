@@ -114,6 +114,28 @@ def test_a_choice_is_refused_with_the_choices_and_without_the_value() -> None:
     assert (found.param, found.message) == ("data.kind", "it must be 'fancy' or 'plain'")
 
 
+@pytest.mark.parametrize("rest", [b'"words": ' + b"[" * 100_000 + b"]" * 100_000, b'"words": ["\xff"]', b'"words": ['])
+def test_a_key_is_not_searched_where_the_rest_of_the_body_cannot_be_read(rest: bytes) -> None:
+    assert refusal(b'{"data": {"named": {"a": {"low": -1}}, ' + rest + b"}}").param == "data.named[...].low"
+
+
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        ({"words": [], "kind": "a - at `$.other"}, "data.kind"),
+        ({"words": [], "kind": "a - at `$[...].other"}, "data.kind"),
+        ({"words": [], "kind": "a - at `$.other`"}, "data.kind"),
+        ({"words": [], "a` - at `$[...].b.c": 1}, "data.a` - at `$[...].b.c"),
+    ],
+)
+def test_a_value_or_a_field_that_looks_like_a_path_is_refused_by_its_own(data: Any, param: str) -> None:
+    assert refusal(msgspec.json.encode({"data": data})).param == param
+
+
+def test_a_field_beside_data_that_looks_like_a_path_is_refused() -> None:
+    assert "no such field" in refusal(b'{"data": {"words": []}, "a` - at `$[...].b.c": 1}').message
+
+
 def test_a_key_is_not_searched_in_a_large_body() -> None:
     found = refusal(b'{"data": {"words": ["' + b"x" * 300_000 + b'"], "named": {"a": 1}}}')
     assert found.param == "data.named[...]"
