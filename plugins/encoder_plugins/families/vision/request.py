@@ -364,11 +364,12 @@ def split(items: Sequence[str | Item], rules: Rules, *, path: str) -> VisualText
             texts.append(IMAGE)
             continue
         text, image = (item, None) if isinstance(item, str) else (item.text, item.image)
+        if image is not None:
+            # an empty text is none, as in the libraries: a column of a table has it where there is no text
+            text = text or None
         if (text is None and image is None) or (text is not None and image is not None and not rules.captions):
             raise InvalidRequest(_one_of(item, rules), param=where)
         if image is not None:
-            # an empty text is none, as in the library
-            text = text or None
             images[position] = replace(_image(image, rules, path=f"{where}.image"), text=text)
         texts.append(IMAGE if text is None else text)
     return _texts(texts, path=f"{path}[{{}}]", images=images, pdfs=pdfs)
@@ -390,7 +391,7 @@ def _pdf(item: Item, rules: Rules, *, path: str) -> PdfFile | None:
         if name := next((name for name in ("pages", "dpi") if getattr(item, name) is not None), None):
             raise InvalidRequest(f"{name} is about pages of a PDF, and there is no pdf", param=f"{path}.{name}")
         return None
-    if item.text is not None or item.image is not None:
+    if item.text or item.image is not None:
         raise InvalidRequest(_one_of(item, rules), param=path)
     return PdfFile(path=path, pdf=pdf_of(item.pdf, item.pages, item.dpi, rules.limits, path=path, hosts=rules.hosts))
 

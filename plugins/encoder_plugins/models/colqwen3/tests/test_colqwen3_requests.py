@@ -195,6 +195,15 @@ def test_an_image_is_scaled_and_counted_before_the_engine(model: Path) -> None:
     assert json.loads(response.body)["data"]["rows"] == [text.tokens, image.tokens]
 
 
+def test_an_empty_text_beside_a_file_is_none(model: Path) -> None:
+    items = [{"image": IMAGE}, {"pdf": PDF, "pages": "2"}]
+    empty = [{**item, "text": ""} for item in items]
+    for name, query in (("inputs", {}), ("documents", {"query": "a"})):
+        (_, found), (_, expected) = (begun(served(model), {name: given, **query}) for given in (empty, items))
+        assert [prompt.token_ids for prompt in found.prompts] == [prompt.token_ids for prompt in expected.prompts]
+        assert [image_bytes(prompt) for prompt in found.prompts] == [image_bytes(prompt) for prompt in expected.prompts]
+
+
 def test_images_of_allowed_hosts_are_fetched_for_their_fields_and_the_others_are_left(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
