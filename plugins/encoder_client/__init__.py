@@ -6,7 +6,7 @@
     model.predict_entities("Tim Cook leads Apple in Cupertino.", ["company", "city"])
 
 Needs httpx and numpy, tqdm for progress bars, and nothing of the server's packages. A further family is a module that plans its calls
-(``entities``, ``extraction``, ``embeddings``, ``rows``) and a pair of classes in ``models``.
+(``entities``, ``label_vectors``, ``extraction``, ``embeddings``, ``rows``) and a pair of classes in ``models``.
 """
 
 from encoder_client.documents import Pdf
@@ -24,6 +24,7 @@ from encoder_client.errors import (
     TruncationWarning,
 )
 from encoder_client.extraction.schema import AttributeGroup, RegexValidator, Schema
+from encoder_client.label_vectors import LabelVectors
 from encoder_client.models import (
     AsyncGLiNER,
     AsyncGLiNER2,
@@ -50,6 +51,7 @@ __all__ = [
     "GLiNER2",
     "InvalidAnswerError",
     "InvalidRequestError",
+    "LabelVectors",
     "MultiVectorEncoder",
     "NotServedError",
     "Pdf",

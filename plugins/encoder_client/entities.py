@@ -19,7 +19,13 @@ Candidates: TypeAlias = Sequence[Sequence[Mapping[str, str] | str]]
 Overflow: TypeAlias = Literal["truncate", "refuse", "chunk"]
 
 # a request with fewer texts may stay below the limits that stand behind these
-_DIVISIBLE = ("data.texts", "data.threshold", "data.labels_per_text", "data.candidates_per_text")
+_DIVISIBLE = (
+    "data.texts",
+    "data.threshold",
+    "data.labels_per_text",
+    "data.candidates_per_text",
+    "data.label_vectors.vectors",
+)
 _ENGINE = "the server decides how texts are computed together; leave it out"
 _VECTORS = "the server does not answer vectors of entities or labels"
 
@@ -144,6 +150,49 @@ def inference(
         InvalidRequestError: The server refused a request; ``param`` is the field, with the position in ``texts``.
         EncoderClientError: No answer; see ``encoder_client.errors``.
     """
+    return planned(
+        context,
+        texts,
+        labels,
+        flat_ner,
+        threshold,
+        multi_label,
+        batch_size,
+        packing_config,
+        input_spans,
+        return_class_probs,
+        overflow=overflow,
+        candidates_per_text=candidates_per_text,
+        label_set=label_set,
+        max_labels=max_labels,
+        show_progress_bar=show_progress_bar,
+        return_vectors=return_vectors,
+        return_label_vectors=return_label_vectors,
+    )
+
+
+def planned(
+    context: Context,
+    texts: str | Sequence[str],
+    labels: Labels,
+    flat_ner: bool,
+    threshold: float,
+    multi_label: bool,
+    batch_size: int,
+    packing_config: None,
+    input_spans: Sequence[Sequence[Mapping[str, int]]] | None,
+    return_class_probs: bool,
+    *,
+    overflow: Overflow,
+    show_progress_bar: bool | None,
+    return_vectors: bool,
+    return_label_vectors: bool,
+    candidates_per_text: Candidates | None = None,
+    label_set: str | None = None,
+    max_labels: int | None = None,
+    label_vectors: Mapping[str, Any] | None = None,
+) -> Work[list[list[Entity]]]:
+    """Plan what ``inference`` describes, also with ``label_vectors`` as a request has them, which no argument of the library is."""
     context.server.require_kind("labels", kind="the methods of GLiNER")
     refuse(_ENGINE, packing_config=packing_config)
     refuse(_VECTORS, return_vectors=return_vectors, return_label_vectors=return_label_vectors)
@@ -171,6 +220,8 @@ def inference(
         context.server.require("label_set", argument="label_set")
         refuse("send either labels or label_set", labels=labels or None)
         common["label_set"] = label_set
+    if label_vectors is not None:
+        common["label_vectors"] = label_vectors
     columns: dict[str, Sequence[Any]] = {"texts": found}
     sets: Sequence[SentLabels] = [SentLabels((), {})] * len(found)
     if candidates_per_text is not None:

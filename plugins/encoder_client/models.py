@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, Unpack, get_args
 
-from encoder_client import embeddings, entities, rows
+from encoder_client import embeddings, entities, label_vectors, rows
 from encoder_client import similarity as scoring
 from encoder_client.async_client import AsyncClient
 from encoder_client.client import Client
@@ -102,6 +102,9 @@ class GLiNER(Model):
     predict_entities = method(entities.predict_entities)
     inference = method(entities.inference)
     batch_predict_entities = method(entities.batch_predict_entities)
+    encode_labels = method(label_vectors.encode_labels)
+    predict_with_embeds = method(label_vectors.predict_with_embeds)
+    batch_predict_with_embeds = method(label_vectors.batch_predict_with_embeds)
 
 
 class AsyncGLiNER(AsyncModel):
@@ -109,6 +112,9 @@ class AsyncGLiNER(AsyncModel):
 
     predict_entities = async_method(entities.predict_entities)
     inference = async_method(entities.inference)
+    encode_labels = async_method(label_vectors.encode_labels)
+    predict_with_embeds = async_method(label_vectors.predict_with_embeds)
+    batch_predict_with_embeds = async_method(label_vectors.batch_predict_with_embeds)
 
 
 class GLiNER2(Model):

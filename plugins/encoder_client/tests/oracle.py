@@ -58,6 +58,20 @@ def called(kind: str, folder: str, method: str, *arguments: Any, **options: Any)
     return getattr(_model(kind, folder), method)(*arguments, **options)
 
 
+def encoded_labels(folder: str, labels: Sequence[str]) -> Any:
+    """Return what ``encode_labels`` of a bi-encoder returns."""
+    model = _model("GLiNER", folder)
+    # what it pads each label to: a tokenizer that states no limit has one of 10^30
+    model.data_processor.labels_tokenizer.model_max_length = 64
+    return model.encode_labels(list(labels)).numpy()
+
+
+def with_embeds(folder: str, texts: Sequence[str], vectors: Any, labels: Any, **options: Any) -> Any:
+    """Return what ``batch_predict_with_embeds`` of a bi-encoder returns, one text at a time."""
+    model, given = _model("GLiNER", folder), torch.from_numpy(vectors)
+    return [model.batch_predict_with_embeds([text], given, labels, **options)[0] for text in texts]
+
+
 def merged(folder: str, texts: Sequence[str], factor: float) -> Any:
     """Return the rows of documents that ``HierarchicalTokenPooling`` has merged."""
     from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling

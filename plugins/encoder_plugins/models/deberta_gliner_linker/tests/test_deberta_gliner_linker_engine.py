@@ -12,6 +12,9 @@ import pytest
 import torch
 
 from encoder_checkpoints import gliner
+from encoder_checkpoints.original import original
+from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, LabelVectors
+from encoder_client.tests.scripted_server import Reply, ScriptedServer, refusal
 from encoder_plugins.artifact import label_sets
 from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.errors import InvalidRequest
@@ -296,3 +299,63 @@ def test_the_labels_of_sets_are_encoded_before_the_first_request_as_far_as_there
         assert [{name: value for name, value in entity.items() if name != "id"} for entity in answer] == expected
         assert model.forget_labels() == min(room, 1_009)
     assert model.started(ours, seconds=-1.0)[0] == "Label set catalogue: 0 of 8 labels are encoded; time was up"
+
+
+@pytest.fixture
+def server(both: tuple[TokenModel, Library]) -> Iterator[ScriptedServer]:
+    """What clients reach of the engine: at most 3 labels in one request for vectors, a limit that the client does not know."""
+    model, _ = both
+
+    def answer(data: Any) -> Reply:
+        try:
+            return Reply(200, {"data": model.answer(data, **({"labels": 3} if "encode" in data else {}))})
+        except InvalidRequest as error:
+            return refusal(400, str(error), error.param)
+
+    with ScriptedServer(PLUGIN, answer) as server:
+        yield server
+
+
+async def test_the_python_client_encodes_labels_and_finds_entities_with_their_vectors_as_the_library_does(
+    both: tuple[TokenModel, Library], server: ScriptedServer
+) -> None:
+    _, library = both
+    folder, oracle = str(library.folder), "encoder_client.tests.oracle"
+    theirs = original("gliner").call(f"{oracle}:encoded_labels", folder, LABELS)
+    with GLiNER(server.url, concurrency=1) as model:
+        vectors = model.encode_labels([*LABELS, LABELS[0]])
+        assert (vectors.shape, vectors.dtype.name, vectors.digest) == ((9, 96), "float32", DIGEST)
+        np.testing.assert_array_equal(vectors[8], vectors[0])
+        np.testing.assert_allclose(vectors[:8], theirs, rtol=0, atol=VECTOR)
+        kept, found = vectors[:8], 0
+        described = {label.upper(): label for label in LABELS}
+        for labels in (LABELS, described):
+            given: tuple[dict[str, Any], ...] = (
+                {"threshold": 0.2, "flat_ner": False, "multi_label": True},
+                {"threshold": 0.4},
+            )
+            for options in given:
+                expected = original("gliner").call(f"{oracle}:with_embeds", folder, TEXTS, theirs, labels, **options)
+                ours = model.batch_predict_with_embeds(TEXTS, kept, labels, batch_size=3, **options)
+                for mine, other in zip(ours, expected, strict=True):
+                    same(mine, other)
+                    found += len(other)
+                same(model.predict_with_embeds(TEXTS[0], kept, labels, **options), expected[0])
+        assert found > 50
+        # the vectors are what is scored, and only those of the same model
+        turned = model.predict_with_embeds(TEXTS[0], kept[::-1], LABELS, threshold=0.2)
+        (expected,) = original("gliner").call(
+            f"{oracle}:with_embeds", folder, TEXTS[:1], theirs[::-1].copy(), LABELS, threshold=0.2
+        )
+        same(turned, expected)
+        assert turned != model.predict_with_embeds(TEXTS[0], kept, LABELS, threshold=0.2)
+        with pytest.raises(InvalidRequestError, match="is served") as caught:
+            model.predict_with_embeds(TEXTS[0], LabelVectors(kept, "sha256:1"), LABELS)
+        assert caught.value.param == "data.label_vectors.digest"
+        with pytest.raises(InvalidRequestError, match="the label is blank") as caught:
+            model.encode_labels(["a", "b", "c", "d", " "], batch_size=2)
+        assert caught.value.param == "data.labels[4]"
+    async with AsyncGLiNER(server.url) as awaited:
+        assert np.array_equal(await awaited.encode_labels(LABELS[:2], batch_size=1), kept[:2])
+        same(await awaited.predict_with_embeds(TEXTS[0], kept[::-1], LABELS, threshold=0.2), turned)
+        same((await awaited.batch_predict_with_embeds(TEXTS[:1], kept[::-1], LABELS, threshold=0.2))[0], turned)
