@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from encoder_plugins.serving import interrupts
+
 # the operator's grace period must be longer
 LONGEST_SECONDS = 60.0
 # a client with an open connection may be about to send
@@ -46,6 +48,7 @@ class Drain:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, end)
         loop.add_signal_handler(signal.SIGINT, self._interrupt, end)
+        loop.add_signal_handler(interrupts.END_NOW, self._end_now, end)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -65,8 +68,12 @@ class Drain:
         # SIGTERM is not counted: vLLM sends it to its API servers after the first Ctrl-C, which they have got, too
         self._interrupts += 1
         if self._interrupts > 1:
-            end(True)
+            self._end_now(end)
         self._stop(end)
+
+    def _end_now(self, end: Callable[[bool], None]) -> None:
+        self.stopping = True
+        end(True)
 
     def _stop(self, end: Callable[[bool], None]) -> None:
         if not self.stopping:

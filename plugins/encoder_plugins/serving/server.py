@@ -17,12 +17,15 @@ def main() -> int:
     from vllm.logger import configure_logging_from_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    from encoder_plugins.serving import interrupts
     from encoder_plugins.serving.http.app import Application
 
     cli_env_setup()
     arguments = make_arg_parser(FlexibleArgumentParser(prog="encoder_plugins.serving.server")).parse_args()
     configure_logging_from_args(arguments)
     validate_parsed_serve_args(arguments)
+    if (arguments.api_server_count or 1) > 1:
+        interrupts.end_at_the_second()
     ServeSubcommand.cmd(arguments)
     # a signal ends several API servers by SystemExit: where they ended by themselves, they could not serve
     return 1 if Application.failed or (arguments.api_server_count or 1) > 1 else 0

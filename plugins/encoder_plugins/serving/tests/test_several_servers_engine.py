@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from encoder_checkpoints import samples
 from encoder_plugins import catalog
+from encoder_plugins.serving.command import SHUTDOWN_SECONDS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -161,6 +162,36 @@ async def test_two_servers_are_one_to_their_clients(served: tuple[str, subproces
     assert set(answers) == {200, 503}
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(None, process.wait, 90) == 0
+
+
+async def test_a_second_interrupt_ends_all_processes_and_requests_at_once(
+    served: tuple[str, subprocess.Popen[bytes]],
+) -> None:
+    url, process = served
+    found = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "EngineCore"], capture_output=True)
+    engine = int(found.stdout)
+    # what waits for it would wait for a minute and more
+    os.kill(engine, signal.SIGSTOP)
+    async with httpx.AsyncClient(timeout=120) as first, httpx.AsyncClient(timeout=120) as second:
+        flying = [asyncio.create_task(session.post(f"{url}/pooling", json=BODY)) for session in (first, second)]
+        while (await numbers(url))["in_flight"] < len(flying):
+            await asyncio.sleep(0.05)
+        # as `docker run` passes Ctrl-C on: to the first process alone
+        process.send_signal(signal.SIGINT)
+        async with httpx.AsyncClient(timeout=120) as third:
+            while (await third.post(f"{url}/pooling", json={})).headers.get("connection") != "close":
+                await asyncio.sleep(0.05)
+        assert not any(task.done() for task in flying)
+        process.send_signal(signal.SIGINT)
+        for response in await asyncio.gather(*flying):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert "the server was stopped before it had answered" in response.text
+    ending = asyncio.get_running_loop().run_in_executor(None, process.wait, SHUTDOWN_SECONDS - 10)
+    assert await ending == 0
+    # what tidies up behind all others ends a moment later
+    async with asyncio.timeout(60):
+        while any(not state.startswith("Z") for state in family(process, "stat")):
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("served", [2], indirect=True)
