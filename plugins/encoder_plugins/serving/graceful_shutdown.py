@@ -12,12 +12,12 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from encoder_plugins.serving import interrupts
-
 # the operator's grace period must be longer
 LONGEST_SECONDS = 60.0
 # a client with an open connection may be about to send
 QUIET_SECONDS = 1.0
+# ends a server at once (`interrupts`); one that has not begun to serve, too, as it is the kernel's default
+END_NOW = signal.SIGUSR2
 # what vLLM calls the processes of an engine
 ENGINE_PROCESSES = ("EngineCore", "VllmWorker")
 
@@ -48,7 +48,7 @@ class Drain:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, end)
         loop.add_signal_handler(signal.SIGINT, self._interrupt, end)
-        loop.add_signal_handler(interrupts.END_NOW, self._end_now, end)
+        loop.add_signal_handler(END_NOW, self._end_now, end)
 
     @contextmanager
     def counting(self) -> Iterator[None]:

@@ -14,8 +14,8 @@ import socket
 import threading
 import time
 
-# ends an API server at once (`graceful_shutdown`); one that has not begun to serve, too, as it is the kernel's default
-END_NOW = signal.SIGUSR2
+from encoder_plugins.serving.graceful_shutdown import END_NOW
+
 # vLLM's names of the processes that answer clients
 API_SERVERS = "ApiServer"
 # seconds for API servers to answer that they were stopped

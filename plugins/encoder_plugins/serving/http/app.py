@@ -207,7 +207,13 @@ class Application:
             self._note_dead_engine(client)
             return message
 
-        await self._app(scope, receiving, send)
+        async def sending(message: Message) -> None:
+            if message["type"] == "lifespan.shutdown.failed" and isinstance(sys.exception(), asyncio.CancelledError):
+                # a server that ends at once waits for nothing; uvicorn would print the traceback of that
+                message = {"type": message["type"]}
+            await send(message)
+
+        await self._app(scope, receiving, sending)
 
     def _use(self, serving: Serving) -> None:
         self._serving = serving

@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from encoder_plugins.serving import settings
@@ -166,6 +167,33 @@ async def test_the_end_of_a_server_answers_what_is_still_in_flight(at_once: bool
     assert (await waiting).status_code == 503
     assert (vllm.state.server.should_exit, vllm.state.server.force_exit) == (True, at_once)
     assert server.engine.encoding == 0
+
+
+async def test_a_server_that_ends_at_once_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setattr(Application, "_start", AsyncMock())
+    server.application._app = Starlette()
+    sent: list[Message] = []
+    serving = asyncio.Event()
+
+    async def receive() -> Message:
+        if not sent:
+            return {"type": "lifespan.startup"}
+        serving.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    running = asyncio.create_task(
+        server.application({"type": "lifespan", "app": FakeVllm(errored=False)}, receive, send)
+    )
+    await serving.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sent == [{"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.failed"}]
 
 
 async def test_label_sets_are_encoded_before_the_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
