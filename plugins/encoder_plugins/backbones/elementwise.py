@@ -169,7 +169,7 @@ class RmsNorm(nn.Module):
         self.unit_offset = unit_offset
 
     def forward(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Normalise `[…, size]`, summed in float32; with a residual, return the normalised sum and the sum."""
+        """Normalise `[…, size]`, in float32; with a residual, return the normalised sum and the sum, rounded first as in transformers."""
         if residual is not None:
             hidden = hidden + residual
         # the kernel wants rows and weights of one dtype, and one more than a weight is not a number of 16 bits
