@@ -11,7 +11,7 @@ from encoder_client import progress
 from encoder_client.context import Context, refuse, require
 from encoder_client.errors import ArgumentError, TruncationWarning
 from encoder_client.server import json_of as json_of_answer
-from encoder_client.work import Answer, Batch, Item, Work, json_of, listed
+from encoder_client.work import Answer, Batch, Item, Work, first_of, json_of, listed
 
 Entity: TypeAlias = dict[str, Any]
 Labels: TypeAlias = str | Sequence[str] | Mapping[str, str] | Sequence[Sequence[str]] | Sequence[Mapping[str, str]]
@@ -92,7 +92,7 @@ def predict_entities(
         return_vectors=return_vectors,
         return_label_vectors=return_label_vectors,
     )
-    return Work(batches=found.batches, total=1, decode=found.decode, combine=lambda parts: found.combine(parts)[0])
+    return first_of(found)
 
 
 def inference(

@@ -14,7 +14,7 @@ from encoder_client.context import Context
 from encoder_client.entities import Entity, Overflow
 from encoder_client.errors import ArgumentError, InvalidAnswerError
 from encoder_client.server import json_of as json_of_answer
-from encoder_client.work import Answer, Batch, Item, Work, json_of, texts_of
+from encoder_client.work import Answer, Batch, Item, Work, first_of, json_of, texts_of
 
 _KIND = "the methods of bi-encoders"
 # a request with fewer labels may stay below the limits that stand behind it
@@ -205,7 +205,7 @@ def predict_with_embeds(
         return_vectors=return_vectors,
         return_label_vectors=return_label_vectors,
     )
-    return Work(batches=found.batches, total=1, decode=found.decode, combine=lambda parts: found.combine(parts)[0])
+    return first_of(found)
 
 
 def _sent(labels: Sequence[str], vectors: Any) -> Mapping[str, Any]:

@@ -138,6 +138,11 @@ class Work(Generic[T]):
             raise InvalidAnswerError(f"the answer has another shape: {type(error).__name__}: {error}") from error
 
 
+def first_of(work: Work[list[T]]) -> Work[T]:
+    """Return the call for the only item of ``work``, whose result is that item's."""
+    return Work(batches=work.batches, total=1, decode=work.decode, combine=lambda parts: work.combine(parts)[0])
+
+
 def json_of(value: Any, *, param: str) -> bytes:
     """Return ``value`` as JSON in UTF-8.
 

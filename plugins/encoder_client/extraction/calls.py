@@ -10,7 +10,7 @@ from encoder_client.errors import ArgumentError
 from encoder_client.extraction.results import Extracted, Shape, extracted
 from encoder_client.extraction.schema import schema_dict
 from encoder_client.server import json_of as json_of_answer
-from encoder_client.work import Answer, Batch, Item, Work, json_of, texts_of
+from encoder_client.work import Answer, Batch, Item, Work, first_of, json_of, texts_of
 
 # a request with fewer texts may stay below the limits that stand behind these
 _DIVISIBLE = ("data.texts", "data.threshold")
@@ -80,7 +80,7 @@ def extract(
 ) -> Work[Extracted]:
     """Return what one text has of what ``schema`` names, as ``gliner2.GLiNER2.extract`` does; see ``batch_extract``."""
     options = (format_results, include_confidence, include_spans, max_len, overlap_policy)
-    return _only(batch_extract(context, _one(text), schema, 1, threshold, 0, *options))
+    return first_of(batch_extract(context, _one(text), schema, 1, threshold, 0, *options))
 
 
 def batch_extract_long(
@@ -132,7 +132,7 @@ def extract_long(
 ) -> Work[Extracted]:
     """Return what one text of any length has of what ``schema`` names; see ``batch_extract_long``."""
     options = (format_results, include_confidence, include_spans, chunk_size, chunk_overlap, overlap_policy)
-    return _only(batch_extract_long(context, _one(text), schema, batch_size, threshold, num_workers, *options))
+    return first_of(batch_extract_long(context, _one(text), schema, batch_size, threshold, num_workers, *options))
 
 
 def _planned(
@@ -189,7 +189,3 @@ def _one(text: Any) -> list[str]:
     if not isinstance(text, str):
         raise ArgumentError(f"it is {type(text).__name__}, not a text", param="text")
     return [text]
-
-
-def _only(work: Work[list[Extracted]]) -> Work[Extracted]:
-    return Work(batches=work.batches, total=1, decode=work.decode, combine=lambda parts: work.combine(parts)[0])

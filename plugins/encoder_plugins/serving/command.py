@@ -43,7 +43,7 @@ READY_SECONDS = 600
 # seconds; with vLLM's own 5, a client's next POST often meets a connection that is being closed
 KEEP_ALIVE = "75"
 
-# of freed memory that an engine on a CPU keeps, above what a step hands from layer to layer
+# free memory that an engine on a CPU keeps, and the size from which a block is mapped by itself: more than a layer hands to the next
 KEPT_BYTES = str(1 << 30)
 
 # longest drain, and what vLLM needs to end after it; the operator's grace period must be longer

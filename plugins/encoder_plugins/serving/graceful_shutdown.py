@@ -16,7 +16,7 @@ from contextlib import contextmanager
 LONGEST_SECONDS = 60.0
 # a client with an open connection may be about to send
 QUIET_SECONDS = 1.0
-# ends a server at once (`interrupts`); one that has not begun to serve, too, as it is the kernel's default
+# ends a server at once (`interrupts`); one that has no handler yet is ended by the kernel's default action
 END_NOW = signal.SIGUSR2
 # what vLLM calls the processes of an engine
 ENGINE_PROCESSES = ("EngineCore", "VllmWorker")

@@ -22,7 +22,7 @@ API_SERVERS = "ApiServer"
 ANSWER_SECONDS = 5.0
 
 
-def end_at_the_second() -> None:
+def end_at_second_interrupt() -> None:
     """Watch the signals of this process from now on, whichever handlers it sets."""
     receiving, sending = socket.socketpair()
     sending.setblocking(False)

@@ -25,7 +25,7 @@ def main() -> int:
     configure_logging_from_args(arguments)
     validate_parsed_serve_args(arguments)
     if (arguments.api_server_count or 1) > 1:
-        interrupts.end_at_the_second()
+        interrupts.end_at_second_interrupt()
     ServeSubcommand.cmd(arguments)
     # a signal ends several API servers by SystemExit: where they ended by themselves, they could not serve
     return 1 if Application.failed or (arguments.api_server_count or 1) > 1 else 0

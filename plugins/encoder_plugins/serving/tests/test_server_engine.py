@@ -29,7 +29,7 @@ LONG = {"data": {"texts": ["word " * 250] * 32}}
 MOST_GROWTH = 192 << 20
 # of three requests; ten times as many where the C library gives back to the system what a step used
 MOST_FAULTS = 30_000
-# a large request that holds the event loop does so each time, for longer than this; a machine that stops for so long does not, so that one of the rounds is enough
+# a large request that holds the event loop does so in every round, for longer than this; a machine that stands still once does not
 MOST_WAIT_SECONDS, ROUNDS = 2.0, 4
 KEY = {"authorization": "Bearer secret"}
 
