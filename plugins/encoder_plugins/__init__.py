@@ -1,6 +1,6 @@
 """Encoder families for vLLM: what it serves natively and what our own models add, behind one IO processor.
 
-This module holds vLLM's two entry points. vLLM calls them in every process it starts, more than once,
+This module holds vLLM's three entry points. vLLM calls them in every process it starts, more than once,
 before a device is chosen: they import no torch, touch no device, and do nothing that a second call would repeat.
 ``VLLM_PLUGINS`` (vLLM's allow-list; ours is ``encoder``) decides whether they are called at all, and
 ``ENCODER_PLUGINS_DISABLED`` (ours) what they do: ``1`` turns every plugin off, names with commas between only those.
@@ -63,3 +63,15 @@ def io_processor() -> str | None:
     ):
         return None
     return "encoder_plugins.serving.io_processor.EncoderIOProcessor"
+
+
+def platform() -> str | None:
+    """Return the qualified name of the platform class for a server whose engine is forked (platform plugin).
+
+    None, with which vLLM chooses among its own classes, in every other process.
+    """
+    import os
+
+    from encoder_plugins.serving import settings
+
+    return "encoder_plugins.serving.cpu_platform.ForkingCpuPlatform" if os.environ.get(settings.FORKED) == "1" else None

@@ -26,6 +26,7 @@ from encoder_plugins.plugin import Plugin
 ENTRY_POINTS: Mapping[str, tuple[str, str]] = {
     "vllm.general_plugins": ("encoder", "encoder_plugins:register"),
     "vllm.io_processor_plugins": ("encoder", "encoder_plugins:io_processor"),
+    "vllm.platform_plugins": ("encoder", "encoder_plugins:platform"),
 }
 # vLLM refuses to start with less
 SHARED_MEMORY_BYTES = 128 << 20
@@ -44,7 +45,7 @@ class Facts:
         cuda: The GPUs that torch can use, by name.
         devices: NVIDIA's devices below ``/dev``.
         libraries: Shared libraries that vLLM's CPU build loads, and whether they are there.
-        entry_points: Our two groups, and what ``encoder`` in each refers to.
+        entry_points: Our three groups, and what ``encoder`` in each refers to.
         allowed: ``VLLM_PLUGINS``; None where it is not set.
         plugins: Every plugin's architecture; None where vLLM's own classes serve.
         registered: Our architectures that vLLM knows after it called its plugins.
@@ -159,7 +160,7 @@ def render(facts: Facts, findings: Sequence[Finding]) -> str:
         *((name, facts.packages[name] or "missing") for name in SHOWN),
         ("accelerator", ", ".join(facts.cuda) or "CPU"),
         ("/dev/shm", "missing" if facts.shared_memory is None else f"{facts.shared_memory >> 20} MiB free"),
-        ("entry points", ", ".join(f"{group} {value or 'missing'}" for group, value in facts.entry_points.items())),
+        ("entry points", ", ".join(value or f"{group} missing" for group, value in facts.entry_points.items())),
         ("VLLM_PLUGINS", "not set: every installed plugin" if facts.allowed is None else facts.allowed),
     ]
     lines = [f"{name:13s} {text}" for name, text in rows]

@@ -268,6 +268,7 @@ def environment(
         if tuning.api_servers == 1:
             # the engine's process does the work itself, instead of starting a worker process for it
             ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+            ours[settings.FORKED] = "1"
     return ours | dict(given) | {settings.VARIABLE: serving.encode()}
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 VARIABLE = "ENCODER_SERVING"
+# 1 where the engine's process is forked from the server (``cpu_platform``)
+FORKED = "ENCODER_FORKED_ENGINE"
 
 
 class CountersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

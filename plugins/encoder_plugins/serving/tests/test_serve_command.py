@@ -185,9 +185,10 @@ def test_a_single_server_needs_none_of_that() -> None:
 
 
 def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> None:
-    assert serve.environment({}, service(), SINGLE, 8, SETTINGS)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    single = serve.environment({}, service(), SINGLE, 8, SETTINGS)
+    assert (single["VLLM_ENABLE_V1_MULTIPROCESSING"], single[settings.FORKED]) == ("0", "1")
     several = serve.environment({}, service(), Tuning(engines=2, api_servers=2), 8, SETTINGS)
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in several
+    assert not {"VLLM_ENABLE_V1_MULTIPROCESSING", settings.FORKED} & set(several)
     assert several["OMP_NUM_THREADS"] == "4"
 
 
