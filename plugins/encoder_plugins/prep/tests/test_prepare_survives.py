@@ -37,15 +37,18 @@ def visible(volume: Path) -> list[str]:
 
 
 @pytest.mark.complaint(2)
-@pytest.mark.parametrize("phase", ["listing", "download", "reference", "seal", "publish", "clean"])
-def test_a_killed_prep_leaves_nothing_visible_and_the_next_one_finishes(tmp_path: Path, hub: Any, phase: str) -> None:
-    output = tmp_path / "volume" / "key"
-    assert subprocess.run(dying(output, hub, phase), check=False).returncode == -signal.SIGKILL
+@pytest.mark.parametrize("phase", ["download", "publish", "clean"])
+def test_a_killed_prep_leaves_nothing_visible_and_the_next_one_finishes(
+    requested: Requested, progress: Progress, hub: Any, phase: str
+) -> None:
+    # each write of a folder's preparation is tried in test_prepare_meets_every_fault.py; these come from a hub
+    request = requested()
+    assert subprocess.run(dying(request.output, hub, phase), check=False).returncode == -signal.SIGKILL
     # after the rename, the artifact is there and whole; before it, nothing is
-    assert visible(output.parent) == (["key"] if phase == "clean" else [])
-    again = subprocess.run(dying(output, hub, "never"), capture_output=True, text=True, check=True)
-    assert manifest.verify(output).digest == again.stdout.strip()
-    assert not (output.parent / ".staging").exists()
+    assert visible(request.output.parent) == (["key"] if phase == "clean" else [])
+    prepared = prepare(request, progress)
+    assert manifest.verify(request.output).digest == prepared.digest
+    assert not (request.output.parent / ".staging").exists()
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
