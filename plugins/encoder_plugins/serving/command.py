@@ -264,11 +264,12 @@ def environment(
             "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
             # GiB; encoders keep nothing, decoder backbones a request's keys and values
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            # the engine's process does the work itself, instead of starting a worker process for it
+            settings.FORKED: "1",
         }
         if tuning.api_servers == 1:
-            # the engine's process does the work itself, instead of starting a worker process for it
+            # the same of vLLM's own
             ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-            ours[settings.FORKED] = "1"
     return ours | dict(given) | {settings.VARIABLE: serving.encode()}
 
 

@@ -1,8 +1,8 @@
 """vLLM's CPU platform, where the engine's process is forked from the server instead of started anew.
 
-On a CPU vLLM starts every process anew, because its worker processes bind their threads to cores while they import torch. An engine without
-worker processes has nothing to bind, and would only import vLLM a second time, which takes most of a start. On a GPU vLLM forks.
-The server has computed nothing when it forks, so that no thread of OpenMP's is lost.
+On a CPU vLLM gives each engine a worker process, and starts every process anew, because workers bind their threads to cores while they import
+torch. `serve` has them bind nothing, so that an engine computes in its own process; starting that anew would only import vLLM a second time, which
+takes most of a start. On a GPU vLLM forks. The server has computed nothing when it forks, so that no thread of OpenMP's is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ class ForkingCpuPlatform(CpuPlatform):  # type: ignore[misc]
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
-        """Let the engine's process be forked, unless it starts workers (tensor parallelism, or an executor of the user's)."""
+        """Let an engine of one rank compute in its own process, forked; several ranks, or an executor of the user's, start workers."""
+        parallel = vllm_config.parallel_config
+        alone = parallel.distributed_executor_backend == "uni"
         super().check_and_update_config(vllm_config)
-        if vllm_config.parallel_config.distributed_executor_backend == "uni":
+        if alone:
+            parallel.distributed_executor_backend = "uni"
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"

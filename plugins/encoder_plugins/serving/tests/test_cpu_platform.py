@@ -25,12 +25,13 @@ def test_an_engine_without_workers_is_forked(executor: str, method: str, monkeyp
 
     def vllms(cls: type, config: Any) -> None:
         os.environ[METHOD] = "spawn"
+        config.parallel_config.distributed_executor_backend = "mp"
 
     monkeypatch.setenv(METHOD, "")
     monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(vllms))
     config: Any = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=executor))
     ForkingCpuPlatform.check_and_update_config(config)
-    assert os.environ[METHOD] == method
+    assert (os.environ[METHOD], config.parallel_config.distributed_executor_backend) == (method, executor)
 
 
 @pytest.mark.parametrize("value", [None, "0", "1"])
