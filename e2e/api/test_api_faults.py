@@ -52,8 +52,9 @@ def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault 
     "fault",
     [
         pytest.param(some(409, 3), id="409"),
-        pytest.param(some(429, 4, headers={"Retry-After": "1"}), id="429"),
-        pytest.param(some(500, 3), id="500"),
+        # what the workqueue does after each of them is tested with it
+        pytest.param(some(429, 4, headers={"Retry-After": "1"}), id="429", marks=pytest.mark.soak),
+        pytest.param(some(500, 3), id="500", marks=pytest.mark.soak),
         pytest.param(some(500, 4, after=True), id="500-after-the-write"),
         pytest.param(some(0, 1, seconds=0.3), id="slow"),
     ],
@@ -156,8 +157,11 @@ def test_nothing_of_kopf_is_left_on_any_object(scene: Scene, operator: OperatorP
 # each life makes two writes: in one case they end after the second, fourth … write of all, in the other after the first, third …
 @pytest.mark.parametrize(
     ("hook", "first", "later"),
-    [("ENCODER_CRASH_BEFORE_WRITE", "3", "3"), ("ENCODER_CRASH_AFTER_WRITE", "1", "2")],
-    ids=["before", "after"],
+    [
+        # before a write is what is behind the write before it, but for the first
+        pytest.param("ENCODER_CRASH_BEFORE_WRITE", "3", "3", id="before", marks=pytest.mark.soak),
+        pytest.param("ENCODER_CRASH_AFTER_WRITE", "1", "2", id="after"),
+    ],
 )
 @pytest.mark.fault(
     "the operator is killed before or after any single write",

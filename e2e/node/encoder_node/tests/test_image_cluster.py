@@ -143,8 +143,16 @@ REFERENCE = (
     [
         (ENGINE, ["encoder-plugins", "list"], PLUGIN),
         *(
-            (f"prep-{plugin.name}", ["/opt/reference/bin/python", "-c", REFERENCE, plugin.name], "finds record")
-            for plugin in {plugin.reference_library: plugin for plugin in catalog.plugins().values()}.values()
+            pytest.param(
+                f"prep-{plugin.name}",
+                ["/opt/reference/bin/python", "-c", REFERENCE, plugin.name],
+                "finds record",
+                # all of them record in test_every_plugin_answers.py
+                marks=[pytest.mark.soak] if number else [],
+            )
+            for number, plugin in enumerate(
+                {plugin.reference_library: plugin for plugin in catalog.plugins().values()}.values()
+            )
         ),
         ("operator", ["encoder-plugins", "list"], PLUGIN),
         (
@@ -196,6 +204,7 @@ def test_a_second_run_changes_nothing(cluster: NodeCluster, provided: Mapping[st
     assert images.provide(cluster, context=frozen) == provided
 
 
+@pytest.mark.soak
 def test_change_of_our_code_moves_no_large_layer(
     cluster: NodeCluster, provided: Mapping[str, str], checkout: Path
 ) -> None:

@@ -295,8 +295,8 @@ def test_a_prep_from_a_bucket_meets_a_fault_at_any_write(
     memory: Path, store: ObjectStore, client: Any, fault: str
 ) -> None:
     credentials = [store.access_key, store.secret_key]
-    # every fourth: the rest is what a folder meets
-    found = every_write(fault, SOURCE, memory, endpoint=store.address, credentials=credentials, step=4)
+    # every ninth: the rest is what a folder meets
+    found = every_write(fault, SOURCE, memory, endpoint=store.address, credentials=credentials, step=9)
     assert found["calls"]["write"] > 20
 
 
