@@ -2,7 +2,10 @@
 
 On a CPU vLLM gives each engine a worker process, and starts every process anew, because workers bind their threads to cores while they import
 torch. `serve` has them bind nothing, so that an engine computes in its own process; starting that anew would only import vLLM a second time, which
-takes most of a start. On a GPU vLLM forks. The server has computed nothing when it forks, so that no thread of OpenMP's is lost.
+takes most of a start. On a GPU vLLM forks.
+
+A process that has computed with several threads must not be forked: the child would wait for OpenMP's threads, which it does not have. A server of
+images does so before it starts its engine, to learn how many tokens an image has; one of texts only reads configurations.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ class ForkingCpuPlatform(CpuPlatform):  # type: ignore[misc]
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
-        """Let an engine of one rank compute in its own process, forked; several ranks, or an executor of the user's, start workers."""
+        """Let an engine of texts and one rank compute in its own process, forked; the others start as vLLM starts them."""
         parallel = vllm_config.parallel_config
-        alone = parallel.distributed_executor_backend == "uni"
+        alone = parallel.distributed_executor_backend == "uni" and not vllm_config.model_config.is_multimodal_model
         super().check_and_update_config(vllm_config)
         if alone:
             parallel.distributed_executor_backend = "uni"

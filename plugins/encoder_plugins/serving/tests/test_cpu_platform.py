@@ -17,8 +17,13 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("executor", "method"), [("uni", "fork"), ("mp", "spawn")])
-def test_an_engine_without_workers_is_forked(executor: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("requested", "images", "executor", "method"),
+    [("uni", False, "uni", "fork"), ("mp", False, "mp", "spawn"), ("uni", True, "mp", "spawn")],
+)
+def test_an_engine_of_texts_without_workers_is_forked(
+    requested: str, images: bool, executor: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from vllm.platforms.cpu import CpuPlatform
 
     from encoder_plugins.serving.cpu_platform import ForkingCpuPlatform
@@ -29,7 +34,10 @@ def test_an_engine_without_workers_is_forked(executor: str, method: str, monkeyp
 
     monkeypatch.setenv(METHOD, "")
     monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(vllms))
-    config: Any = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=executor))
+    config: Any = SimpleNamespace(
+        parallel_config=SimpleNamespace(distributed_executor_backend=requested),
+        model_config=SimpleNamespace(is_multimodal_model=images),
+    )
     ForkingCpuPlatform.check_and_update_config(config)
     assert (os.environ[METHOD], config.parallel_config.distributed_executor_backend) == (method, executor)
 
