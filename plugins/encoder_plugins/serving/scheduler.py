@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
-from encoder_plugins.serving import steps
+from encoder_plugins.serving import graceful_shutdown, settings, steps
 
 
 class ShortStepScheduler(Scheduler):  # type: ignore[misc]
@@ -20,6 +21,9 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take what vLLM's scheduler takes."""
         super().__init__(*args, **kwargs)
+        if settings.VARIABLE in os.environ:
+            # in a process that was forked, vLLM has set its handlers and calls no plugin again
+            graceful_shutdown.leave_interrupts_to_the_server()
         self._most: int = self.max_num_scheduled_tokens
         device = self.vllm_config.device_config.device_type
         self._enough = steps.ENOUGH_TOKENS.get(device, self._most)
