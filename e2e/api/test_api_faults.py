@@ -52,7 +52,7 @@ def some(status: int, every: int, **more: object) -> Callable[[str, str], Fault 
     "fault",
     [
         pytest.param(some(409, 3), id="409"),
-        # what the workqueue does after each of them is tested with it
+        # each status has unit tests: client/tests/test_client.py, controller/tests/test_workqueue.py
         pytest.param(some(429, 4, headers={"Retry-After": "1"}), id="429", marks=pytest.mark.soak),
         pytest.param(some(500, 3), id="500", marks=pytest.mark.soak),
         pytest.param(some(500, 4, after=True), id="500-after-the-write"),
@@ -158,7 +158,7 @@ def test_nothing_of_kopf_is_left_on_any_object(scene: Scene, operator: OperatorP
 @pytest.mark.parametrize(
     ("hook", "first", "later"),
     [
-        # before a write is what is behind the write before it, but for the first
+        # killed before a write leaves what killed after the write before it leaves
         pytest.param("ENCODER_CRASH_BEFORE_WRITE", "3", "3", id="before", marks=pytest.mark.soak),
         pytest.param("ENCODER_CRASH_AFTER_WRITE", "1", "2", id="after"),
     ],

@@ -264,11 +264,11 @@ def environment(
             "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
             # GiB; encoders keep nothing, decoder backbones a request's keys and values
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            # the engine's process does the work itself, instead of starting a worker process for it
+            # the engine of a model of texts starts no worker process, and is forked from the server (`cpu_platform`)
             settings.FORKED: "1",
         }
         if tuning.api_servers == 1:
-            # the same of vLLM's own
+            # that of a model of images starts no worker process either
             ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     return ours | dict(given) | {settings.VARIABLE: serving.encode()}
 
