@@ -132,6 +132,8 @@ class ScriptedServer:
                     server.received.append(Received(self.path, headers, data, len(content), port))
                 try:
                     reply = server.handler(data)
+                except Exception as error:  # a closed connection would hide which it was
+                    reply = refusal(500, f"the handler raised {error!r}")
                 finally:
                     with lock:
                         in_flight -= 1
