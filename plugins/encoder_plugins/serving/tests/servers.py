@@ -64,6 +64,24 @@ class Server:
         return found
 
 
+def event_loop_share(server: Server, body: Any) -> float:
+    """Return which part of the processor time of a request the event loop took, of what the server's first process took for it.
+
+    The engine's process is not counted. The server needs ``TOKENIZERS_PARALLELISM=false`` in its environment: else a tokenizer computes in
+    threads of its own, for which the thread that called it waits.
+    """
+    process = Path("/proc", str(server.process.pid))
+
+    def seconds(path: Path) -> float:
+        fields = path.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    loop = process / "task" / process.name / "stat"
+    before = seconds(loop), seconds(process / "stat")
+    assert server.post(body).status_code == 200
+    return (seconds(loop) - before[0]) / (seconds(process / "stat") - before[1])
+
+
 def prepare(plugin: str, source: Path, output: Path, *arguments: str) -> Path:
     """Prepare a checkpoint by the command of the prep image, in this process."""
     with by_workers(), warnings.catch_warnings():

@@ -29,8 +29,6 @@ LONG = {"data": {"texts": ["word " * 250] * 32}}
 MOST_GROWTH = 192 << 20
 # of three requests; ten times as many where the C library gives back to the system what a step used
 MOST_FAULTS = 30_000
-# of the time that the largest request takes; one that holds the event loop does so in every round, and a machine that stands still does not
-MOST_WAIT, ROUNDS = 1 / 8, 4
 KEY = {"authorization": "Bearer secret"}
 
 
@@ -203,27 +201,6 @@ def test_a_browser_may_send_requests_from_an_allowed_origin(server: Server) -> N
     assert answer.headers["access-control-allow-origin"] == "http://page"
     other = server.post({"data": {"text": "a"}}, origin="http://other")
     assert "access-control-allow-origin" not in other.headers
-
-
-def longest_wait(server: Server, large: dict[str, object]) -> float:
-    """The time that the slowest of the probes took while such a request was answered, over the time of its answer."""
-    waits: list[float] = []
-    start = time.monotonic()
-    with ThreadPoolExecutor(1) as clients:
-        flying = clients.submit(server.post, large)
-        while not flying.done():
-            begin = time.monotonic()
-            assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
-            waits.append(time.monotonic() - begin)
-        assert flying.result().status_code == 200
-    assert len(waits) >= 5
-    return max(waits) / (time.monotonic() - start)
-
-
-def test_the_largest_request_delays_neither_probes_nor_small_ones(server: Server) -> None:
-    # as many characters as a request may have, in a body near its limit
-    texts = ["".join(f"w{number:x} " for number in range(start, start + 3_200))[:15_600] for start in range(256)]
-    assert any(longest_wait(server, {"data": {"texts": texts}}) < MOST_WAIT for _ in range(ROUNDS))
 
 
 def test_what_a_step_needs_is_kept_for_the_next(server: Server) -> None:

@@ -54,6 +54,10 @@ DOCUMENTS = [
     for number in range(1000)
 ]
 FEW = DOCUMENTS[3:60:7]
+# nearly as many characters as a text may have, most of which are cut off
+LONG = " ".join(WORDS * 200)
+# 0.05 to 0.16 on a busy machine, 0.95 and more of what is computed in the event loop
+MOST_OF_THE_LOOP = 0.4
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +68,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(published: Path) -> Iterator[Server]:
     artifact = servers.prepare("moderncolbert", published, published.parent / ("a" * 64))
-    with servers.running(artifact, name="colbert") as started:
-        yield started
+    with pytest.MonkeyPatch.context() as environment:
+        # a thread that tokenises takes its time itself, so that it can be seen which
+        environment.setenv("TOKENIZERS_PARALLELISM", "false")
+        with servers.running(artifact, name="colbert") as started:
+            yield started
 
 
 @pytest.fixture
@@ -95,6 +102,18 @@ def test_a_thousand_documents_are_ranked_as_by_the_library(server: Server, publi
         assert left_out.max() <= found["scores"][-1] * (1 + 1e-5)
         assert found["scores"] == sorted(found["scores"], reverse=True)
     assert server.refusal(queries=QUERIES, documents=[*DOCUMENTS, "one more"])["param"] == "data.documents"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # tokenised when the body is read, and while the engine computes what comes before
+        {"texts": [LONG] * 64, "input_type": "document", "encoding": "bytes"},
+        {"query": LONG, "documents": [LONG] * 200},
+    ],
+)
+def test_the_event_loop_stays_free_for_probes_and_other_requests(server: Server, data: dict[str, Any]) -> None:
+    assert servers.event_loop_share(server, {"data": data}) < MOST_OF_THE_LOOP
 
 
 def test_scores_do_not_depend_on_the_other_documents(server: Server) -> None:
