@@ -68,6 +68,13 @@ def page_faults(server: Server) -> int:
     )
 
 
+def engine_of(server: Server) -> int:
+    """The engine's process."""
+    found = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "EngineCore"], capture_output=True)
+    (engine,) = map(int, found.stdout.split())
+    return engine
+
+
 def nothing_in_flight(server: Server) -> bool:
     ours, engine = server.metrics("encoder_serving_"), server.metrics("vllm:num_requests_")
     return ours["in_flight"] == 0 and engine["running"] == engine["waiting"] == 0
@@ -114,6 +121,12 @@ def test_aborted_requests_leave_memory_and_queues_as_they_were(server: Server) -
 @pytest.mark.timeout(3600)
 def test_ten_thousand_aborted_requests_leave_memory_and_queues_as_they_were(server: Server) -> None:
     aborted_requests_leave_nothing(server, MANY)
+
+
+def test_the_engine_is_forked_and_does_not_import_vllm_again(server: Server) -> None:
+    # the kernel gives each program that starts other addresses, which a forked process keeps
+    ours, engine = (Path(f"/proc/{process}/auxv").read_bytes() for process in (server.process.pid, engine_of(server)))
+    assert ours == engine
 
 
 def test_headers_that_do_not_end_close_the_connection(server: Server) -> None:
@@ -221,9 +234,7 @@ def test_too_many_are_sent_away_and_a_server_whose_engine_dies_ends_with_a_failu
         flying = clients.submit(small.post, LONG)
         while nothing_in_flight(small):
             time.sleep(0.02)
-        found = subprocess.run(["pgrep", "-P", str(small.process.pid), "-f", "EngineCore"], capture_output=True)
-        (engine,) = map(int, found.stdout.split())
-        os.kill(engine, signal.SIGKILL)
+        os.kill(engine_of(small), signal.SIGKILL)
         assert flying.result().status_code == 503
         assert small.process.wait(60) not in (0, None)
 
