@@ -70,6 +70,17 @@ def test_a_port_on_which_another_server_listens_is_refused(shared: bool) -> None
     host.check_port(port)
 
 
+def test_a_server_listens_again_where_one_has_ended_a_moment_ago() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ended:
+        port = ended.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            connection, _ = ended.accept()
+            # the side that closes first keeps the connection for a while
+            connection.close()
+            assert client.recv(1) == b""
+    host.check_port(port)
+
+
 def test_a_port_that_cannot_be_is_refused() -> None:
     with pytest.raises(NotServable, match=r"--port 99999: .*65535"):
         host.check_port(99999)
