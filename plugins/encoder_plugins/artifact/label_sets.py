@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,13 +132,24 @@ def _entries(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 def _json(content: bytes, where: str) -> Any:
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        return json.loads(
+            content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_of_different_keys
+        )
     except (ValueError, RecursionError) as error:
         raise Unsupported(f"{where} is not valid JSON: {error}"[:200]) from None
 
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not valid JSON")
+
+
+def _object_of_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of a key that is there twice, the parser would take the last value without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice[:_SHOWN]!r} is there twice")
+    return found
 
 
 def _label(entry: Any, where: str) -> Label:

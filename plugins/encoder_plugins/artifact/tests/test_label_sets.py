@@ -49,6 +49,8 @@ def test_every_form_becomes_the_same_file(content: str, tmp_path: Path) -> None:
         ('{"id": "a"}', "line 1 is neither a text nor an object with a label"),
         ('"a"\n["b"]', "line 2 is neither a text nor an object with a label"),
         ('{"label": "a", "text": "b"}', "line 1 has 'text'; there is: label, id"),
+        ('"a"\n{"label": "b", "label": "c"}', "line 2 is not valid JSON: the key 'label' is there twice"),
+        ('[{"id": "1", "label": "a", "id": "2"}]', "is not valid JSON: the key 'id' is there twice"),
         (json.dumps("x" * 257), "line 1: the label has 257 characters; the limit is 256"),
         (json.dumps({"label": "a", "id": "x" * 257}), "line 1: the id has 257 characters; the limit is 256"),
         ('"\\ud800"', "line 1: the label is not valid Unicode"),
