@@ -8,8 +8,11 @@ Standard library only: the command line, prep and servers import it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -56,6 +59,29 @@ def check_name(name: str) -> None:
         )
 
 
+def check_file(path: Path, name: str) -> None:
+    """Refuse what need not be read to be refused. A pipe or a device may have no end, and its content is gone when it was read.
+
+    Args:
+        path: A user's file.
+        name: What the set is called, for messages.
+
+    Raises:
+        SourceFileNotFound: There is no such file.
+        Unsupported: It is not a regular file, or too large.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise SourceFileNotFound(f"label set {name}: cannot read {path}: {error.strerror}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise SourceFileNotFound(f"label set {name}: cannot read {path}: {os.strerror(errno.EISDIR)}")
+    if not stat.S_ISREG(found.st_mode):
+        raise Unsupported(f"label set {name}: {path} is not a regular file: write its content to one")
+    if found.st_size > MOST_BYTES:
+        raise Unsupported(f"label set {name}: {found.st_size} bytes; the limit is {MOST_BYTES}")
+
+
 def parse(path: Path, name: str) -> Iterator[Label]:
     """Yield the labels of a user's file, in order.
 
@@ -65,14 +91,9 @@ def parse(path: Path, name: str) -> Iterator[Label]:
 
     Raises:
         SourceFileNotFound: There is no such file.
-        Unsupported: It is not a label set, or too large. The message names the line, or the entry of a JSON list.
+        Unsupported: It is not a label set, or what ``check_file`` refuses. The message names the line, or the entry of a JSON list.
     """
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise SourceFileNotFound(f"label set {name}: cannot read {path}: {error.strerror}") from error
-    if size > MOST_BYTES:
-        raise Unsupported(f"label set {name}: {size} bytes; the limit is {MOST_BYTES}")
+    check_file(path, name)
     ids: dict[str, int] = {}
     texts: dict[str, int] = {}
     unit = "line"

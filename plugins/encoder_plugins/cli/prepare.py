@@ -14,6 +14,7 @@ from pathlib import Path
 
 from encoder_plugins import catalog, parameters
 from encoder_plugins.artifact import cases as inputs
+from encoder_plugins.artifact import label_sets
 from encoder_plugins.errors import AuthFailed, PrepareError, SourceFileNotFound, Transient, UnknownPlugin, Unsupported
 from encoder_plugins.prep import progress
 from encoder_plugins.prep.checksums import sha256_of
@@ -210,6 +211,7 @@ def _label_sets(texts: Sequence[str]) -> tuple[LabelSetSource, ...]:
 
 
 def _sha256(name: str, file: Path) -> str:
+    label_sets.check_file(file, name)
     try:
         return sha256_of(file)
     except OSError as error:

@@ -51,6 +51,7 @@ class LabelSets:
             progress.start("listing", message=f"label set {wanted.name}")
             file = self._fetched(wanted, progress) if "://" in wanted.source else Path(wanted.source)
             found = SourceFile(path=f"label set {wanted.name}", size=-1, sha256=wanted.sha256)
+            label_sets.check_file(file, wanted.name)
             try:
                 checksums.check(found, file)
             except OSError as error:

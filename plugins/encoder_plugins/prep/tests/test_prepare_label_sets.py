@@ -113,6 +113,16 @@ def test_a_set_that_cannot_be_served_is_refused_by_name(
     assert "cannot read" in refused(f"a={tmp_path}/none")
     assert "a URL needs its checksum" in refused("a=https://example.org/a.json")
     assert "is given twice" in refused(f"a={small}", f"a={small}")
+    # one without an end, and one that a second reader finds empty
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for endless in (pipe, Path("/dev/zero")):
+        assert refused(f"a={endless}") == refused(f"a={endless}@{'0' * 64}")
+        assert refused(f"a={endless}").startswith(f"label set a: {endless} is not a regular file")
+    # before it is hashed, for which this one would take an hour
+    with (large := tmp_path / "large").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    for given in (f"a={large}", f"a={large}@{'0' * 64}"):
+        assert refused(given) == "label set a: 1099511627776 bytes; the limit is 268435456"
     assert "expected NAME=FILE" in refused("a")
 
 
