@@ -203,8 +203,11 @@ def _label_sets(texts: Sequence[str]) -> tuple[LabelSetSource, ...]:
             raise Unsupported(f"--label-set {text}: expected NAME=FILE, NAME=FILE@SHA256 or NAME=URL@SHA256")
         if name in found:
             raise Unsupported(f"--label-set {name}: is given twice")
+        scheme, separator, _ = where.partition("://")
+        if separator and scheme.lower() not in {"http", "https"}:
+            raise Unsupported(f"--label-set {name}: a URL begins with http:// or https://, not {scheme}://")
         pinned = re.fullmatch(r"(.+)@([0-9a-f]{64})", where, re.DOTALL)
-        if pinned is None and "://" in where:
+        if pinned is None and separator:
             raise Unsupported(f"--label-set {name}: a URL needs its checksum: NAME=URL@SHA256")
         found[name] = LabelSetSource(name, *(pinned.groups() if pinned else (where, _sha256(name, Path(where)))))
     return tuple(found[name] for name in sorted(found))

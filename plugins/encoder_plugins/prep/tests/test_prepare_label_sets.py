@@ -112,6 +112,9 @@ def test_a_set_that_cannot_be_served_is_refused_by_name(
     assert "cannot read" in refused(f"a={tmp_path}/none@{'0' * 64}")
     assert "cannot read" in refused(f"a={tmp_path}/none")
     assert "a URL needs its checksum" in refused("a=https://example.org/a.json")
+    for scheme in ("s3", "ftp", "file"):
+        message = f"--label-set a: a URL begins with http:// or https://, not {scheme}://"
+        assert refused(f"a={scheme}://host/a.json@{'0' * 64}") == refused(f"a={scheme}://host/a.json") == message
     assert "is given twice" in refused(f"a={small}", f"a={small}")
     # one without an end, and one that a second reader finds empty
     os.mkfifo(pipe := tmp_path / "pipe")
