@@ -94,7 +94,9 @@ class LabelSets:
         from encoder_plugins.prep.sources.http import WebSource
 
         policy = RetryPolicy(stall_seconds=self._request.stall_seconds)
-        source = WebSource(wanted.source, wanted.sha256, staging=self._staging, policy=policy)
+        source = WebSource(
+            wanted.source, wanted.sha256, staging=self._staging, policy=policy, most_bytes=label_sets.MOST_BYTES
+        )
         try:
             file = SourceFile(path=f"label set {wanted.name}", size=-1, sha256=wanted.sha256)
             file = source.completed(file, progress)
@@ -104,7 +106,12 @@ class LabelSets:
             progress.start("download", max(file.size, 0), message=file.path)
             self._staging.partial.mkdir(exist_ok=True)
             target = self._staging.partial / wanted.sha256
-            source.fetch(file, target, progress)
+            try:
+                source.fetch(file, target, progress)
+            except Unsupported:
+                # no further attempt takes it
+                target.unlink(missing_ok=True)
+                raise
             return target
         finally:
             source.close()

@@ -36,8 +36,23 @@ _LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](\S.*)")
 class WebSource:
     """One address, whose content has the requested sha256."""
 
-    def __init__(self, address: str, sha256: str | None, *, staging: Staging, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        address: str,
+        sha256: str | None,
+        *,
+        staging: Staging,
+        policy: RetryPolicy,
+        most_bytes: int | None = None,
+    ) -> None:
         """Take an address.
+
+        Args:
+            address: The URL.
+            sha256: What its content must hash to.
+            staging: The preparation's folders.
+            policy: How requests are repeated.
+            most_bytes: A longer file is refused, at the latest when so much of it was received; None for no limit.
 
         Raises:
             Unsupported: It is not pinned, or carries a password.
@@ -49,6 +64,7 @@ class WebSource:
             raise Unsupported("the address must have a host, and neither user nor password")
         self._address, self._host, self._sha256 = address, parts.hostname, sha256
         self._staging = staging
+        self._most_bytes = most_bytes
         self._retries = Retries(policy)
         self._timeout = httpx.Timeout(policy.silence, connect=min(policy.silence, 30.0))
         self._client = httpx.Client(follow_redirects=True, timeout=self._timeout)
@@ -164,7 +180,16 @@ class WebSource:
             self._refuse(answer, file.path)
             partly = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
             # what is stored compressed may be sent as such, and its sha256 is of that
-            yield (start if partly else 0), answer.iter_raw()
+            begin = start if partly else 0
+            yield begin, self._bounded(answer.iter_raw(), begin, file.path)
+
+    def _bounded(self, chunks: Iterator[bytes], end: int, what: str) -> Iterator[bytes]:
+        """Yield the chunks of a file behind the byte ``end``; a server that reports no length may send them for ever."""
+        for chunk in chunks:
+            end += len(chunk)
+            if self._most_bytes is not None and end > self._most_bytes:
+                raise Unsupported(f"{what}: more than {self._most_bytes} bytes, the limit")
+            yield chunk
 
     def _url(self, file: SourceFile) -> str:
         """Name a file's address: of the document itself, or of a file beside the list."""

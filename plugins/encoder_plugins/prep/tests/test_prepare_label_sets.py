@@ -196,7 +196,7 @@ def test_sets_of_an_earlier_attempt_are_made_again_and_no_others(small: Path, tm
         assert sorted(sets.files) == list(names)
 
 
-def test_a_set_of_unknown_size_is_reported_without_one(
+def test_a_set_of_unknown_size_is_downloaded_up_to_the_limit_and_reported_without_one(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = list[dict[str, object]]()
@@ -205,8 +205,17 @@ def test_a_set_of_unknown_size_is_reported_without_one(
     with web_server.running(small.parent) as server:
         given = sources(f"a={server.address}/small.json@{sha256(small.read_bytes())}")
         of(tmp_path / "key", *given)[0].bring(Progress(lines.append))
-    (begun,) = [line for line in lines if line.get("message") == "label set a" and line["phase"] == "download"]
-    assert not begun.get("total")
+        (begun,) = [line for line in lines if line.get("message") == "label set a" and line["phase"] == "download"]
+        assert not begun.get("total")
+        # it may have no end
+        size = small.stat().st_size
+        monkeypatch.setattr(label_sets, "MOST_BYTES", size)
+        of(tmp_path / "just", *given)[0].bring(Progress(lines.append))
+        monkeypatch.setattr(label_sets, "MOST_BYTES", size - 1)
+        sets, staging = of(tmp_path / "other", *given)
+        with pytest.raises(Unsupported, match=f"label set a: more than {size - 1} bytes, the limit"):
+            sets.bring(Progress(lines.append))
+        assert list(staging.partial.iterdir()) == []
 
 
 def test_a_preparation_without_sets_seals_none_and_has_no_cases_of_them(tmp_path: Path) -> None:
