@@ -6,6 +6,7 @@ the OpenAPI document is made, too.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import threading
@@ -74,7 +75,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _invalid(str(error), body, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"not valid JSON: {error}", param="body") from None
+        raise _not_json(str(error), body) from None
     except RecursionError:
         raise InvalidRequest("the JSON is nested too deeply", param="body") from None
 
@@ -91,11 +92,11 @@ def encode(data: object, *, lora: str | None = None) -> bytes:
         infinite = _position(data, _is_not_finite, ("data",)) if b"null" in body else None
     except UnicodeEncodeError:
         path = _position(data, _has_surrogate, ("data",)) or ("data",)
-        raise InvalidRequest("the text holds a lone surrogate, which is not a character", param=_path(path)) from None
+        raise InvalidRequest(_SURROGATE, param=_path(path)) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
     if infinite is not None:
-        raise InvalidRequest("the number is not finite; JSON has neither NaN nor infinity", param=_path(infinite))
+        raise InvalidRequest(_NOT_FINITE, param=_path(infinite))
     return body
 
 
@@ -148,8 +149,27 @@ _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`"
 # what msgspec writes for a key of a mapping
 _ANY_KEY = "[...]"
 
-# bodies beyond this size are not checked again to find a key
+# bodies beyond this size are not read again to find a field
 _NAMED_BYTES = 1 << 18
+
+_SURROGATE = "the text holds a lone surrogate, which is not a character"
+_NOT_FINITE = "the number is not finite; JSON has neither NaN nor infinity"
+
+
+def _not_json(finding: str, body: bytes) -> InvalidRequest:
+    """Return msgspec's finding about a body that it cannot read, or the field whose value is all that JSON has not."""
+    if len(body) <= _NAMED_BYTES:
+        try:
+            # Python's own reader takes both
+            document = json.loads(body)
+            for is_wrong, what in ((_has_surrogate, _SURROGATE), (_is_not_finite, _NOT_FINITE)):
+                if (path := _position(document, is_wrong, ())) is not None:
+                    # keys are the client's, too
+                    where = _path(path).encode(errors="replace").decode()
+                    return InvalidRequest(what, param=where or "body")
+        except (ValueError, RecursionError):
+            pass  # it cannot read it, either
+    return InvalidRequest(f"not valid JSON: {finding}", param="body")
 
 
 def _invalid(message: str, body: bytes, kind: Any) -> InvalidRequest:
@@ -284,5 +304,5 @@ def _path(location: Sequence[str | int]) -> str:
     """Return a location as clients write it: ``("data", "texts", 3)`` is ``data.texts[3]``."""
     text = ""
     for step in location:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        text += f"[{step}]" if isinstance(step, int) else f".{step[:_LONGEST_NAME]}"
     return text.lstrip(".")

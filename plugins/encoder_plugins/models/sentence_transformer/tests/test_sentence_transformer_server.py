@@ -283,7 +283,7 @@ def data(value: Any, **more: Any) -> bytes:
 BAD = {
     "nothing": (b"", 400, "body"),
     "no UTF-8": (b'{"model": "minilm", "data": {"text": "\xff"}}', 400, "body"),
-    "lone surrogate": (b'{"model": "minilm", "data": {"text": "\\ud800"}}', 400, "body"),
+    "lone surrogate": (b'{"model": "minilm", "data": {"text": "\\ud800"}}', 400, "data.text"),
     "nested deep": (b'{"model": "minilm", "data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, "data"),
     "huge number": (
         data({"text": "a", "dimensions": 1}).replace(b": 1}", b": 1" + b"0" * 5_000 + b"}"),
