@@ -106,7 +106,12 @@ class VisualProcessor(MultiVectorProcessor):
         self._pdfs = PdfRenderer(self.limits)
         self._pixels = Pixels(self.limits, self._visual.bounds, self.limits.image_cache_bytes)
         self._pages = Pages(self._pdfs, self._pixels, most=self.limits.pdf_pages)
-        self._rules = request.Rules(limits=self.limits, captions=self._captions, hosts=context.media_hosts)
+        self._rules = request.Rules(
+            limits=self.limits,
+            captions=self._captions,
+            hosts=context.media_hosts,
+            most_tokens=self._visual.most_tokens,
+        )
         self._remote_images = RemoteFiles(context.media_hosts, remote.images(self.limits))
         self._remote_pdfs = RemoteFiles(context.media_hosts, remote.pdfs(self.limits))
 

@@ -233,11 +233,13 @@ class Rules:
         limits: The numbers.
         captions: Whether an image may have a text.
         hosts: From where images and PDFs may be fetched.
+        most_tokens: Tokens after which documents are cut; None where they are not.
     """
 
     limits: VisualLimits
     captions: bool
     hosts: Collection[str] = ()
+    most_tokens: int | None = None
 
 
 def check_rerank(data: VisualRerankRequest, rules: Rules) -> Scoring:
@@ -255,9 +257,10 @@ def check_rerank(data: VisualRerankRequest, rules: Rules) -> Scoring:
         raise InvalidRequest(
             "images are not repeated, and neither are pages; leave the field out", param="return_documents"
         )
-    # nothing is cut, whatever a client says about that
-    plain = msgspec.structs.replace(data, documents=found.texts, truncation=None)
-    return _scoring(rerank.check_rerank(plain, rules.limits, most_tokens=None), found, rules)
+    # where nothing is cut, a client may say so
+    truncation = None if rules.most_tokens is None else data.truncation
+    plain = msgspec.structs.replace(data, documents=found.texts, truncation=truncation)
+    return _scoring(rerank.check_rerank(plain, rules.limits, most_tokens=rules.most_tokens), found, rules)
 
 
 def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:

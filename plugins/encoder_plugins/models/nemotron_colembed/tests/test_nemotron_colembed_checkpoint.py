@@ -175,6 +175,23 @@ def test_an_image_that_the_published_processor_has_no_room_for_is_refused(model:
     assert refused.value.param == "data.images[1]"
 
 
+def test_a_reranking_says_that_documents_are_cut(model: Path) -> None:
+    most = tiny.DOCUMENT_TOKENS - tiny.RESERVED
+    of = VisualProcessor(
+        ServingContext(model=model, max_model_len=most, names=("pages",), limits=limits.defaults(PLUGIN))
+    )
+    (route,) = (route for route in PLUGIN.routes if route.path == "/rerank")
+    body = {"query": "a", "documents": ["b", {"image": picture(64, 96), "text": LONG}]}
+    of.parse(route, json.dumps({**body, "truncation": True, "max_tokens_per_doc": most}).encode())
+    for field, value, says in (
+        ("truncation", False, "documents that are too long are cut"),
+        ("max_tokens_per_doc", most - 1, f"documents are cut after {most} tokens, and never earlier"),
+    ):
+        with pytest.raises(InvalidRequest, match=says) as refused:
+            of.parse(route, json.dumps({**body, field: value}).encode())
+        assert refused.value.param == field
+
+
 def test_the_reference_is_what_the_published_code_computes_layer_by_layer(published: Path) -> None:
     content, text = picture(333, 517), PASSAGES[0]
     case = {"id": "one", "input_type": "document", "text": text, "image": content, "documents": None}
