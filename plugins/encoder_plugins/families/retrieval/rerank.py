@@ -171,10 +171,8 @@ def check_rerank(data: RerankRequest, limits: ScoringLimits, *, most_tokens: int
         InvalidRequest: It exceeds a limit, or requests something that is not done.
     """
     if data.max_tokens_per_doc is not None and (most_tokens is None or data.max_tokens_per_doc < most_tokens):
-        raise InvalidRequest(
-            f"documents are cut after {most_tokens or 'no number of'} tokens, and never earlier; leave the field out",
-            param="max_tokens_per_doc",
-        )
+        cut = "are not cut" if most_tokens is None else f"are cut after {most_tokens} tokens, and never earlier"
+        raise InvalidRequest(f"documents {cut}; leave the field out", param="max_tokens_per_doc")
     if data.truncation is False:
         raise InvalidRequest("documents that are too long are cut; leave the field out", param="truncation")
     texts = [document if isinstance(document, str) else document.text for document in data.documents]

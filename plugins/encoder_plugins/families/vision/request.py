@@ -291,7 +291,7 @@ def check(data: VisualRequest, rules: Rules) -> tuple[Texts, Wanted] | Scoring:
         )
     if side_of(data.input_type, data.is_query) == "query":
         side = "input_type" if data.input_type is not None else "is_query"
-        raise InvalidRequest(f"{given[0]} are documents; send queries as texts", param=f"data.{side}")
+        raise InvalidRequest("images, pages and inputs are documents; send queries as texts", param=f"data.{side}")
     if data.return_tokens:
         raise InvalidRequest(
             "images and pages have rows that no token stands for; leave the field out", param="data.return_tokens"

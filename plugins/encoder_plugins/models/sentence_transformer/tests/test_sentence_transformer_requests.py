@@ -214,7 +214,7 @@ def test_a_reranking_may_name_the_tokens_after_which_documents_are_cut() -> None
     with pytest.raises(InvalidRequest, match="documents are cut after 256 tokens"):
         parse(of, 255)
     of._tokenizer.no_truncation()
-    with pytest.raises(InvalidRequest, match="documents are cut after no number of tokens") as caught:
+    with pytest.raises(InvalidRequest, match="documents are not cut; leave the field out") as caught:
         parse(of, 256)
     assert caught.value.param == "max_tokens_per_doc"
 
