@@ -50,4 +50,3 @@ class VisualMultiVectors(MultiVectors):
 
 
 PARITY = VisualMultiVectors()
-CAPTIONS = VisualMultiVectors(captions=True)

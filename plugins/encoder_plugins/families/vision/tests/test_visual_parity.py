@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from encoder_plugins.families.retrieval.parity import FLOAT
-from encoder_plugins.families.vision.parity import CAPTIONS, PARITY
+from encoder_plugins.families.vision.parity import PARITY, VisualMultiVectors
 
 TEXT: dict[str, Any] = {"id": "t", "input_type": "document", "text": "a", "image": None, "documents": None}
+CAPTIONS = VisualMultiVectors(captions=True)
 IMAGE = {**TEXT, "id": "i", "text": None, "image": "AAAA"}
 CAPTIONED = {**IMAGE, "text": "a page"}
 SCORED = {**TEXT, "id": "s", "input_type": "query", "documents": ["b", {"image": "AAAA"}]}

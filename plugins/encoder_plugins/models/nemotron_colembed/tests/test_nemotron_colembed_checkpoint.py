@@ -22,6 +22,7 @@ from encoder_plugins.families.vision.processor import VisualProcessor
 from encoder_plugins.families.vision.tokens import VisualTokenizer
 from encoder_plugins.models.nemotron_colembed import PLUGIN
 from encoder_plugins.models.nemotron_colembed.checkpoint import CHECKPOINT
+from encoder_plugins.models.nemotron_colembed.parity import PARITY
 from encoder_plugins.models.nemotron_colembed.tests import tiny
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import ServingContext
@@ -190,6 +191,21 @@ def test_a_reranking_says_that_documents_are_cut(model: Path) -> None:
         with pytest.raises(InvalidRequest, match=says) as refused:
             of.parse(route, json.dumps({**body, field: value}).encode())
         assert refused.value.param == field
+
+
+def test_cases_whose_image_the_published_processor_would_cut_are_left_out(published: Path, tmp_path: Path) -> None:
+    own = {"id": "own", "text": "a"}
+    every = [case["id"] for case in PARITY.cases(published, [own])]
+    assert {"image-large", "image-page", "score-images", "own"} < set(every)
+    folder = shutil.copytree(published, tmp_path / "published")
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_pixels": 16_777_216}))
+    cases = PARITY.cases(folder, [own])
+    left_out = ["image-page", "image-large", "caption-passage", "score-images", "score-mixed"]
+    assert [id_ for id_ in every if id_ not in {case["id"] for case in cases}] == left_out
+    # and the published code computes the largest that are left
+    images = [case for case in cases if case["id"] in ("image-square", "image-odd", "caption-long")]
+    assert len(reference("recorded", folder, images, trust_remote_code=False).outputs) == 3
 
 
 def test_the_reference_is_what_the_published_code_computes_layer_by_layer(published: Path) -> None:
