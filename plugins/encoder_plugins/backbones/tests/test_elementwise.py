@@ -78,9 +78,9 @@ def test_a_sum_is_rounded_once(dtype: torch.dtype) -> None:
     assert torch.equal(elementwise.add(hidden, branch), (hidden.float() + branch.float()).to(dtype))
 
 
-# in 16 bits vLLM's layer rounds the row before it multiplies it
+# in 16 bits vLLM's layer rounds the row before it multiplies it, and again behind that, ours only then: three times half of a last bit
 @pytest.mark.parametrize(
-    ("dtype", "relative"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)]
+    ("dtype", "relative"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-6), (torch.float16, 2**-9)]
 )
 @pytest.mark.parametrize("unit_offset", [False, True])
 def test_the_rms_norm_is_that_of_vllms_layers(dtype: torch.dtype, relative: float, unit_offset: bool) -> None:

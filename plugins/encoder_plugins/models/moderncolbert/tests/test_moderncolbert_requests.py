@@ -282,8 +282,9 @@ def test_an_answer_of_the_engine_that_is_not_whole_is_an_error(model: Path) -> N
 
 def test_nan_is_refused(model: Path) -> None:
     body = b'{"data": {"text": "a", "is_query": false, "pool_factor": NaN}}'
-    with pytest.raises(InvalidRequest, match="not valid JSON"):
+    with pytest.raises(InvalidRequest, match="neither NaN nor infinity") as caught:
         served(model).parse(POOLING, body)
+    assert caught.value.param == "data.pool_factor"
 
 
 def calibrated(model: Path, folder: Path) -> tuple[Path, Rows]:
