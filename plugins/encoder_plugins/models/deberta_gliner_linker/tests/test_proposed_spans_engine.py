@@ -76,8 +76,9 @@ def test_logits_are_those_of_the_library_in_its_order(both: tuple[Model, Library
 
 
 def different(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each entity once: the library has some as often as labels proposed their words."""
-    return [entity for place, entity in enumerate(found) if entity not in found[:place]]
+    """Return each entity once: the library has some as often as labels proposed their words, on some processors with scores that differ in the last bit."""
+    first = {(entity["start"], entity["end"], entity["label"]): entity for entity in reversed(found)}
+    return [entity for entity in found if entity is first[entity["start"], entity["end"], entity["label"]]]
 
 
 def test_entities_are_those_of_the_library(both: tuple[Model, Library]) -> None:
