@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -42,6 +43,19 @@ class PreparedText:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """What the pooler found in one part of a text, counted in the part's own words.
+
+    Attributes:
+        rows: `[rows, columns]` float32: candidates, or scored words, as the pooler gives them.
+        scores: `[rows, logits]` float32: the probabilities of those columns that are logits.
+    """
+
+    rows: NDArray[np.float32]
+    scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class Candidates:
     """What the pooler found in a text.
 
@@ -53,38 +67,69 @@ class Candidates:
 
     spans: NDArray[np.int64]
     score: NDArray[np.float32]
-    best: torch.Tensor
+    best: NDArray[np.float32]
 
 
-def candidates(text: PreparedText, tables: Sequence[torch.Tensor]) -> Candidates:
-    """Return the candidates of a text, counted in its words; ``tables`` are those of its chunks, as the pooler gives them."""
-    if len(tables) == 1 and tables[0].numel():
-        return _read_table(tables[0].float())
+def tables_of(pooled: torch.Tensor, words: Sequence[int], logits: slice) -> Iterator[Table]:
+    """Yield the table of each part of a prompt.
+
+    All that can be is done for the whole prompt at once: a part has so few rows that operations on its own ones take longer to begin
+    than to do, and each is a moment at which threads wait for each other.
+
+    Args:
+        pooled: `[rows, columns]`: what the pooler found in the prompt, counted in the words of all parts.
+        words: The number of words of each part.
+        logits: Which columns are logits.
+    """
+    rows = pooled.float().numpy()
+    if not rows.size:
+        empty = rows.reshape(0, 0)
+        yield from [Table(empty, empty)] * len(words)
+        return
+    ends = np.cumsum(words)
+    part_of = np.searchsorted(ends, rows[:, payload.START], side="right")
+    rows = rows[np.argsort(part_of, kind="stable")]
+    counts = np.bincount(part_of, minlength=len(words))
+    # rows is a copy that nothing else uses
+    rows[:, payload.START] -= np.repeat(ends - words, counts)
+    scores = probabilities(torch.from_numpy(rows)[:, logits]).numpy()
+    for begin, end in pairwise([0, *np.cumsum(counts).tolist()]):
+        yield Table(rows[begin:end], scores[begin:end])
+
+
+def candidates(text: PreparedText, tables: Sequence[Table]) -> Candidates:
+    """Return the candidates of a text, counted in its words, from what was found in its chunks."""
     parts = []
     for number, table in enumerate(tables):
-        if not table.numel():
+        if not table.rows.size:
             continue
-        found = table.float()
+        spans, score, best = _columns(table)
         if len(text.chunks) > 1:
-            found = found.clone()
-            found[:, payload.START] += text.chunks[number].begin
-            start, further = found[:, : payload.CLASS].numpy().astype(np.int64).T
-            found = found[torch.from_numpy(chunks.owned(text.chunks, number, start, start + further))]
-        parts.append(found)
-    return _read_table(torch.cat(parts) if parts else torch.zeros(0, payload.COLUMNS))
+            spans[:, payload.START] += text.chunks[number].begin
+            start, further, _ = spans.T
+            kept = chunks.owned(text.chunks, number, start, start + further)
+            spans, score, best = spans[kept], score[kept], best[kept]
+        parts.append((spans, score, best))
+    if len(parts) == 1:
+        return Candidates(*parts[0])
+    if not parts:
+        return Candidates(np.zeros((0, payload.LOGIT), np.int64), np.zeros(0, np.float32), np.zeros((0, 0), np.float32))
+    spans, score, best = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Candidates(spans, score, best)
 
 
-def candidate_count(table: torch.Tensor) -> int:
+def _columns(table: Table) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    rows = table.rows
+    return rows[:, : payload.LOGIT].astype(np.int64), table.scores[:, 0], rows[:, payload.COLUMNS :]
+
+
+def candidate_count(table: Table) -> int:
     """Return how many candidates a pooler found, those among them that it did not keep."""
-    if not table.numel():
+    rows = table.rows
+    if not rows.size:
         return 0
-    dropped = table[table[:, payload.CLASS] == payload.TOO_MANY]
-    return len(table) - len(dropped) + int(dropped[:, payload.LOGIT].sum())
-
-
-def _read_table(table: torch.Tensor) -> Candidates:
-    spans = table.numpy()[:, : payload.LOGIT].astype(np.int64)
-    return Candidates(spans, probabilities(table[:, payload.LOGIT]).numpy(), table[:, payload.COLUMNS :])
+    dropped = rows[rows[:, payload.CLASS] == payload.TOO_MANY]
+    return len(rows) - len(dropped) + int(dropped[:, payload.LOGIT].sum())
 
 
 def chosen(text: PreparedText, found: Candidates, data: EntityRequest) -> NDArray[np.int64]:
@@ -109,11 +154,10 @@ def entities(text: PreparedText, found: Candidates, rows: NDArray[np.int64], dat
         return []
     begin, further, label = found.spans[rows].T.tolist()
     end = [first + more for first, more in zip(begin, further, strict=True)]
-    places = text.split.places(text.text, max(end) + 1)
+    places = text.split.runs(text.text, begin, end)
     likely = class_probabilities(text, found, rows) if wants_class_probs(data) else [None] * rows.size
     made: list[Entity] = []
-    for first, last, name, score, probs in zip(begin, end, label, found.score[rows].tolist(), likely, strict=True):
-        left, right = places[first][0], places[last][1]
+    for (left, right), name, score, probs in zip(places, label, found.score[rows].tolist(), likely, strict=True):
         made.append(Entity(left, right, text.text[left:right], text.labels[name], score, probs))
     return made
 
@@ -122,8 +166,8 @@ def class_probabilities(
     text: PreparedText, found: Candidates, rows: NDArray[np.int64]
 ) -> list[dict[str, float] | None]:
     """Return the best labels of each row with their probabilities."""
-    best = found.best[torch.from_numpy(rows)]
-    names = best[:, 0::2].numpy().astype(np.int64).tolist()
+    best = torch.from_numpy(found.best[rows])
+    names = best[:, 0::2].long().tolist()
     scores = probabilities(best[:, 1::2]).tolist()
     return [
         dict(zip(map(text.labels.__getitem__, labels), likely, strict=True))

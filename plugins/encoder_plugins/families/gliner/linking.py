@@ -13,13 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-import torch
 from msgspec import Meta
 from tokenizers import Tokenizer
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.gliner import payload, request
-from encoder_plugins.families.gliner.answers import Candidates, PreparedText
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText, Table
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.families.gliner.label_runs import BiPromptBuilder
 from encoder_plugins.families.gliner.processor import Parsed, Unsplit, read_config, read_tokenizer
@@ -227,7 +226,7 @@ class LinkingProcessor(SetProcessor):
         return payload.vector_run(vector.astype(np.float32))
 
     def _candidates(
-        self, text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, before: int
+        self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int
     ) -> Candidates:
         """Return the candidates of a text behind ``before`` ones of the same request, as few as a request may have."""
         if not self._by_word:

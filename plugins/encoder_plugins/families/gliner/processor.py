@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from encoder_plugins.errors import InvalidRequest, NotServable
 from encoder_plugins.families.gliner import answers, chunks, config, payload, request, stanza_words, word_answers
 from encoder_plugins.families.gliner import words as splitter
-from encoder_plugins.families.gliner.answers import Candidates, PreparedText
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText, Table
 from encoder_plugins.families.gliner.chunks import Chunk
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.decode_words import TooManySpans
@@ -124,6 +124,9 @@ class GlinerProcessor:
         self._counted = "words times span widths times labels"
         if self._by_word:
             self._counted = "spans times labels" if self._config.represent_spans else "words times labels"
+        scored_words = self._by_word and not self._config.represent_spans
+        first, last = (payload.TOKEN_LOGITS, payload.TOKEN_COLUMNS) if scored_words else (payload.LOGIT, payload.COLUMNS)
+        self._logits = slice(first, last)
         self._stanza = _stanza_splitter(context.model, self._config) if self._config.languages else None
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
         self._builder = self.builder(context.model, tokenizer, tokenizer_limit)
@@ -241,7 +244,7 @@ class GlinerProcessor:
             InvalidRequest: There are too many entities for one answer.
         """
         data, results, count, sent, spans = parsed.data, list[Result](), 0, 0, 0
-        each, texts = unpack(tables, parsed), iter(parsed.texts)
+        each, texts = self._tables(parsed, tables), iter(parsed.texts)
         for position, number in enumerate(parsed.readings):
             read: list[tuple[PreparedText, Candidates, NDArray[np.int64]]] = []
             for text in islice(texts, number):
@@ -260,8 +263,13 @@ class GlinerProcessor:
             body = SingleBody(SingleAnswer(*msgspec.structs.astuple(one), usage=usage))
         return Response(body=msgspec.json.encode(body), prompt_tokens=usage.prompt_tokens)
 
+    def _tables(self, parsed: Parsed, pooled: Sequence[torch.Tensor]) -> Iterator[Table]:
+        """Yield what was found in each part."""
+        for table, parts in zip(pooled, grouped(parsed.parts, parsed.packs), strict=True):
+            yield from answers.tables_of(table, [len(part.item.words) for part in parts], self._logits)
+
     def _candidates(
-        self, text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, before: int
+        self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int
     ) -> Candidates:
         """Return the candidates of a text behind ``before`` ones of the same request."""
         if not self._by_word:
@@ -277,11 +285,11 @@ class GlinerProcessor:
                 param="data.threshold",
             ) from None
 
-    def _check_count(self, tables: Sequence[torch.Tensor], before: int) -> None:
+    def _check_count(self, tables: Sequence[Table], before: int) -> None:
         """Refuse more candidates than a request may have, those among them that a pooler did not keep."""
         own = sum(answers.candidate_count(table) for table in tables)
         limit, count = self.limits.candidates, before + own
-        if own > sum(map(len, tables)):
+        if own > sum(len(table.rows) for table in tables):
             # the pooler has a limit, too
             limit = min(limit, payload.MOST_CANDIDATES)
         if count > limit:
@@ -412,23 +420,6 @@ def _shared_runs(items: list[Item]) -> tuple[list[Item], tuple[bytes, ...]]:
         for item in items
     ]
     return shared, payload.RunList(numbers)
-
-
-def unpack(tables: Sequence[torch.Tensor], parsed: Parsed) -> Iterator[torch.Tensor]:
-    """Yield the candidates of each part, counted in its own words, from those of each prompt."""
-    for table, parts in zip(tables, grouped(parsed.parts, parsed.packs), strict=True):
-        words, count = [len(part.item.words) for part in parts], len(parts)
-        if count == 1 or not table.numel():
-            yield from [table] * count
-            continue
-        ends = np.cumsum(words)
-        part_of = np.searchsorted(ends, table[:, payload.START].float().numpy(), side="right")
-        order = torch.from_numpy(np.argsort(part_of, kind="stable"))
-        counts = np.bincount(part_of, minlength=count).tolist()
-        for begin, rows in zip([0, *ends.tolist()], torch.split(table[order].float(), counts), strict=False):
-            # rows is a view of a copy that nothing else uses
-            rows[:, payload.START] -= begin
-            yield rows
 
 
 def read_config(folder: Path) -> GlinerConfig:

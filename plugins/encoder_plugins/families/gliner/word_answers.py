@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from encoder_plugins.families.gliner import answers, chunks, decode, decode_words, payload
-from encoder_plugins.families.gliner.answers import Candidates, PreparedText
-from encoder_plugins.families.gliner.probabilities import probabilities
+from encoder_plugins.families.gliner.answers import Candidates, PreparedText, Table
 from encoder_plugins.families.gliner.request import EntityRequest
 
 Reading = tuple[PreparedText, Candidates, NDArray[np.int64]]
 """A text with a group of labels, what was found, and which of it are entities."""
 
 
-def candidates(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest, *, most: int) -> Candidates:
+def candidates(text: PreparedText, tables: Sequence[Table], data: EntityRequest, *, most: int) -> Candidates:
     """Return the candidates of a text, counted in its words, in the order in which the library enumerates them.
 
     Args:
         text: The text.
-        tables: The scored words of its chunks, as the pooler gives them.
+        tables: The scored words of its chunks.
         data: The request.
         most: How many candidates there may be.
 
@@ -33,14 +31,13 @@ def candidates(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityR
     found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
     count = 0
     for number, table in enumerate(tables):
-        if not table.numel():
+        if not table.rows.size:
             continue
-        rows = table.float()
-        word, label = rows[:, : payload.TOKEN_LOGITS].numpy().astype(np.int64).T
+        word, label = table.rows[:, : payload.TOKEN_LOGITS].astype(np.int64).T
         spans = decode_words.spans(
             word + text.chunks[number].begin,
             label,
-            probabilities(rows[:, payload.TOKEN_LOGITS :]).numpy(),
+            table.scores,
             # the library also finds entities in words that its tokenizer cut off, which it scores as rows of zeros
             words=len(text.words) if text.words_kept is None else text.words_kept,
             threshold=data.threshold,
@@ -60,15 +57,15 @@ def candidates(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityR
             (spans_found[:, payload.WIDTH], spans_found[:, payload.CLASS], spans_found[:, payload.START])
         )
         spans_found, scores = spans_found[order], scores[order]
-    return Candidates(spans_found, scores, torch.zeros(len(scores), 0))
+    return Candidates(spans_found, scores, np.zeros((len(scores), 0), np.float32))
 
 
-def proposed(text: PreparedText, tables: Sequence[torch.Tensor], data: EntityRequest) -> Candidates:
+def proposed(text: PreparedText, tables: Sequence[Table], data: EntityRequest) -> Candidates:
     """Return the candidates of a text whose words propose spans, in the order in which the library enumerates them.
 
     Args:
         text: The text.
-        tables: The spans of its chunks with their scores, as the pooler gives them.
+        tables: The spans of its chunks with their scores.
         data: The request.
     """
     found = answers.candidates(text, tables)
@@ -108,5 +105,5 @@ def merged(readings: Sequence[Reading], data: EntityRequest) -> Reading:
         chunks=max((text.chunks for text, _, _ in readings), key=len),
         words_kept=min(kept, default=None),
     )
-    found = Candidates(spans, scores, torch.zeros(len(scores), 0))
+    found = Candidates(spans, scores, np.zeros((len(scores), 0), np.float32))
     return text, found, chosen(text, found, data)

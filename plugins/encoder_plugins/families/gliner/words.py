@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 # runs of word characters, also when hyphens join them; everything else that is not white space stands alone
 _WORD = re.compile(r"\w+(?:-\w+)*|\S")
+# by code point, whether it is no white space; the last one stands for all beyond
+_LETTERS = np.array([not chr(code).isspace() for code in range(0x3002)])
 
 SPLITTER = "whitespace"
 """What ``words_splitter_type`` has to say."""
@@ -62,13 +66,18 @@ class Split:
     language: str | None = None
     fallback: bool = False
 
-    def places(self, text: str, count: int | None = None) -> Sequence[tuple[int, int]]:
-        """Return start and end of the first ``count`` words at least; ``text`` is the one that was split."""
+    def places(self, text: str) -> Sequence[tuple[int, int]]:
+        """Return start and end of each word; ``text`` is the one that was split."""
+        every = range(len(self.words))
+        return self.runs(text, every, every)
+
+    def runs(self, text: str, first: Sequence[int], last: Sequence[int]) -> list[tuple[int, int]]:
+        """Return start and end of each run of words, from its ``first`` to its ``last``; ``text`` is the one that was split."""
         if self.known_places is not None:
-            return self.known_places
-        return [
-            (start, start + len(word)) for start, word in zip(starts(text, self.words, count), self.words, strict=False)
-        ]
+            places = self.known_places
+            return [(places[begin][0], places[end][1]) for begin, end in zip(first, last, strict=True)]
+        begins, ends = _places(text, self.words)
+        return list(zip(begins[first].tolist(), ends[last].tolist(), strict=True))
 
 
 def split(text: str) -> list[str]:
@@ -76,16 +85,20 @@ def split(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def starts(text: str, words: Sequence[str], count: int | None = None) -> list[int]:
-    """Return where the first ``count`` words begin in ``text``; all of them without ``count``.
+def starts(text: str, words: Sequence[str]) -> list[int]:
+    """Return where each of the words begins in ``text``."""
+    begins: list[int] = _places(text, words)[0].tolist()
+    return begins
 
-    Between two words is only white space and no word begins with any, so that the next occurrence of a word is the word.
-    ``split`` finds no offsets itself: most words never need theirs, and finding them costs as much as the splitting.
+
+def _places(text: str, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each of the words begins, and ends.
+
+    Words are all of a text but its white space, so that a word begins at the letter whose number is that of all letters before.
+    ``split`` finds no offsets itself: most words never need theirs.
     """
-    found = []
-    position = 0
-    for word in islice(words, count):
-        position = text.index(word, position)
-        found.append(position)
-        position += len(word)
-    return found
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    letters = _LETTERS.take(codes, mode="clip").nonzero()[0]
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    behind = lengths.cumsum()
+    return letters[behind - lengths], letters[behind - 1] + 1

@@ -49,14 +49,15 @@ def test_words_and_offsets_are_the_library_s_for_any_text(text: str) -> None:
     assert by_us(text) == by_library(text)
 
 
-def test_the_first_words_have_the_offsets_that_they_have_among_all() -> None:
-    text = "to be, or not to be: to"
-    found = words.split(text)
-    every = words.starts(text, found)
-    assert every[-1] == text.rindex("to")
-    assert [words.starts(text, found, count) for count in range(len(found) + 1)] == [
-        every[:count] for count in range(len(found) + 1)
-    ]
+def test_runs_of_words_are_where_their_first_and_last_word_are() -> None:
+    text = "to be,  or\tnot to be: to"
+    split = words.Split(words.split(text))
+    first, last = [0, 3, 8, 0], [1, 3, 8, 8]
+    found = [text[start:end] for start, end in split.runs(text, first, last)]
+    assert found == ["to be", "or", "to", text]
+    known = words.Split(split.words, known_places=split.places(text))
+    assert known.runs(text, first, last) == split.runs(text, first, last)
+    assert words.Split([]).places("") == []
 
 
 def test_the_library_knows_our_splitter_by_its_name() -> None:
