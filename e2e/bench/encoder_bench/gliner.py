@@ -86,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--texts", type=int, default=512, help="different ones, for all sides but the library")
     parser.add_argument("--library-texts", type=int, help="of each of the library's measurements; by default as many")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[8, 16, 32, 64, 128], help="of the library")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=workload.THRESHOLD,
+        help="of scores; random weights put thousands of spans of one text above 0.5, and none of another",
+    )
     parser.add_argument("--repeats", type=int, default=2, help="of the library; the fastest counts")
     parser.add_argument("--seconds", type=float, default=5, help="of each measurement of ours")
     parser.add_argument("--warm", type=float, default=1.5, help="seconds before it")

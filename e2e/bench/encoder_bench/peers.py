@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from encoder_bench import workload
 from encoder_bench.cells import READY
-from encoder_bench.workload import THRESHOLD, Shape
+from encoder_bench.workload import Shape
 
 # of a request of ours
 TEXTS = 32
@@ -42,6 +42,7 @@ class Task:
         repeats: Measurements of the library at each batch size; the fastest counts, and the slowest is noted.
         seconds: Of each measurement of ours.
         warm: Seconds before it.
+        threshold: Of the scores of entities.
         engines: Of ours; None leaves the choice to it.
         arguments: Further arguments for vLLM.
     """
@@ -57,6 +58,7 @@ class Task:
     repeats: int
     seconds: float
     warm: float
+    threshold: float
     engines: int | None = None
     arguments: tuple[str, ...] = ()
 
@@ -114,7 +116,7 @@ def _library(task: Task, name: str) -> Measure:
 
     def infer(texts: list[str], labels: list[str], size: int) -> list[Any]:
         with torch.inference_mode():
-            found: list[Any] = model.inference(texts, labels, threshold=THRESHOLD, batch_size=size)
+            found: list[Any] = model.inference(texts, labels, threshold=task.threshold, batch_size=size)
         return found
 
     def measure(shape: Shape, size: int) -> Result:
@@ -169,10 +171,10 @@ def ours(task: Task) -> Measure:
     def measure(shape: Shape, size: int) -> Result:
         texts, labels = workload.texts(task.texts, shape.words), workload.labels(shape.labels)
         bodies = [
-            {"texts": texts[start : start + TEXTS], "labels": labels, "threshold": THRESHOLD}
+            {"texts": texts[start : start + TEXTS], "labels": labels, "threshold": task.threshold}
             for start in range(0, len(texts), TEXTS)
         ]
-        counted = [{"texts": texts[: task.counted], "labels": labels, "threshold": THRESHOLD}]
+        counted = [{"texts": texts[: task.counted], "labels": labels, "threshold": task.threshold}]
         count = sum(len(result["entities"]) for answer in model.map(counted) for result in answer["results"])
         _run(model, bodies, task.warm)
         before = server.processor_seconds(os.getpid())
@@ -239,7 +241,7 @@ def profiled(task: Task) -> Measure:
         data = {"texts": workload.texts(task.texts, shape.words), "labels": workload.labels(shape.labels)}
 
         def infer() -> Any:
-            return llm.encode({"data": data | {"threshold": THRESHOLD}}, pooling_task="plugin", use_tqdm=False)[
+            return llm.encode({"data": data | {"threshold": task.threshold}}, pooling_task="plugin", use_tqdm=False)[
                 0
             ].outputs
 

@@ -21,7 +21,7 @@ import encoder_plugins
 from encoder_bench import factory, load, server, workload
 from encoder_bench.peer_process import PeerProcess, measure_together, running
 from encoder_bench.peers import TEXTS, Task
-from encoder_bench.workload import THRESHOLD, Shape
+from encoder_bench.workload import Shape
 from encoder_plugins.artifact import manifest
 from encoder_plugins.prep import reference_environment
 
@@ -109,6 +109,7 @@ class Sides:
             repeats=given.repeats,
             seconds=given.seconds,
             warm=given.warm,
+            threshold=given.threshold,
             engines=None if kind == "library" else count,
             arguments=self._arguments,
         )
@@ -179,7 +180,7 @@ class Sides:
     def _measured(self, side: str, at: server.Server, shape: Shape, clients: int, texts: int, **more: Any) -> Row:
         given = self._given
         corpus, labels = workload.texts(given.texts, shape.words), workload.labels(shape.labels)
-        more |= {"labels": labels, "threshold": THRESHOLD}
+        more |= {"labels": labels, "threshold": given.threshold}
         parts = [corpus[start : start + texts] for start in range(0, len(corpus) - texts + 1, texts)]
         bodies = [load.body({"texts": part, **more} if texts > 1 else {"text": part[0], **more}) for part in parts]
         before = server.processor_seconds(at.process.pid)

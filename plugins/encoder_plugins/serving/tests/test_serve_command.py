@@ -127,7 +127,9 @@ def test_the_environment_is_completed_and_never_overruled() -> None:
     users = dict.fromkeys(ours, "the user's")
     changed = serve.environment(users, service(), SINGLE, 2, SETTINGS)
     assert {name for name in ours if changed[name] != "the user's"} == {settings.VARIABLE}
-    assert "OMP_NUM_THREADS" not in serve.environment({}, service(accelerator="nvidia"), SINGLE, 2, SETTINGS)
+    gpu = serve.environment({}, service(accelerator="nvidia"), Tuning(engines=4, api_servers=3), 16, SETTINGS)
+    assert "OMP_NUM_THREADS" not in gpu
+    assert gpu["RAYON_NUM_THREADS"] == "4"
 
 
 def test_limits_have_their_defaults_or_what_the_user_sets() -> None:
@@ -190,7 +192,7 @@ def test_an_engine_that_serves_several_api_servers_is_a_process_of_its_own() -> 
     several = serve.environment({}, service(), Tuning(engines=2, api_servers=2), 8, SETTINGS)
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in several
     assert several[settings.FORKED] == "1"
-    assert several["OMP_NUM_THREADS"] == "4"
+    assert several["OMP_NUM_THREADS"] == several["RAYON_NUM_THREADS"] == "4"
 
 
 def test_a_model_without_a_name_is_called_as_its_folder() -> None:

@@ -66,6 +66,8 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(application, "WATCH_SECONDS", 0.01)
     switching: list[float] = []
     monkeypatch.setattr("encoder_plugins.serving.http.app.sys.setswitchinterval", switching.append)
+    threads: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
     ended = asyncio.Event()
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,6 +93,7 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     # in less time than Python's own 5 ms
     assert switching == [application.SWITCH_SECONDS]
     assert 0 < application.SWITCH_SECONDS < 0.005
+    assert threads == [1]
     assert server.counters.opened
     (end,) = taken_over
     end(True)
