@@ -60,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 if INTERPRETED:
-    interpreter.prepare_once()
+    interpreter.reduce_cost()
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     register()
     if INTERPRETED:
-        interpreter.prepare_once()
+        interpreter.reduce_cost()
     for name in ("deberta_v2", "modernbert"):
         print(json.dumps({"model": name, **check(name, folder / name)}), flush=True)
 

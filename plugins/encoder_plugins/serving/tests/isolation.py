@@ -357,7 +357,7 @@ def main() -> None:
     folder, runner = Path(sys.argv[1]), sys.argv[2]
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
     if INTERPRETED:
-        interpreter.prepare_once()
+        interpreter.reduce_cost()
         enlarge_blocks()
         place_patches_by_torch()
     for artifact in sorted(path for path in folder.iterdir() if (path / "MANIFEST.json").is_file()):
