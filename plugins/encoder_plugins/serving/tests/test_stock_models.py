@@ -26,6 +26,9 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    # models run eagerly in any case; what vLLM still compiles, a function that counts the tokens likelier than the one chosen, would
+    # cost as much as all five engines where its cache is empty
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 
