@@ -225,9 +225,7 @@ class LinkingProcessor(SetProcessor):
             )
         return payload.vector_run(vector.astype(np.float32))
 
-    def _candidates(
-        self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int
-    ) -> Candidates:
+    def _candidates(self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int) -> Candidates:
         """Return the candidates of a text behind ``before`` ones of the same request, as few as a request may have."""
         if not self._by_word:
             self._check_count(tables, before)

@@ -125,7 +125,9 @@ class GlinerProcessor:
         if self._by_word:
             self._counted = "spans times labels" if self._config.represent_spans else "words times labels"
         scored_words = self._by_word and not self._config.represent_spans
-        first, last = (payload.TOKEN_LOGITS, payload.TOKEN_COLUMNS) if scored_words else (payload.LOGIT, payload.COLUMNS)
+        first, last = (
+            (payload.TOKEN_LOGITS, payload.TOKEN_COLUMNS) if scored_words else (payload.LOGIT, payload.COLUMNS)
+        )
         self._logits = slice(first, last)
         self._stanza = _stanza_splitter(context.model, self._config) if self._config.languages else None
         tokenizer, tokenizer_limit = read_tokenizer(context.model)
@@ -268,9 +270,7 @@ class GlinerProcessor:
         for table, parts in zip(pooled, grouped(parsed.parts, parsed.packs), strict=True):
             yield from answers.tables_of(table, [len(part.item.words) for part in parts], self._logits)
 
-    def _candidates(
-        self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int
-    ) -> Candidates:
+    def _candidates(self, text: PreparedText, tables: Sequence[Table], data: EntityRequest, before: int) -> Candidates:
         """Return the candidates of a text behind ``before`` ones of the same request."""
         if not self._by_word:
             return answers.candidates(text, tables)

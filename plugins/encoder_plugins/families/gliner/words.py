@@ -66,7 +66,7 @@ class Split:
     language: str | None = None
     fallback: bool = False
 
-    def places(self, text: str) -> Sequence[tuple[int, int]]:
+    def places(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each word; ``text`` is the one that was split."""
         every = range(len(self.words))
         return self.runs(text, every, every)

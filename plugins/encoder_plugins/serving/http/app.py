@@ -223,8 +223,8 @@ class Application:
         """Prepare for requests, in the event loop of a server that is about to listen."""
         self._drain.take_over(partial(self._end, app))
         sys.setswitchinterval(SWITCH_SECONDS)
-        # requests are what is done at the same time: those of torch's own threads that have nothing to do spin until they have, and
-        # each thread of requests would have as many of them as there are cores. The engine has a process of its own
+        # requests are what is done at the same time: torch's own threads spin between two operations, and each thread of requests
+        # would have as many of them as there are cores. The engine has a process of its own
         import torch
 
         torch.set_num_threads(1)
