@@ -86,6 +86,9 @@ def tables_of(pooled: torch.Tensor, words: Sequence[int], logits: slice) -> Iter
         empty = rows.reshape(0, 0)
         yield from [Table(empty, empty)] * len(words)
         return
+    if len(words) == 1:
+        yield Table(rows, probabilities(torch.from_numpy(rows)[:, logits]).numpy())
+        return
     ends = np.cumsum(words)
     part_of = np.searchsorted(ends, rows[:, payload.START], side="right")
     rows = rows[np.argsort(part_of, kind="stable")]
