@@ -192,7 +192,7 @@ async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) ->
 
 async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None:
     looks.hold = asyncio.Event()
-    queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=3 * workqueue._DEBOUNCE_SECONDS)
     queue.enqueue(ONE, after=0.01)
     queue.enqueue(ONE, after=2 * workqueue._DEBOUNCE_SECONDS)
     await asyncio.wait_for(running(looks), 30)
@@ -312,10 +312,13 @@ async def test_the_end_gives_what_runs_its_grace_period_and_then_cancels_it(look
     await running(looks)
     while sample("encoder_queue_depth") == waiting:
         await turn()
+    # without a grace period, what would finish soon is cancelled, too
+    asyncio.get_running_loop().call_later(0.05, looks.hold.set)
     await asyncio.wait_for(cancelled.close(), 30)
     # one ran, and one waited for its turn
     assert looks.keys == [ONE, ONE]
     assert looks.running == 0
+    assert sample("encoder_reconcile_total", result="ok") == finished + 1
     assert sample("encoder_queue_depth") == waiting
 
 
