@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -60,6 +61,8 @@ def test_a_set_holds_tokens_and_texts_of_its_labels_in_few_bytes(builder: BiProm
     # one of some labels makes nothing of the others
     assert found._whole is None
     assert found.labels(found.names).runs[5] == wanted.runs[0]
+    # those of the whole set are made once
+    assert found.labels(found.names) is found.labels(found.names)
     assert found.lengths.tolist() == [5] * COUNT
     numbers = found.ids.find(["Q7", "Q29999", "R7"])
     assert numbers == [7, 29_999, -1]
@@ -73,9 +76,15 @@ def test_a_set_holds_tokens_and_texts_of_its_labels_in_few_bytes(builder: BiProm
     assert size / COUNT < 100
 
 
-def test_a_label_that_the_model_does_not_take_is_named_by_its_number(builder: BiPromptBuilder) -> None:
+def test_a_label_that_the_model_does_not_take_is_named_by_its_number(
+    builder: BiPromptBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labels = [f"w{number % 9}" for number in range(12_000)]
+    tokenised = Mock(wraps=builder.runs)
+    monkeypatch.setattr(builder, "runs", tokenised)
     assert len(list(label_sets.runs_of(labels, builder))) == 12_000
+    # encodings take many times the memory of the tokens that are kept of them
+    assert max(len(call.args[0]) for call in tokenised.call_args_list) <= 10_000
     for bad, message in (("w1 w2 w3 w4 w5", "7 tokens; the model takes 6"), (" ", "leaves nothing")):
         with pytest.raises(LabelProblem, match=message) as caught:
             list(label_sets.runs_of([*labels, bad, "w1"], builder))
