@@ -146,11 +146,12 @@ def test_ranges_are_those_of_what_the_request_wants(tmp_path: Path) -> None:
         calls.append(len(rows))
         return rows[:, :2]
 
-    for _ in range(2):
-        found = ranges.of("uint8", "cut", cut)
+    # each is computed once, whatever other requests want in between
+    for size in ("small", "other") * 2:
+        found = ranges.of("uint8", size, cut)
         assert found is not None
         np.testing.assert_array_equal(found, encodings.ranges_of(vectors[:, :2]))
-    assert calls == [20]
+    assert calls == [20, 20]
     # a client that requests ever other sizes does not fill the memory: 64 times two rows of float32
     assert quantization.MOST_KEPT * 2 * 4 * 4096 <= 2 << 20
     for key in range(quantization.MOST_KEPT):

@@ -447,6 +447,7 @@ def test_each_page_of_a_pdf_is_reranked_and_has_the_index_of_its_document(model:
     ]
     for body, param, says in (
         ({"return_documents": True}, "return_documents", "neither are pages"),
+        ({"documents": ["b"], "max_tokens_per_doc": 99}, "max_tokens_per_doc", "documents are not cut;"),
         ({"documents": ["b", {"pdf": PDF, "dpi": 301}]}, "documents[1].dpi", "the limit is 300 (pdf_dpi)"),
         ({"documents": [{"pdf": "https://evil.example.com/a.pdf"}]}, "documents[0].pdf", "is not allowed"),
     ):
