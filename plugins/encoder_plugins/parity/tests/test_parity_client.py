@@ -379,6 +379,15 @@ def test_a_reference_that_is_not_finite_is_inconclusive_whatever_the_server_answ
     assert "case c1 (vector) holds NaN or infinity" in found.message
 
 
+def test_a_quantization_without_a_tolerance_is_no_evidence(prepared: Path) -> None:
+    target = client.Target(
+        url="http://127.0.0.1:9", name="m", dtype="float32", thresholds={}, timeout=1, binding={}, quantization="int4"
+    )
+    found = client.run(prepared, target)
+    assert (found.result, found.cases) == ("Inconclusive", 5)
+    assert "no tolerance for quantization 'int4'" in found.message
+
+
 def write_expected(folder: Path, arrays: dict[str, Any]) -> None:
     """Replace the expected outputs and seal the artifact again."""
     (folder / artifact.EXPECTED).write_bytes(save(arrays))
