@@ -1,8 +1,10 @@
 """Cores, memory and accelerator of the machine, from what its kernel says."""
 
+import errno
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,31 @@ def test_a_host_has_what_its_control_group_allows(tmp_path: Path, monkeypatch: p
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("4096\n")
     assert host.this_host() == host.Host(cores=2, memory=4096)
+
+
+@pytest.mark.parametrize("missing", ["__init__", "bind", "getsockopt"])
+def test_without_ipv6_a_server_listens_on_every_ipv4_address(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutIpv6(socket.socket):
+        """A socket as of a kernel without IPv6, of one where it is disabled, or of one where IPv6 sockets take no IPv4."""
+
+        def __init__(self, family: int = -1, kind: int = -1, *more: Any) -> None:
+            if missing == "__init__" and family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, kind, *more)
+
+        def bind(self, address: Any) -> None:
+            if missing == "bind" and self.family == socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            super().bind(address)
+
+        def getsockopt(self, level: int, option: int, *more: Any) -> Any:
+            if missing == "getsockopt" and (level, option) == (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+                return 1
+            return super().getsockopt(level, option, *more)
+
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
+    assert host.listen_address() == "0.0.0.0"
+    host.check_port(0)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -35,6 +35,21 @@ def test_all_count_together_and_are_complete_when_the_last_has_come(tmp_path: Pa
     assert processes[2].total() == 4
 
 
+def test_two_that_come_last_at_the_same_time_both_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = worker_counters.new(2, tmp_path)
+    one, other = SharedCounters(file), SharedCounters(file)
+    complete = one.complete
+
+    def after_the_other() -> bool:
+        # takes the last slot, and removes the file's name, before the first one does
+        other.open()
+        return complete()
+
+    monkeypatch.setattr(one, "complete", after_the_other)
+    one.open()
+    assert (one.listening(), other.complete(), list(tmp_path.iterdir())) == (2, True, [])
+
+
 def test_one_too_many_is_refused(tmp_path: Path) -> None:
     file = worker_counters.new(2, tmp_path)
     processes = [SharedCounters(file) for _ in range(2)]
