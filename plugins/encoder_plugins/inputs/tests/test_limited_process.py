@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,6 +168,19 @@ def test_it_ends_with_its_object(process: LimitedProcess) -> None:
     del other
     gc.collect()
     assert not lives(before)
+
+
+def test_a_call_that_has_not_ended_does_not_keep_the_server(process: LimitedProcess) -> None:
+    code = f"""
+import sys
+from encoder_plugins.inputs.limited_process import LimitedProcess
+
+answers = LimitedProcess(sys.argv[1], memory_bytes={MEMORY}).call(
+    ["counted", [3, 4]], processor_seconds=9, seconds=3600, most_bytes=9
+)
+next(answers)
+"""
+    subprocess.run([sys.executable, "-c", code, process._command[-2]], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("content", ["1 / 0", "import time; time.sleep(60)"])
