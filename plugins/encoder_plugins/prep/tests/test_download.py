@@ -120,16 +120,19 @@ def test_a_source_that_begins_again_each_time_is_given_up(tmp_path: Path, naps: 
     assert len(requested) == 3 + RetryPolicy().attempts - 1
 
 
-def test_an_endless_answer_ends_where_the_file_should(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [len(CONTENT), 0])
+def test_an_endless_answer_ends_where_the_file_should(tmp_path: Path, size: int) -> None:
     sent: list[bytes] = []
 
     def endless(start: int) -> tuple[int, Iterator[bytes]]:
         return start, (sent.append(chunk) or chunk for chunk in repeat(bytes(1000), 1_000))  # type: ignore[func-returns-value]
 
     open_at, _ = source(endless)
-    with pytest.raises(ChecksumMismatch, match=f"longer than the {len(CONTENT)} bytes"):
-        receive(FILE, tmp_path / "partial", open_at, Retries(RetryPolicy()), Progress(lambda _: None))
-    assert len(sent) == len(CONTENT) // 1000 + 1
+    with pytest.raises(ChecksumMismatch, match=f"longer than the {size} bytes"):
+        receive(
+            replace(FILE, size=size), tmp_path / "partial", open_at, Retries(RetryPolicy()), Progress(lambda _: None)
+        )
+    assert len(sent) == size // 1000 + 1
     assert not (tmp_path / "partial").exists()
 
 
