@@ -245,10 +245,11 @@ def test_a_status_is_a_reason_for_sizes_and_files(
         assert type(caught.value) is error
 
 
-def test_a_server_that_is_not_there_is_reported_by_its_host(server: WebServer, staging: Staging) -> None:
+@pytest.mark.parametrize(("port", "error"), [("9", "ConnectError"), ("none", "InvalidURL")])
+def test_a_server_that_is_not_there_is_reported_by_its_host(staging: Staging, port: str, error: str) -> None:
     policy = RetryPolicy(attempts=1)
-    gone = WebSource("http://127.0.0.1:9/list?signature=secret", "0" * 64, staging=staging, policy=policy)
-    with pytest.raises(errors.DownloadFailed, match=r"list: 127\.0\.0\.1: ConnectError") as caught:
+    gone = WebSource(f"http://127.0.0.1:{port}/list?signature=secret", "0" * 64, staging=staging, policy=policy)
+    with pytest.raises(errors.DownloadFailed, match=rf"list: 127\.0\.0\.1: {error}") as caught:
         gone.listing(collected()[0])
     gone.close()
     assert "secret" not in str(caught.value)
