@@ -195,6 +195,7 @@ async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None
     queue.enqueue(ONE, after=3 * workqueue._DEBOUNCE_SECONDS)
     queue.enqueue(ONE, after=0.01)
     queue.enqueue(ONE, after=2 * workqueue._DEBOUNCE_SECONDS)
+    queue.enqueue(ONE, after=3600)
     await asyncio.wait_for(running(looks), 30)
     # one that was replaced, or not taken, would be due while the reconcile runs, and lead to a second one
     await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
