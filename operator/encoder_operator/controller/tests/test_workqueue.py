@@ -443,13 +443,17 @@ async def test_a_replica_that_lost_the_lease_does_not_try_again(queue: WorkQueue
     assert looks.keys == [ONE]
 
 
-async def test_an_unexpected_error_is_logged_with_its_trace(queue: WorkQueue, looks: Looks) -> None:
+async def test_an_unexpected_error_is_logged_with_its_trace_and_delay(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "_backoff", lambda *_: 0.14)
     looks.errors = [ZeroDivisionError("one")]
     with capture_logs() as logs:
         queue.enqueue(ONE, after=0)
         await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
     (entry,) = [entry for entry in logs if entry["log_level"] == "error"]
     assert (entry["event"], entry["exc_info"]) == ("unexpected error during reconciliation", True)
+    assert entry["retry_in"] == 0.1
 
 
 async def test_an_event_does_not_shorten_the_delay_after_a_failure(
@@ -468,13 +472,15 @@ async def test_an_event_does_not_shorten_the_delay_after_a_failure(
 
 @pytest.mark.parametrize(("error", "level"), [(Conflict("changed"), "debug"), (RequestRejected("quota"), "warning")])
 async def test_a_failure_is_a_warning_unless_it_is_a_conflict_with_another_writer(
-    queue: WorkQueue, looks: Looks, error: Exception, level: str
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
 ) -> None:
+    monkeypatch.setattr(workqueue, "_backoff", lambda *_: 0.14)
     looks.errors = [error]
     with capture_logs() as logs:
         queue.enqueue(ONE, after=0)
         await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
-    assert [entry["log_level"] for entry in logs if entry["event"] == "reconcile failed"] == [level]
+    failed = [entry for entry in logs if entry["event"] == "reconcile failed"]
+    assert [(entry["log_level"], entry["retry_in"]) for entry in failed] == [(level, 0.1)]
 
 
 def test_a_conflict_is_tried_again_at_once_until_there_were_too_many() -> None:
