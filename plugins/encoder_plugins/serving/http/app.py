@@ -223,14 +223,15 @@ class Application:
         """Prepare for requests, in the event loop of a server that is about to listen."""
         self._drain.take_over(partial(self._end, app))
         sys.setswitchinterval(SWITCH_SECONDS)
-        # requests are what is done at the same time: torch's own threads spin between two operations, and each thread of requests
-        # would have as many of them as there are cores. The engine has a process of its own
-        import torch
-
-        torch.set_num_threads(1)
         # a processor may have much to read and to tokenise, and vLLM's engine client lives in this event loop
         serving = await asyncio.get_running_loop().run_in_executor(self._threads, build, app, self._threads)
         self._use(serving)
+        if not serving.plugin.takes_images:
+            import torch
+
+            # requests are what is done at the same time: torch's own threads spin between two operations, and each thread of
+            # requests would have as many of them as there are cores. Those of one image are worth having while it is alone
+            torch.set_num_threads(1)
         if serving.plugin.label_sets:
             for sentence in await cast(Starting, serving.processor).start(serving.engine):
                 vllm_logger.info(sentence)

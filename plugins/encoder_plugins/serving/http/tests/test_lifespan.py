@@ -16,6 +16,7 @@ import pytest
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from encoder_plugins import catalog
 from encoder_plugins.serving import settings
 from encoder_plugins.serving.http import app as application
 from encoder_plugins.serving.http.admission import Message, Receive, Scope, Send
@@ -93,7 +94,7 @@ async def lifespan(server: Server, vllm: FakeVllm, monkeypatch: pytest.MonkeyPat
     # in less time than Python's own 5 ms
     assert switching == [application.SWITCH_SECONDS]
     assert 0 < application.SWITCH_SECONDS < 0.005
-    assert threads == [1]
+    assert threads == ([] if serving.plugin.takes_images else [1])
     assert server.counters.opened
     (end,) = taken_over
     end(True)
@@ -110,6 +111,13 @@ async def test_a_dead_engine_ends_the_server_with_a_failure(monkeypatch: pytest.
     vllm = FakeVllm(errored=True)
     await lifespan(Server(), vllm, monkeypatch, lambda: vllm.state.server.should_exit)
     assert Application.failed
+
+
+async def test_images_keep_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm, server = FakeVllm(errored=True), Server()
+    serving = server.application._serving
+    server.application._serving = replace(serving, plugin=replace(serving.plugin, limits=catalog.get("collfm2").limits))
+    await lifespan(server, vllm, monkeypatch, lambda: vllm.state.server.should_exit)
 
 
 async def test_a_dead_engine_is_a_failure_when_vllm_notices_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
