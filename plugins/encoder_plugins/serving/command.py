@@ -247,11 +247,11 @@ def environment(
     given: Mapping[str, str], service: Service, tuning: Tuning, cores: int, serving: Settings
 ) -> dict[str, str]:
     """Return the environment of an engine: ``given``, completed by our defaults, and with ``serving`` in it."""
-    share = str(max(1, cores // tuning.engines))
+    cores_of_engine = str(max(1, cores // tuning.engines))
     ours = QUIET | {
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE,
-        # what tokenizers computes with: by default each API server of an engine has as many threads as the machine has cores
-        "RAYON_NUM_THREADS": share,
+        # threads of the tokenizers library in each API server; by default one for each core of the machine
+        "RAYON_NUM_THREADS": cores_of_engine,
     }
     if takes_turns(service, tuning):
         # the last one waits for the turns of all others
@@ -259,7 +259,7 @@ def environment(
     if service.accelerator == "cpu":
         ours |= {
             # vLLM leaves torch one thread unless this is set
-            "OMP_NUM_THREADS": share,
+            "OMP_NUM_THREADS": cores_of_engine,
             # threads that spin for long while they wait take the cores from the process that parses and answers,
             # and threads that never spin sleep through every small batch
             "GOMP_SPINCOUNT": "10000",

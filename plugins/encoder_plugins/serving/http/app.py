@@ -230,7 +230,7 @@ class Application:
             import torch
 
             # requests are what is done at the same time: torch's own threads spin between two operations, and each thread of
-            # requests would have as many of them as there are cores. Those of one image are worth having while it is alone
+            # requests would have as many of them as there are cores. Images are processed in this process, and one alone may use them
             torch.set_num_threads(1)
         if serving.plugin.label_sets:
             for sentence in await cast(Starting, serving.processor).start(serving.engine):
