@@ -294,6 +294,14 @@ async def test_an_answer_of_a_hundred_candidates_is_made_at_once_and_one_of_a_th
         assert [size <= EVENT_LOOP_MICROSECONDS for size in engine.sizes] == [inline]
 
 
+async def test_an_entity_of_a_long_text_is_not_located_on_the_event_loop(make: Make) -> None:
+    of = make()
+    for words, inline in ((100, True), (20_000, False)):
+        engine = Timed(torch.tensor([[0.0, 0.0, 0.0, SURE]]))
+        await of.run(parsed(of, text="a " * words, labels=["x"], overflow="truncate"), engine)
+        assert [size <= EVENT_LOOP_MICROSECONDS for size in engine.sizes] == [inline]
+
+
 class Words:
     """Stands for the tokenizers of stanza."""
 
