@@ -174,12 +174,12 @@ def test_processes_at_the_same_time_are_summed_at_the_batch_size_that_is_best_al
 
 
 def test_a_large_request_is_as_large_as_may_be() -> None:
-    body = json.loads(interference.large_body(384))
+    body = json.loads(interference.large_body(384, 0.5))
     texts = body["data"]["texts"]
     bounds = limits.defaults(catalog.get("deberta_gliner"))
     assert len(texts) == bounds["texts"] or sum(map(len, texts)) > bounds["characters"] * 0.98
     assert sum(map(len, texts)) <= bounds["characters"]
-    assert len(interference.large_body(384)) <= bounds["body_bytes"]
+    assert len(interference.large_body(384, 0.5)) <= bounds["body_bytes"]
 
 
 def test_another_version_of_a_peer_is_noticed(tmp_path: Path) -> None:
