@@ -9,11 +9,13 @@ from encoder_kernels import measure
 from encoder_kernels.bidirectional_lstm import bench as bidirectional_lstm
 from encoder_kernels.disentangled_attention import bench as disentangled_attention
 from encoder_kernels.gated_linear_unit import bench as gated_linear_unit
+from encoder_kernels.gelu import bench as gelu
 from encoder_kernels.relative_bias_attention import bench as relative_bias_attention
 from encoder_kernels.rotary import bench as rotary
 from encoder_kernels.span_scores import bench as span_scores
 
 EVERY = {
+    "gelu": gelu,
     "gated_linear_unit": gated_linear_unit,
     "rotary": rotary,
     "relative_bias_attention": relative_bias_attention,

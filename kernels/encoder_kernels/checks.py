@@ -41,6 +41,16 @@ def shaped(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name}: expected shape {shape}, found {tuple(tensor.shape)}")
 
 
+def dense_columns(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor whose last dimension has gaps.
+
+    Raises:
+        ValueError: With ``name`` and what was found.
+    """
+    if tensor.stride(-1) != 1:
+        raise ValueError(f"{name}: expected a last dimension of stride 1, found {tensor.stride(-1)}")
+
+
 def index(name: str, tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Refuse what is not a dense int32 vector on ``other``'s device.
 
@@ -63,15 +73,27 @@ def packed(
     max_seqlen: int,
     out: torch.Tensor | None,
     key_lengths: torch.Tensor | None,
+    *,
+    grouped: bool = False,
 ) -> None:
-    """Check what every attention over packed sequences takes.
+    """Check what every attention over packed sequences takes; with ``grouped``, several heads of queries may share one of keys.
 
     Raises:
         ValueError: With the argument's name and what is wrong with it.
     """
     floating("query", query, 3)
+    tokens, heads, head_size = query.shape
+    theirs = (tokens, heads, head_size)
+    if grouped:
+        floating("key", key, 3)
+        if not key.shape[1] or heads % key.shape[1]:
+            raise ValueError(f"key: expected heads that divide the {heads} of queries, found {key.shape[1]}")
+        theirs = (tokens, key.shape[1], head_size)
+    shaped("key", key, theirs)
+    shaped("value", value, theirs)
+    if out is not None:
+        shaped("out", out, (tokens, heads, head_size))
     for name, tensor in (("key", key), ("value", value), *((("out", out),) if out is not None else ())):
-        shaped(name, tensor, tuple(query.shape))
         like(name, tensor, query)
     for name, tensor in (
         ("query", query),
@@ -79,8 +101,7 @@ def packed(
         ("value", value),
         *((("out", out),) if out is not None else ()),
     ):
-        if tensor.stride(2) != 1:
-            raise ValueError(f"{name}: expected a last dimension of stride 1, found {tensor.stride(2)}")
+        dense_columns(name, tensor)
     index("cu_seqlens", cu_seqlens, query)
     if cu_seqlens.shape[0] < 1:
         raise ValueError("cu_seqlens: expected sequences + 1 entries, found none")

@@ -36,8 +36,7 @@ def gated_linear_unit(gate_up: torch.Tensor, activation: Activation, out: torch.
     checks.floating("gate_up", gate_up, 2)
     if gate_up.shape[1] % 2:
         raise ValueError(f"gate_up: expected two halves, found {gate_up.shape[1]} columns")
-    if gate_up.stride(1) != 1:
-        raise ValueError(f"gate_up: expected a last dimension of stride 1, found {gate_up.stride(1)}")
+    checks.dense_columns("gate_up", gate_up)
     if activation not in ("gelu", "gelu_tanh"):
         raise ValueError(f"activation: expected gelu or gelu_tanh, found {activation!r}")
     shape = (gate_up.shape[0], gate_up.shape[1] // 2)
@@ -46,8 +45,7 @@ def gated_linear_unit(gate_up: torch.Tensor, activation: Activation, out: torch.
     else:
         checks.shaped("out", out, shape)
         checks.like("out", out, gate_up)
-        if out.stride(1) != 1:
-            raise ValueError(f"out: expected a last dimension of stride 1, found {out.stride(1)}")
+        checks.dense_columns("out", out)
     if runs_triton(gate_up):
         from encoder_kernels.gated_linear_unit import kernel
 

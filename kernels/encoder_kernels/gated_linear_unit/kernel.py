@@ -7,17 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _erf(x, EXACT: tl.constexpr):
-    if EXACT:
-        return tl.erf(x)
-    # within 1.5e-7, far below a 16-bit type's step (Abramowitz and Stegun 7.1.26); the exact one costs a tenth of the bandwidth
-    size = tl.abs(x)
-    t = 1.0 / (1.0 + 0.3275911 * size)
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    erf = 1.0 - series * tl.exp2(size * size * -1.4426950408889634)
-    return tl.where(x < 0, -erf, erf)
+from encoder_kernels.gelu.kernel import erf
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -44,7 +34,7 @@ def gated_linear_unit_kernel(
         # x / 2 * (1 + tanh(y)) is x * sigmoid(2 y), which needs no tanh
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     else:
-        activated = 0.5 * gate * (1.0 + _erf(gate * 0.7071067811865476, EXACT))
+        activated = 0.5 * gate * (1.0 + erf(gate * 0.7071067811865476, EXACT))
     tl.store(
         out + rows.to(tl.int64)[:, None] * out_token + columns[None, :],
         (activated * up).to(out.dtype.element_ty),

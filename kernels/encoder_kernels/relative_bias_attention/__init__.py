@@ -1,4 +1,4 @@
-"""Self-attention over packed sequences with a bias by distance (T5), a window of near keys, or neither."""
+"""Self-attention over packed sequences with a bias by distance (T5), a window of near keys, causal, or none of these."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def relative_bias_attention(
     *,
     scale: float = 1.0,
     window: int | None = None,
+    causal: bool = False,
     key_lengths: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -31,14 +32,14 @@ def relative_bias_attention(
 
     Args:
         query: `[tokens, heads, head_size]`, the sequences one behind the other; may be a strided view of one qkv buffer.
-        key: Likewise.
-        value: Likewise.
-        bias: `[heads, 2 * limit + 1]` float32, dense, as ``t5_bias`` makes it; None for none. Minus infinity for distances above 0 makes
-            attention causal; every token must see the first key of its sequence.
+        key: `[tokens, key_heads, head_size]`, likewise; each head of keys is that of ``heads / key_heads`` heads of queries.
+        value: As ``key``.
+        bias: `[heads, 2 * limit + 1]` float32, dense, as ``t5_bias`` makes it; None for none.
         cu_seqlens: `[sequences + 1]` int32 on the device: where each sequence begins, and the end of the last.
         max_seqlen: At least the longest sequence's length; tokens of a sequence beyond it are not computed.
         scale: 1 in T5.
         window: Keys that are farther away than this are not attended to; None for no such limit. A row without any key is 0.
+        causal: Whether tokens attend to none behind them.
         key_lengths: `[sequences]` int32 on the device: how many of each sequence's first tokens are keys, at least 1; None for all. The
             tokens behind them are queries only: they attend to the keys, and nothing attends to them.
         out: `[tokens, heads, head_size]`, written to when given. Rows beyond ``cu_seqlens[-1]`` (graph padding) stay as they are; in a
@@ -53,7 +54,7 @@ def relative_bias_attention(
     Source: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section 2.1; transformers'
     ``MT5Attention``.
     """
-    checks.packed(query, key, value, cu_seqlens, max_seqlen, out, key_lengths)
+    checks.packed(query, key, value, cu_seqlens, max_seqlen, out, key_lengths, grouped=True)
     if bias is not None:
         _check_bias(bias, query)
     if window is not None and window < 0:
@@ -63,9 +64,9 @@ def relative_bias_attention(
     if runs_triton(query):
         from encoder_kernels.relative_bias_attention import kernel
 
-        kernel.launch(query, key, value, bias, cu_seqlens, max_seqlen, scale, out, window, key_lengths)
+        kernel.launch(query, key, value, bias, cu_seqlens, max_seqlen, scale, out, window, causal, key_lengths)
     else:
-        reference.attend(query, key, value, bias, cu_seqlens, scale, out, window, key_lengths)
+        reference.attend(query, key, value, bias, cu_seqlens, scale, out, window, causal, key_lengths)
     return out
 
 

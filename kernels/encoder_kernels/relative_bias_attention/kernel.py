@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Attention with a bias by distance or a window in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
+"""Attention with a bias by distance, a window, or causal, in Triton: flash attention that reads each pair's bias from a line that stays in the cache."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def relative_bias_attention_kernel(
     longest,
     window,
     factor,
+    GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -38,6 +39,7 @@ def relative_bias_attention_kernel(
     PRECISION: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
     HAS_KEYS: tl.constexpr,
 ):
     """Write the attention of one block of one sequence's queries in one head."""
@@ -55,6 +57,8 @@ def relative_bias_attention_kernel(
     if HAS_WINDOW:
         keys_begin = tl.maximum(first - window, 0) // BLOCK_N * BLOCK_N
         loop_end = tl.minimum(keys_end, first + BLOCK_M + window)
+    if CAUSAL:
+        loop_end = tl.minimum(loop_end, first + BLOCK_M)
     head = tl.program_id(1).to(tl.int64)
     start = start.to(tl.int64)
     offsets = tl.arange(0, BLOCK_D)
@@ -63,8 +67,8 @@ def relative_bias_attention_kernel(
     # rows behind the end repeat the last one, which keeps every address valid; they are never stored
     ours = tl.minimum(places, length - 1)
     query += head * query_head + start * query_token
-    key += head * key_head + start * key_token
-    value += head * value_head + start * value_token
+    key += head // GROUP * key_head + start * key_token
+    value += head // GROUP * value_head + start * value_token
     if HAS_BIAS:
         bias += head * (2 * limit + 1) + limit
     block = tl.load(
@@ -89,6 +93,8 @@ def relative_bias_attention_kernel(
         seen = others[None, :] < keys_end
         if HAS_WINDOW:
             seen = seen & (tl.abs(distance) <= window)
+        if CAUSAL:
+            seen = seen & (distance <= 0)
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         shift = higher
@@ -133,6 +139,7 @@ def launch(
     scale: float,
     out: torch.Tensor,
     window: int | None = None,
+    causal: bool = False,
     key_lengths: torch.Tensor | None = None,
     chosen: dict[str, int] | None = None,
 ) -> None:
@@ -163,10 +170,12 @@ def launch(
         longest,
         0 if window is None else window,
         scale * LOG2E,
+        GROUP=heads // key.shape[1],
         HEAD_SIZE=head_size,
         BLOCK_D=max(16, triton.next_power_of_2(head_size)),
         HAS_BIAS=bias is not None,
         HAS_WINDOW=window is not None,
+        CAUSAL=causal,
         HAS_KEYS=key_lengths is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         **config,

@@ -20,13 +20,16 @@ def attend(
     scale: float,
     out: torch.Tensor,
     window: int | None = None,
+    causal: bool = False,
     key_lengths: torch.Tensor | None = None,
 ) -> None:
     """Write the attention of every packed sequence to its rows of ``out``; arguments as in ``relative_bias_attention``."""
-    heads = query.shape[1]
+    heads, each = query.shape[1], query.shape[1] // max(1, key.shape[1])
+    if each > 1:
+        key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
     for group in packing.groups(cu_seqlens, key_lengths):
         length, sequences = group.length, len(group.lengths)
-        terms = _by_distance(bias, window, group, query)  # [heads or 1, length, keys]
+        terms = _by_distance(bias, window, causal, group, query)  # [heads or 1, length, keys]
         padding = group.key_mask(query.dtype)
         part = max(1, min(heads, _ELEMENTS // (length**2 * sequences)))
         blocks = []
@@ -50,10 +53,10 @@ def attend(
 
 
 def _by_distance(
-    bias: torch.Tensor | None, window: int | None, group: packing.Group, query: torch.Tensor
+    bias: torch.Tensor | None, window: int | None, causal: bool, group: packing.Group, query: torch.Tensor
 ) -> torch.Tensor | None:
-    """Return what is added to the scores of each query and key, minus infinity outside the window; None for nothing."""
-    if bias is None and window is None:
+    """Return what is added to the scores of each query and key, minus infinity for keys that are not seen; None for nothing."""
+    if bias is None and window is None and not causal:
         return None
     distances = torch.arange(1 - group.length, group.key_length, device=query.device)
     if bias is None:
@@ -63,6 +66,8 @@ def _by_distance(
         line = bias[:, distances.clamp(-limit, limit) + limit].to(query.dtype)
     if window is not None:
         line = line.masked_fill(distances.abs() > window, float("-inf"))
+    if causal:
+        line = line.masked_fill(distances > 0, float("-inf"))
     # row i of the terms is the line from length - 1 - i on: the same memory, read with overlapping rows
     shape = (len(line), group.length, group.key_length)
     return line.flip(1).contiguous().as_strided(shape, (line.shape[1], 1, 1)).flip(2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from encoder_kernels import measure
-from encoder_kernels.rotary import reference, rotary
+from encoder_kernels.rotary import HeadNorm, reference, rotary
 
 
 def report() -> str:
@@ -21,12 +21,15 @@ def report() -> str:
         fused = measure.compiled(reference.rotate)
         compiled = measure.attempt(lambda: fused(query, key, positions, frequency))
         operation, layer = _vllm(query, key, positions, frequency)
+        weight = torch.ones(head_size, device="cuda", dtype=query.dtype)
+        normed = measure.microseconds(lambda: rotary(query, key, positions, frequency, HeadNorm(weight, weight, 1e-5)))
         bytes_moved = 2 * query.numel() * query.element_size()
         copy = measure.copy_microseconds(bytes_moved, bytes_moved)
         rows.append(
             [
                 f"{tokens} × {heads} × {head_size}, query and key",
                 ours,
+                normed,
                 plain,
                 compiled,
                 operation,
@@ -38,6 +41,7 @@ def report() -> str:
     columns = [
         "shape (bf16)",
         "ours µs",
+        "with norm µs",
         "reference µs",
         "torch.compile µs",
         "vLLM's op µs",

@@ -21,6 +21,7 @@ OPERATIONS = (
     "bidirectional_lstm",
     "disentangled_attention",
     "gated_linear_unit",
+    "gelu",
     "relative_bias_attention",
     "rotary",
     "span_scores",

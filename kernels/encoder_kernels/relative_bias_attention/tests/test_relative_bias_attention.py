@@ -17,12 +17,11 @@ LENGTHS = {
 }
 
 
-def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys=None, causal=False):  # type: ignore[no-untyped-def]
+def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys=None, causal=False, group=1):  # type: ignore[no-untyped-def]
     tokens = sum(lengths) + 2
-    query, key, value = form.randn(tokens, 3, heads, head_size).unbind(1)
+    sizes = (heads, heads // group, heads // group)
+    query, key, value = form.randn(tokens, sum(sizes), head_size).split(sizes, 1)
     bias = None if limit is None else torch.randn(heads, 2 * limit + 1, device=form.device)
-    if bias is not None and causal:
-        bias[:, limit + 1 :] = float("-inf")
     cu_seqlens = form.offsets(lengths)
     counts = lengths if keys is None else keys
     for end, length, seen in zip(cu_seqlens.tolist()[1:], lengths, counts, strict=True):
@@ -38,6 +37,7 @@ def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys
         max(lengths, default=0),
         scale=0.2,
         window=window,
+        causal=causal,
         key_lengths=None if keys is None else torch.tensor(keys, dtype=torch.int32).to(form.device),
         out=out,
     )
@@ -46,12 +46,15 @@ def run(form, close, lengths, heads=2, head_size=32, limit=20, window=None, keys
     start = 0
     for length, seen in zip(lengths, counts, strict=True):
         q, k, v = (tensor[start : start + length].double().cpu().transpose(0, 1) for tensor in (query, key, value))
+        k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
         distances = torch.arange(seen)[None, :] - torch.arange(length)[:, None]
         scores = 0.2 * q @ k[:, :seen].transpose(1, 2)
         if bias is not None:
             scores = scores + bias.double().cpu()[:, distances.clamp(-limit, limit) + limit]
         if window is not None:
             scores = scores.masked_fill(distances.abs() > window, float("-inf"))
+        if causal:
+            scores = scores.masked_fill(distances > 0, float("-inf"))
         expected[start : start + length] = (scores.softmax(-1).nan_to_num() @ v[:, :seen]).transpose(0, 1)
         start += length
     close(out[:-2], expected)
@@ -76,8 +79,16 @@ def test_tokens_that_are_queries_only_are_read_as_keys_by_nobody(form, close, wi
 
 
 @pytest.mark.parametrize("keys", [None, [32, 9, 1, 1, 33]], ids=["all are keys", "queries only"])
-def test_a_bias_of_minus_infinity_hides_the_keys_behind_a_token(form, close, keys: list[int] | None) -> None:  # type: ignore[no-untyped-def]
-    run(form, close, [32, 32, 5, 1, 100], heads=1, limit=1, keys=keys, causal=True)
+@pytest.mark.parametrize(("limit", "window"), [(None, None), (20, None), (None, 7)], ids=["plain", "bias", "window"])
+def test_causal_attention_sees_no_key_behind_a_token(  # type: ignore[no-untyped-def]
+    form, close, keys: list[int] | None, limit: int | None, window: int | None
+) -> None:
+    run(form, close, [32, 32, 5, 1, 100], heads=1, limit=limit, window=window, keys=keys, causal=True)
+
+
+@pytest.mark.parametrize("group", [2, 4])
+def test_heads_of_queries_share_heads_of_keys(form, close, group: int) -> None:  # type: ignore[no-untyped-def]
+    run(form, close, [19, 70], heads=4, limit=20 if group == 2 else None, group=group)
 
 
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 128])

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from encoder_kernels.rotary import rotary
+from encoder_kernels.rotary import HeadNorm, rotary
 
 
 def frequencies(form, head_size: int, theta: float) -> torch.Tensor:  # type: ignore[no-untyped-def]
@@ -37,6 +37,29 @@ def test_every_shape(any_form, close, tokens: int, heads: int, key_heads: int, h
     assert torch.equal(value, untouched)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "key_heads", "head_size"), [(0, 2, 2, 64), (13, 16, 8, 64), (5, 3, 1, 256), (6, 3, 5, 96)]
+)
+def test_heads_are_normalised_first(  # type: ignore[no-untyped-def]
+    any_form, close, tokens: int, heads: int, key_heads: int, head_size: int, offset: float
+) -> None:
+    buffer = any_form.randn(tokens, heads + 2 * key_heads, head_size) * 3
+    query, key, value = buffer.split((heads, key_heads, key_heads), 1)
+    norm = HeadNorm(any_form.randn(head_size), any_form.randn(head_size) + 1, 0.5, offset)
+    frequency, positions = frequencies(any_form, head_size, 1e4), torch.arange(tokens).to(any_form.device)
+    expected = []
+    for rows, weight in ((query, norm.query), (key, norm.key)):
+        exact = rows.double().cpu()
+        scaled = exact / (exact.square().mean(2, keepdim=True) + 0.5).sqrt() * (weight.double().cpu() + offset)
+        expected.append(straightforward(scaled, positions, frequency))
+    untouched = value.clone()
+    rotary(query, key, positions, frequency, norm)
+    close(query, expected[0])
+    close(key, expected[1])
+    assert torch.equal(value, untouched)
+
+
 def test_position_zero_changes_nothing(form) -> None:  # type: ignore[no-untyped-def]
     query = form.randn(4, 2, 32)
     before = query.clone()
@@ -51,6 +74,8 @@ def test_arguments_are_refused_by_name() -> None:
         "key": lambda: rotary(query, query[:2], positions, frequency),
         "positions": lambda: rotary(query, query, positions.float(), frequency),
         "inverse_frequency": lambda: rotary(query, query, positions, frequency.double()),
+        "norm.query": lambda: rotary(query, query, positions, frequency, HeadNorm(frequency, query[0, 0], 1e-5)),
+        "norm.key": lambda: rotary(query, query, positions, frequency, HeadNorm(query[0, 0], query[0], 1e-5)),
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
             call()
