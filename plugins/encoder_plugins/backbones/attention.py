@@ -120,13 +120,14 @@ class EncoderImpl(AttentionImpl[VarlenMetadata]):  # type: ignore[misc]
         }
         if unknown := {name: value for name, value in given.items() if value is not None}:
             raise ValueError(f"encoder attention does not support {', '.join(unknown)}; got {unknown}")
-        if attn_type != AttentionType.ENCODER_ONLY or num_kv_heads not in (None, num_heads):
+        key_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if attn_type != AttentionType.ENCODER_ONLY or num_heads % key_heads:
             raise ValueError(
-                "encoder attention is for encoders with as many key heads as query heads; "
+                "encoder attention is for encoders whose key heads divide the query heads; "
                 f"got attn_type={attn_type!r}, num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         self.num_heads = num_heads
-        self.num_kv_heads = num_heads
+        self.num_kv_heads = key_heads
         self.head_size = head_size
         self.scale = float(scale)
         self.kv_cache_dtype = kv_cache_dtype
@@ -143,7 +144,7 @@ class EncoderImpl(AttentionImpl[VarlenMetadata]):  # type: ignore[misc]
         output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
-        """Write attention of `[tokens, heads, head_size]` into ``output`` of that shape, and return it."""
+        """Write attention into ``output`` `[tokens, heads, head_size]`, and return it; keys and values may have fewer heads."""
         del kv_cache
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("encoder attention does not quantise its output")
@@ -163,14 +164,21 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         heads: Heads on this rank.
         head_size: Width of a head.
         scale: What scores are multiplied by.
+        key_heads: Heads of keys and values on this rank, each for as many query heads; None for one a query head.
         prefix: The layer's name in the model; must be unique.
     """
 
     query_only_tokens = False
 
-    def __init__(self, heads: int, head_size: int, scale: float, *, prefix: str) -> None:
+    def __init__(self, heads: int, head_size: int, scale: float, *, key_heads: int | None = None, prefix: str) -> None:
         super().__init__(
-            heads, head_size, scale, prefix=prefix, attn_type=AttentionType.ENCODER_ONLY, attn_backend=EncoderBackend
+            heads,
+            head_size,
+            scale,
+            num_kv_heads=key_heads,
+            prefix=prefix,
+            attn_type=AttentionType.ENCODER_ONLY,
+            attn_backend=EncoderBackend,
         )
         self.scale = scale
 
@@ -185,7 +193,8 @@ class EncoderAttention(Attention):  # type: ignore[misc]
     def warm_up(self, dtype: torch.dtype, device: torch.device) -> None:
         """Run the kernel once for every form that it is compiled in, so that no client waits for its compiler."""
         for rows, metadata in warm_up_batches(self.num_heads, self.head_size, dtype, device, self.query_only_tokens):
-            self.attend(rows, rows, rows, metadata, torch.empty_like(rows))
+            keys = rows[:, : self.num_kv_heads]
+            self.attend(rows, keys, keys, metadata, torch.empty_like(rows))
 
     @abstractmethod
     def prepare(self) -> None:
@@ -193,7 +202,7 @@ class EncoderAttention(Attention):  # type: ignore[misc]
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
-        """Write attention over `[tokens, heads, head_size]` into ``output``."""
+        """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
 
 
 def warm_up_batches(
@@ -308,7 +317,13 @@ class RelativeBiasAttention(EncoderAttention):
     """
 
     def __init__(
-        self, heads: int, head_size: int, scale: float = 1.0, *, bias: Callable[[], Tensor], prefix: str
+        self,
+        heads: int,
+        head_size: int,
+        scale: float = 1.0,
+        *,
+        bias: Callable[[], Tensor],
+        prefix: str,
     ) -> None:
         super().__init__(heads, head_size, scale, prefix=prefix)
         self._bias = bias
@@ -333,25 +348,29 @@ class RelativeBiasAttention(EncoderAttention):
         )
 
 
-class CausalAttention(RelativeBiasAttention):
-    """Plain attention of each token to itself and to those before it: a bias of minus infinity for those behind it.
+class CausalAttention(EncoderAttention):
+    """Plain attention of each token to itself and to those before it.
 
     vLLM's own attention without a cache is that of encoders, which lets tokens see those behind them.
-
-    Args:
-        heads: Heads on this rank, of queries as of keys.
-        head_size: Width of a head.
-        scale: What scores are multiplied by.
-        prefix: The layer's name in the model.
     """
 
-    def __init__(self, heads: int, head_size: int, scale: float, *, prefix: str) -> None:
-        super().__init__(heads, head_size, scale, bias=self._hide_later, prefix=prefix)
+    def prepare(self) -> None:
+        """Compute nothing: there are no tables."""
 
-    def _hide_later(self) -> Tensor:
-        """Return the bias of distances below 0, 0 and above, `[heads, 3]`."""
-        line = torch.tensor([0.0, 0.0, -torch.inf], dtype=torch.float32, device=self._k_scale.device)
-        return line.repeat(self.num_heads, 1)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
+        """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
+        relative_bias_attention(
+            query,
+            key,
+            value,
+            None,
+            metadata.cu_seqlens,
+            metadata.max_seqlen,
+            scale=self.scale,
+            causal=True,
+            key_lengths=metadata.key_lengths,
+            out=output,
+        )
 
 
 class WindowAttention(Attention):  # type: ignore[misc]
@@ -412,9 +431,6 @@ class WindowAttention(Attention):  # type: ignore[misc]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        if key.shape[1] != query.shape[1]:
-            each = query.shape[1] // key.shape[1]
-            key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
         relative_bias_attention(
             query,
             key,

@@ -1,9 +1,9 @@
 """The elementwise pieces between GEMMs, and the one place where each is chosen: vLLM's and torch's, or a kernel of ours.
 
 Under vLLM's compilation torch's own formulas fuse with their neighbours, which a kernel cannot; a kernel is here only
-where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the gate and for the rotation. Both are operations
-that the compiler leaves whole, so that they are in its CUDA graphs like any other. On a CPU nothing is compiled, and all of
-it is vLLM's and torch's.
+where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the exact GELU, for the gate, and for the rotation with the
+norm of heads before it. They are operations that the compiler leaves whole, so that they are in its CUDA graphs like any
+other. On a CPU nothing is compiled, and all of it is vLLM's and torch's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,19 @@ from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
 
 from encoder_kernels.gated_linear_unit import gated_linear_unit
-from encoder_kernels.rotary import rotary
+from encoder_kernels.gelu import gelu
+from encoder_kernels.rotary import HeadNorm, rotary
 
 # operations live as long as their library
 _LIBRARY = torch.library.Library("encoder_plugins", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def _gelu(rows: torch.Tensor) -> torch.Tensor:
+    return gelu(rows)
+
+
+def _gelu_shape(rows: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(rows)
 
 
 def _gate(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
@@ -32,15 +41,38 @@ def _gate_shape(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
-def _rotate(qkv: torch.Tensor, positions: torch.Tensor, inverse_frequency: torch.Tensor, heads: int) -> None:
-    query, key, _ = qkv.view(qkv.shape[0], 3, heads, -1).unbind(1)  # [tokens, heads, head_size] each
-    rotary(query, key, positions, inverse_frequency)
+def _rotate(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    inverse_frequency: torch.Tensor,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    key_heads: int,
+    epsilon: float,
+    offset: float,
+) -> None:
+    heads = qkv.view(qkv.shape[0], -1, 2 * inverse_frequency.shape[0])  # [tokens, heads + 2 * key_heads, head_size]
+    query, key, _ = torch.split(heads, [heads.shape[1] - 2 * key_heads, key_heads, key_heads], 1)
+    norm = None
+    if query_weight is not None and key_weight is not None:
+        norm = HeadNorm(query_weight, key_weight, epsilon, offset)
+    rotary(query, key, positions, inverse_frequency, norm)
 
 
-def _rotate_shape(qkv: torch.Tensor, positions: torch.Tensor, inverse_frequency: torch.Tensor, heads: int) -> None:
-    del qkv, positions, inverse_frequency, heads
+def _rotate_shape(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    inverse_frequency: torch.Tensor,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    key_heads: int,
+    epsilon: float,
+    offset: float,
+) -> None:
+    del qkv, positions, inverse_frequency, query_weight, key_weight, key_heads, epsilon, offset
 
 
+direct_register_custom_op("gelu", _gelu, fake_impl=_gelu_shape, target_lib=_LIBRARY)
 direct_register_custom_op("gated_gelu", _gate, fake_impl=_gate_shape, target_lib=_LIBRARY)
 # the whole of queries, keys and values is named as changed: of a part the compiler would make a copy
 direct_register_custom_op("rotate", _rotate, mutates_args=["qkv"], fake_impl=_rotate_shape, target_lib=_LIBRARY)
@@ -48,6 +80,8 @@ direct_register_custom_op("rotate", _rotate, mutates_args=["qkv"], fake_impl=_ro
 
 def activation(name: str) -> nn.Module:
     """Return the activation that transformers calls ``name``, one of ``activations.ACTIVATIONS``."""
+    if name == "gelu" and current_platform.is_cuda():
+        return Gelu()
     module: nn.Module = get_act_fn(name)
     return module
 
@@ -59,6 +93,15 @@ def gated(name: str) -> nn.Module:
         return Gate(tanh=approximate == "tanh")
     module: nn.Module = GeluAndMul(approximate=approximate)
     return module
+
+
+class Gelu(nn.Module):
+    """The exact GELU by our kernel."""
+
+    def forward(self, inner: Tensor) -> Tensor:
+        """Return `[tokens, size]` for `[tokens, size]`."""
+        rows: Tensor = torch.ops.encoder_plugins.gelu(inner)
+        return rows
 
 
 class Gate(nn.Module):
@@ -85,48 +128,88 @@ def add(hidden: Tensor, branch: Tensor) -> Tensor:
     return (hidden.float() + branch.float()).to(hidden.dtype)
 
 
-def rotation(heads: int, head_size: int, *, theta: float, positions: int) -> nn.Module:
-    """Return a module that takes positions `[tokens]` and `[tokens, 3 * heads * head_size]`, and gives queries, keys, and values.
+def rotation(
+    heads: int,
+    head_size: int,
+    *,
+    key_heads: int | None = None,
+    theta: float,
+    positions: int,
+    epsilon: float | None = None,
+    unit_offset: bool = False,
+) -> Rotation | TableRotation:
+    """Return a module that takes queries, keys and values in one tensor, and gives them rotated, and normalised before.
 
     Args:
-        heads: Heads on this rank, of queries as of keys.
+        heads: Heads of queries on this rank.
         head_size: Width of a head.
+        key_heads: Heads of keys on this rank; by default as many.
         theta: The rotary base.
         positions: Positions that a table must have.
+        epsilon: That of the norm before the rotation; None for no norm.
+        unit_offset: Whether a row is multiplied by one more than the norm's weights.
     """
+    key_heads = heads if key_heads is None else key_heads
     if current_platform.is_cuda():
-        return Rotation(heads, head_size, theta)
-    return TableRotation(head_size, theta, positions)
+        return Rotation(key_heads, head_size, theta, epsilon or 0.0, 1.0 if unit_offset else 0.0)
+    return TableRotation(heads, key_heads, head_size, theta, positions)
 
 
 class Rotation(nn.Module):
-    """Rotates queries and keys where they are, by our kernel."""
+    """Normalises and rotates queries and keys where they are, by our kernel."""
 
-    def __init__(self, heads: int, head_size: int, theta: float) -> None:
+    def __init__(self, key_heads: int, head_size: int, theta: float, epsilon: float, offset: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.key_heads = key_heads
+        self.key_width = key_heads * head_size
+        self.epsilon = epsilon
+        self.offset = offset
         # in float32, as transformers has it
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
         self.register_buffer("inverse_frequency", 1.0 / theta**exponents, persistent=False)
 
-    def forward(self, positions: Tensor, qkv: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys and values, `[tokens, heads * head_size]` each."""
-        torch.ops.encoder_plugins.rotate(qkv, positions, self.inverse_frequency, self.heads)
-        return qkv.chunk(3, dim=-1)
+    def forward(
+        self, positions: Tensor, qkv: Tensor, query_norm: nn.Module | None = None, key_norm: nn.Module | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return queries `[tokens, heads * head_size]`, keys and values `[tokens, key_heads * head_size]` each.
+
+        Args:
+            positions: `[tokens]`.
+            qkv: `[tokens, (heads + 2 * key_heads) * head_size]`.
+            query_norm: The norm of queries' heads, of which the weights are read; None for none.
+            key_norm: That of keys' heads.
+        """
+        weights = [None if norm is None else norm.weight for norm in (query_norm, key_norm)]
+        torch.ops.encoder_plugins.rotate(
+            qkv, positions, self.inverse_frequency, *weights, self.key_heads, self.epsilon, self.offset
+        )
+        return torch.split(qkv, [qkv.shape[1] - 2 * self.key_width, self.key_width, self.key_width], dim=-1)
 
 
 class TableRotation(nn.Module):
-    """Rotates by vLLM's layer, which has a table of angles."""
+    """Normalises by the norms that it is given, and rotates by vLLM's layer, which has a table of angles."""
 
-    def __init__(self, head_size: int, theta: float, positions: int) -> None:
+    def __init__(self, heads: int, key_heads: int, head_size: int, theta: float, positions: int) -> None:
         super().__init__()
         parameters = {"rope_type": "default", "rope_theta": theta}
+        self.head_size = head_size
+        self.widths = [heads * head_size, key_heads * head_size, key_heads * head_size]
         self.layer = get_rope(head_size, max_position=positions, rope_parameters=parameters)
 
-    def forward(self, positions: Tensor, qkv: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys and values, `[tokens, heads * head_size]` each."""
-        query, key, value = qkv.chunk(3, dim=-1)
+    def forward(
+        self, positions: Tensor, qkv: Tensor, query_norm: nn.Module | None = None, key_norm: nn.Module | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return and take what ``Rotation`` does."""
+        query, key, value = torch.split(qkv, self.widths, dim=-1)
+        query, key = self._normed(query, query_norm), self._normed(key, key_norm)
         return (*self.layer(positions, query, key), value)
+
+    def _normed(self, rows: Tensor, norm: nn.Module | None) -> Tensor:
+        """Normalise each head; `[tokens, heads * head_size]`, as the rotary kernel of vLLM's CPU build needs them."""
+        if norm is None:
+            return rows
+        normed: Tensor = norm(rows.reshape(-1, self.head_size))
+        return normed.view(rows.shape)
 
 
 class LayerNorm(nn.Module):

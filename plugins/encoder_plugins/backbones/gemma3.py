@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
-from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import WindowAttention
-from encoder_plugins.backbones.elementwise import gated, rms_norm
+from encoder_plugins.backbones.elementwise import gated, rms_norm, rotation
 from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional, check_dtype
 from encoder_plugins.backbones.rotary_settings import LOCAL
 
@@ -39,14 +38,16 @@ class Gemma3Attention(nn.Module):
         )
         # on this rank; a head of keys that several ranks need is on each of them
         heads, key_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
-        self.widths = [heads * size, key_heads * size, key_heads * size]
-        self.head_size = size
         self.q_norm = rms_norm(size, settings.epsilon, unit_offset=True)
         self.k_norm = rms_norm(size, settings.epsilon, unit_offset=True)
-        self.rotation = get_rope(
+        self.rotation = rotation(
+            heads,
             size,
-            max_position=settings.positions,
-            rope_parameters={"rope_type": "default", "rope_theta": settings.thetas[kind]},
+            key_heads=key_heads,
+            theta=settings.thetas[kind],
+            positions=settings.positions,
+            epsilon=settings.epsilon,
+            unit_offset=True,
         )
         self.attention = WindowAttention(
             heads,
@@ -66,11 +67,7 @@ class Gemma3Attention(nn.Module):
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
-        query, key, value = self.qkv_proj(hidden)[0].split(self.widths, dim=-1)
-        # the rotary kernel of vLLM's CPU build needs two dimensions, `[tokens, heads * head_size]`
-        query = self.q_norm(query.unflatten(-1, (-1, self.head_size))).flatten(-2)
-        key = self.k_norm(key.unflatten(-1, (-1, self.head_size))).flatten(-2)
-        query, key = self.rotation(positions, query, key)
+        query, key, value = self.rotation(positions, self.qkv_proj(hidden)[0], self.q_norm, self.k_norm)
         attended: Tensor = self.o_proj(self.attention(query, key, value))[0]
         return attended
 

@@ -21,11 +21,10 @@ from vllm.model_executor.layers.linear import (
     QKVParallelLinear,
     RowParallelLinear,
 )
-from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import CausalAttention, VarlenMetadata
-from encoder_plugins.backbones.elementwise import rms_norm
+from encoder_plugins.backbones.elementwise import rms_norm, rotation
 from encoder_plugins.backbones.lfm2_settings import ATTENTION, Settings
 
 
@@ -46,17 +45,17 @@ class Lfm2Attention(nn.Module):
         )
         # on this rank; a head of keys that several ranks need is on each of them
         heads, key_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
-        self.widths = [heads * size, key_heads * size, key_heads * size]
-        self.queries_per_key = heads // key_heads
-        self.head_size = size
         self.q_layernorm = rms_norm(size, settings.epsilon)
         self.k_layernorm = rms_norm(size, settings.epsilon)
-        self.rotation = get_rope(
+        self.rotation = rotation(
+            heads,
             size,
-            max_position=settings.positions,
-            rope_parameters={"rope_type": "default", "rope_theta": settings.theta},
+            key_heads=key_heads,
+            theta=settings.theta,
+            positions=settings.positions,
+            epsilon=settings.epsilon,
         )
-        self.attention = CausalAttention(heads, size, size**-0.5, prefix=f"{prefix}.attention")
+        self.attention = CausalAttention(heads, size, size**-0.5, key_heads=key_heads, prefix=f"{prefix}.attention")
         self.out_proj = RowParallelLinear(
             settings.heads * size,
             settings.hidden_size,
@@ -67,23 +66,9 @@ class Lfm2Attention(nn.Module):
 
     def forward(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return `[tokens, hidden]` for `[tokens, hidden]`."""
-        query, key, value = self.qkv_proj(hidden)[0].split(self.widths, dim=-1)
-        query, key = self._normed(query, self.q_layernorm), self._normed(key, self.k_layernorm)
-        query, key = self.rotation(positions, query, key)
-        attended: Tensor = self.out_proj(self.attention(query, self._per_query(key), self._per_query(value)))[0]
+        query, key, value = self.rotation(positions, self.qkv_proj(hidden)[0], self.q_layernorm, self.k_layernorm)
+        attended: Tensor = self.out_proj(self.attention(query, key, value))[0]
         return attended
-
-    def _normed(self, rows: Tensor, layer: nn.Module) -> Tensor:
-        """Normalise each head; `[tokens, heads * head_size]`, as the rotary kernel of vLLM's CPU build needs them."""
-        normed: Tensor = layer(rows.reshape(-1, self.head_size))
-        return normed.view(rows.shape)
-
-    def _per_query(self, rows: Tensor) -> Tensor:
-        """Repeat each head of keys or values for the heads of queries that it serves."""
-        if self.queries_per_key == 1:
-            return rows
-        heads = rows.view(rows.shape[0], -1, self.head_size)
-        return heads.repeat_interleave(self.queries_per_key, -2).flatten(-2)
 
 
 class Lfm2Convolution(nn.Module):

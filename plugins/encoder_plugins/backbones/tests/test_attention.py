@@ -117,7 +117,7 @@ def test_rows_of_padding_are_never_nan(layer: EncoderAttention) -> None:
         {"logits_soft_cap": 1.0},
         {"kv_sharing_target_layer_name": "y"},
         {"attn_type": "decoder"},
-        {"num_kv_heads": 1},
+        {"num_kv_heads": 3},
     ],
     ids=str,
 )

@@ -28,16 +28,37 @@ def _layers(world: None) -> Any:
         yield
 
 
+@pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (4, 2)])
 @pytest.mark.parametrize("theta", [10_000.0, 160_000.0])
-def test_the_rotation_is_that_of_vllms_table(theta: float) -> None:
-    heads, head_size, tokens = 3, 32, 50
-    qkv = torch.randn(tokens, 3 * heads * head_size)
+def test_the_rotation_is_that_of_vllms_table(theta: float, heads: int, key_heads: int) -> None:
+    head_size, tokens = 32, 50
+    qkv = torch.randn(tokens, (heads + 2 * key_heads) * head_size)
     positions = torch.randint(0, 300, (tokens,))
-    expected = elementwise.TableRotation(head_size, theta, 300)(positions, qkv.clone())
-    for one, other in zip(elementwise.Rotation(heads, head_size, theta)(positions, qkv.clone()), expected, strict=True):
+    expected = elementwise.TableRotation(heads, key_heads, head_size, theta, 300)(positions, qkv.clone())
+    found = elementwise.Rotation(key_heads, head_size, theta, 0.0, 0.0)(positions, qkv.clone())
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
     # the values pass as they are
-    assert torch.equal(expected[2], qkv.chunk(3, dim=-1)[2])
+    assert torch.equal(expected[2], qkv[:, -key_heads * head_size :])
+
+
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_the_norm_of_heads_is_that_of_vllms_layers(unit_offset: bool) -> None:
+    import vllm._custom_ops
+    from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
+
+    assert vllm._custom_ops
+    heads, key_heads, head_size, tokens, epsilon = 4, 2, 32, 50, 0.1
+    qkv, positions = torch.randn(tokens, (heads + 2 * key_heads) * head_size) * 3, torch.arange(tokens)
+    norms = [(GemmaRMSNorm if unit_offset else RMSNorm)(head_size, epsilon) for _ in range(2)]
+    for norm in norms:
+        norm.weight.data.copy_(torch.randn(head_size))
+    table = elementwise.TableRotation(heads, key_heads, head_size, 1e4, 300)
+    ours = elementwise.Rotation(key_heads, head_size, 1e4, epsilon, 1.0 if unit_offset else 0.0)
+    with torch.inference_mode():
+        expected, found = table(positions, qkv.clone(), *norms), ours(positions, qkv.clone(), *norms)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=4e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -59,17 +80,26 @@ def test_the_gate_is_that_of_vllms_layer(name: str) -> None:
     torch.testing.assert_close(elementwise.Gate(tanh=name == "gelu_tanh")(gate_up), expected(gate_up))
 
 
-def test_both_stay_whole_in_a_compiled_graph() -> None:
-    rotation, gate = elementwise.Rotation(2, 32, 10_000.0), elementwise.Gate(tanh=False)
+def test_the_gelu_is_that_of_vllms_layer() -> None:
+    inner = torch.randn(50, 96)
+    expected = elementwise.activation("gelu")
+    assert not isinstance(expected, elementwise.Gelu)
+    torch.testing.assert_close(elementwise.Gelu()(inner), expected(inner))
+
+
+def test_all_stay_whole_in_a_compiled_graph() -> None:
+    rotation, gate = elementwise.Rotation(2, 32, 10_000.0, 1e-5, 1.0), elementwise.Gate(tanh=False)
+    norm, gelu = elementwise.LayerNorm(32, 1e-5), elementwise.Gelu()
 
     def block(qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        query, key, value = rotation(positions, qkv * 2.0)
-        rows: torch.Tensor = gate(query + key * value)
+        query, key, value = rotation(positions, qkv * 2.0, norm, norm)
+        rows: torch.Tensor = gate(gelu(query + key * value))
         return rows
 
     qkv, positions = torch.randn(9, 192), torch.arange(9)
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(qkv, positions), block(qkv, positions))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(qkv, positions), block(qkv, positions))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
