@@ -21,7 +21,11 @@ class StackedLinear(nn.Module):
 
     def both(self, hidden: Tensor) -> Tensor:
         """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
-        return torch.baddbmm(self.bias[:, None], hidden, self.weight.mT)
+        results = hidden.new_empty(2, hidden.shape[1], self.bias.shape[1])
+        for rows, weight, bias, into in zip(hidden, self.weight, self.bias, results, strict=True):
+            # a product adds a bias of one dimension itself, to a batch of products it would be copied first
+            torch.addmm(bias, rows, weight.mT, out=into)
+        return results
 
     def each(self, hidden: Tensor) -> Tensor:
         """Apply both to the same `[words, inputs]`: `[2, words, outputs]`."""
