@@ -46,16 +46,19 @@ class RowsPooler(MarkedPooler):
         ]
         rows = self.rows(_selected(hidden_states, kept, [request.tokens for request in requests]))
         counts = [len(positions) for positions in kept]
-        found = list(torch.split(rows, counts))
+        scored: dict[int, Tensor] = {}
         firsts = np.cumsum([0, *counts])
         for key, members in _by_queries(requests, self.config.dimensions).items():
             documents = [_documents(requests[member], kept[member], int(firsts[member])) for member in members]
             scores = self.scores(rows, np.concatenate(documents), *key)
             # each contiguous, without which vLLM cannot send it to another process
             each = torch.split(scores.t().contiguous(), [len(own) for own in documents])
-            for request, own in zip(members, each, strict=True):
-                found[request] = own
-        return found
+            scored |= zip(members, each, strict=True)
+        if len(scored) == len(requests):
+            return list(map(scored.__getitem__, range(len(requests))))
+        # one copy, where vLLM would make one for each request; it waits for the device before it reads any of them
+        found = torch.split(rows.to("cpu", non_blocking=True), counts)
+        return [scored.get(number, own) for number, own in enumerate(found)]
 
     def rows(self, hidden: Tensor) -> Tensor:
         """Return float32 rows `[rows, dimensions]` of encoder rows `[rows, hidden]`."""
